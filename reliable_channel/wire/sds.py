@@ -1,0 +1,142 @@
+"""SDS messages (protocol.md §4): the ``spec`` and ``nim`` wire families, and the kinds of message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from google.protobuf.message import DecodeError
+
+from reliable_channel.wire._pb import sds_pb2 as pb
+from reliable_channel.wire.malformed import Malformed, Reason
+
+MAX_HISTORY_ENTRIES = 1_000
+MAX_ID_CHARACTERS = 1_024
+"""Ids are opaque; this bound only keeps a hostile one from filling a table."""
+
+
+class WireFamily(StrEnum):
+    """Which layout a channel speaks; the two cannot read each other, so it is configuration."""
+
+    SPEC = "spec"
+    NIM = "nim"
+
+
+class SdsKind(StrEnum):
+    """What an SDS message is, told by which of timestamp and content it carries (protocol.md §4)."""
+
+    CONTENT = "content"
+    SYNC = "sync"
+    EPHEMERAL = "ephemeral"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """A reference to another message: its id and, where known, the hash of its newest envelope and its sender."""
+
+    message_id: str
+    retrieval_hint: bytes | None = None
+    sender_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SdsMessage:
+    """One SDS message, of either family. ``bloom_filter`` is the field's bytes as on the wire."""
+
+    sender_id: str
+    message_id: str
+    channel_id: str
+    lamport_timestamp: int | None = None
+    causal_history: tuple[HistoryEntry, ...] = ()
+    bloom_filter: bytes | None = None
+    repair_request: tuple[HistoryEntry, ...] = ()
+    content: bytes | None = None
+
+    @property
+    def kind(self) -> SdsKind | None:
+        """The kind, or ``None`` for a message with neither timestamp nor content, which is invalid. Empty content
+        counts as none (``nim`` always writes the field)."""
+        if self.lamport_timestamp is not None:
+            return SdsKind.CONTENT if self.content else SdsKind.SYNC
+        return SdsKind.EPHEMERAL if self.content else None
+
+
+def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC) -> bytes:
+    """Serialize an SDS message in the given wire family."""
+    history = [_entry_to_proto(entry) for entry in message.causal_history]
+    repair = [_entry_to_proto(entry) for entry in message.repair_request]
+    if family is WireFamily.NIM:
+        return pb.NimMessage(
+            message_id=message.message_id,
+            lamport_timestamp=message.lamport_timestamp or 0,
+            causal_history=history,
+            channel_id=message.channel_id,
+            content=message.content or b"",
+            bloom_filter=message.bloom_filter or b"",
+            sender_id=message.sender_id,
+            repair_request=repair,
+        ).SerializeToString()
+    return pb.SpecMessage(
+        sender_id=message.sender_id,
+        message_id=message.message_id,
+        channel_id=message.channel_id,
+        lamport_timestamp=message.lamport_timestamp,
+        causal_history=history,
+        bloom_filter=message.bloom_filter,
+        repair_request=repair,
+        content=message.content,
+    ).SerializeToString()
+
+
+def decode_sds_message(data: bytes, family: WireFamily = WireFamily.SPEC) -> SdsMessage | Malformed:
+    """Parse and validate an SDS message of the given family, or say why not (protocol.md §4 and §5 *Bounds*)."""
+    try:
+        proto = pb.NimMessage.FromString(data) if family is WireFamily.NIM else pb.SpecMessage.FromString(data)
+    except DecodeError as error:
+        return Malformed(Reason.MALFORMED_SDS, str(error)[:200])
+    return _validated(proto, family)
+
+
+def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsMessage | Malformed:
+    if not proto.message_id or not proto.sender_id:
+        return Malformed(Reason.SDS_WITHOUT_ID, "an SDS message needs a message id and a sender id")
+    if not proto.channel_id:
+        return Malformed(Reason.SDS_WITHOUT_CHANNEL, "an SDS message needs a channel id")
+    for name in ("message_id", "sender_id", "channel_id"):
+        if len(getattr(proto, name)) > MAX_ID_CHARACTERS:
+            return Malformed(Reason.MALFORMED_SDS, f"{name} is longer than {MAX_ID_CHARACTERS} characters")
+    if len(proto.causal_history) > MAX_HISTORY_ENTRIES or len(proto.repair_request) > MAX_HISTORY_ENTRIES:
+        return Malformed(Reason.SDS_HISTORY_TOO_LONG, f"more than {MAX_HISTORY_ENTRIES} history entries")
+    message = SdsMessage(
+        sender_id=proto.sender_id,
+        message_id=proto.message_id,
+        channel_id=proto.channel_id,
+        lamport_timestamp=_lamport(proto, family),
+        causal_history=tuple(map(_entry_from_proto, proto.causal_history)),
+        bloom_filter=(proto.bloom_filter or None) if proto.HasField("bloom_filter") else None,
+        repair_request=tuple(map(_entry_from_proto, proto.repair_request)),
+        content=proto.content if proto.HasField("content") else None,
+    )
+    if message.kind is None:
+        return Malformed(Reason.SDS_INVALID_KIND, "neither a Lamport timestamp nor content")
+    return message
+
+
+def _lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int | None:
+    """``nim`` always writes the field, so its zero means absent."""
+    if not proto.HasField("lamport_timestamp"):
+        return None
+    value: int = proto.lamport_timestamp
+    return None if family is WireFamily.NIM and value == 0 else value
+
+
+def _entry_to_proto(entry: HistoryEntry) -> pb.HistoryEntry:
+    return pb.HistoryEntry(message_id=entry.message_id, retrieval_hint=entry.retrieval_hint, sender_id=entry.sender_id)
+
+
+def _entry_from_proto(entry: pb.HistoryEntry) -> HistoryEntry:
+    return HistoryEntry(
+        message_id=entry.message_id,
+        retrieval_hint=entry.retrieval_hint or None,
+        sender_id=entry.sender_id or None,
+    )
