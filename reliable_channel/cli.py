@@ -1,0 +1,116 @@
+"""The console script ``reliable-channel``: assembles the command modules, and turns faults into one sentence.
+
+Knows no command: every module of ``reliable_channel.commands`` registers its own. A ``ReliableChannelError`` is printed
+as cause and remedy without a stack trace (``--debug`` shows it).
+
+Exit codes: 0 done; 1 a fault of this machine or a failed check; 2 wrong usage or configuration; 130 Ctrl-C;
+143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+import reliable_channel.commands
+from reliable_channel import __version__
+from reliable_channel.commands import Invocation
+from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"reliable-channel {__version__}")
+        raise typer.Exit
+
+
+def build() -> typer.Typer:
+    """The Typer application with the commands of every module in ``reliable_channel.commands``."""
+    app = typer.Typer(
+        name="reliable-channel",
+        help="Reliable channels of the Waku network on Spark: what was delivered, what was lost, and why.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def options(
+        context: typer.Context,
+        config: Annotated[
+            str | None,
+            typer.Option(
+                "--config",
+                "-c",
+                envvar="RELIABLE_CHANNEL_CONFIG",
+                help="Configuration: a YAML file, or the name of one in conf/ (local, cluster).",
+            ),
+        ] = None,
+        debug: Annotated[
+            bool, typer.Option("--debug", envvar="RELIABLE_CHANNEL_DEBUG", help="Show stack traces.")
+        ] = False,
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+        ] = False,
+    ) -> None:
+        context.obj = Invocation(config=config, debug=debug)
+
+    for module in sorted(m.name for m in pkgutil.iter_modules(reliable_channel.commands.__path__)):
+        importlib.import_module(f"reliable_channel.commands.{module}").register(app)
+    return app
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM as an exception, so that ``finally`` blocks stop what a command has started."""
+    raise SystemExit(143)
+
+
+def as_fault(error: OSError) -> EnvironmentFault | None:
+    """The operating system's error as a cause and a remedy, where one sentence can be better than a stack trace."""
+    if error.errno in _DISK_FULL:
+        where = f" writing {error.filename}" if error.filename else ""
+        return EnvironmentFault(
+            f"The disk is full{where}.", "Free some space, or choose another place with paths.* in the configuration."
+        )
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and error.filename:
+        return EnvironmentFault(
+            f"No permission to write {error.filename}.", "Choose another place with paths.* in the configuration."
+        )
+    return None
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command line (``sys.argv`` by default) and exit; never shows a stack trace unless ``--debug``."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments or os.environ.get("RELIABLE_CHANNEL_DEBUG", "").lower() in {"1", "true", "yes"}
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        build()(args=arguments, prog_name="reliable-channel")
+    except KeyboardInterrupt:
+        sys.stderr.write("\nStopped.\n")
+        sys.exit(130)
+    except (ReliableChannelError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        fault = as_fault(error) if isinstance(error, OSError) else error
+        if fault is None:
+            raise
+        sys.stderr.write(f"reliable-channel: {fault}\n")
+        sys.exit(2 if isinstance(fault, LocalError) else 1)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
