@@ -1,0 +1,54 @@
+"""Which content topics carry reliable channels, and what is spoken there.
+
+Everything else in ``waku.envelopes`` is plain Waku traffic: kept, never an error (protocol.md §2).
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from reliable_channel.config.section import Section
+
+Family = Literal["spec", "nim"]
+Dialect = Literal["v0.1", "lip243", "lip243-length"]
+
+
+class ChannelTopic(Section):
+    """One content topic, or a pattern of them (``*`` matches anything), that carries channels.
+
+    ``decryption_key_files``: files that executors can read, several for rotation; keys never stand in this file.
+    """
+
+    content_topic: str = Field(min_length=1, max_length=512)
+    pubsub_topic: str | None = None
+    family: Family = "spec"
+    dialects: tuple[Dialect, ...] = ("v0.1", "lip243")
+    decryption_key_files: tuple[str, ...] = ()
+    store_plaintext: bool = True
+
+
+def _topic(value: Any) -> Any:
+    return {"content_topic": value} if isinstance(value, str) else value
+
+
+class ChannelsSettings(Section):
+    """The channels of this installation; the first entry that matches a content topic counts."""
+
+    content_topics: tuple[Annotated[ChannelTopic, BeforeValidator(_topic)], ...] = (
+        ChannelTopic(content_topic="/reliable-channel/1/*/proto"),
+    )
+    participant_id: str | None = Field(
+        default=None, min_length=1, description="observe as this participant; unset observes everybody (design.md)"
+    )
+
+    def topic_for(self, content_topic: str, pubsub_topic: str | None = None) -> ChannelTopic | None:
+        """The entry for a content topic, or None for plain Waku traffic."""
+        for topic in self.content_topics:
+            if topic.pubsub_topic not in (None, pubsub_topic):
+                continue
+            if fnmatchcase(content_topic, topic.content_topic):
+                return topic
+        return None

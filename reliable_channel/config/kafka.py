@@ -1,0 +1,134 @@
+"""Where Kafka is, how to authenticate there, and what the topics are like (protocol.md §2, design.md *JVM parts*).
+
+One set of TLS and SASL settings serves both clients: ``client_options()`` for kafka-python, ``spark_options()`` for the
+Kafka source and sink of Spark. Everything those do not cover passes through ``client`` and ``spark``, unread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from reliable_channel.config.section import Bytes, Count, Section
+
+Port = Annotated[int, Field(gt=0, lt=65536)]
+TopicName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+
+
+class TopicSettings(Section):
+    """The two topics and the settings they are created with; existing topics are left as they are.
+
+    ``max_message_bytes`` is well above the network's 150 KiB: what a gateway was made to write by a hostile peer must
+    arrive and become a quarantine row, not a producer error that nobody sees.
+    """
+
+    envelopes: TopicName = "waku.envelopes"
+    outgoing: TopicName = "waku.outgoing"
+    partitions: Count = 3
+    replication_factor: Count = 1
+    retention_ms: int = Field(default=7 * 24 * 3600 * 1000, ge=-1, description="ms; -1 keeps everything")
+    max_message_bytes: Bytes = 16 * 1024 * 1024
+
+
+class SecuritySettings(Section):
+    """TLS and SASL, in the terms of kafka-python. Files are PEM and readable by the driver and the executors."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_ca_file: str | None = Field(default=None, description="PEM: the authorities that signed the brokers")
+    ssl_certificate_file: str | None = Field(default=None, description="PEM: private key and certificate chain")
+    ssl_key_password: SecretStr | None = None
+    ssl_check_hostname: bool = True
+
+    @model_validator(mode="after")
+    def _complete(self) -> SecuritySettings:
+        if self.protocol.startswith("SASL") and not (self.sasl_mechanism and self.sasl_username and self.sasl_password):
+            raise ValueError(f"{self.protocol} needs sasl_mechanism, sasl_username and sasl_password")
+        if not self.protocol.startswith("SASL") and self.sasl_mechanism:
+            raise ValueError(f"sasl_mechanism has no effect with protocol {self.protocol}; use SASL_SSL")
+        if not self.protocol.endswith("SSL") and (self.ssl_ca_file or self.ssl_certificate_file):
+            raise ValueError(f"ssl_* has no effect with protocol {self.protocol}; use SSL or SASL_SSL")
+        return self
+
+
+class BrokerSettings(Section):
+    """The project's own single-node broker, used when ``bootstrap_servers`` is not set. Loopback only."""
+
+    port: Port = 9092
+    heap: str = Field(default="512m", pattern=r"^[0-9]+[mMgG]$")
+
+
+class KafkaSettings(Section):
+    """``bootstrap_servers`` unset means the project's own broker on loopback."""
+
+    bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,:]+:[0-9]+(,[^\s,:]+:[0-9]+)*$")
+    topics: TopicSettings = TopicSettings()
+    security: SecuritySettings = SecuritySettings()
+    broker: BrokerSettings = BrokerSettings()
+    client: dict[str, SecretStr] = Field(default={}, description="more options for kafka-python, by its names")
+    spark: dict[str, SecretStr] = Field(default={}, description="more options for Spark, without the prefix `kafka.`")
+
+    @property
+    def servers(self) -> str:
+        """``host:port[,host:port…]`` of the cluster in use, the project's own broker included."""
+        return self.bootstrap_servers or f"127.0.0.1:{self.broker.port}"
+
+    def client_options(self) -> dict[str, Any]:
+        """Keyword arguments for every kafka-python client, secrets in clear: never print them."""
+        s = self.security
+        options: dict[str, Any] = {"bootstrap_servers": self.servers.split(","), "security_protocol": s.protocol}
+        if s.protocol.startswith("SASL") and s.sasl_password is not None:
+            options |= {
+                "sasl_mechanism": s.sasl_mechanism,
+                "sasl_plain_username": s.sasl_username,
+                "sasl_plain_password": s.sasl_password.get_secret_value(),
+            }
+        if s.protocol.endswith("SSL"):
+            options["ssl_check_hostname"] = s.ssl_check_hostname
+            if s.ssl_ca_file:
+                options["ssl_cafile"] = s.ssl_ca_file
+            if s.ssl_certificate_file:
+                options |= {"ssl_certfile": s.ssl_certificate_file, "ssl_keyfile": s.ssl_certificate_file}
+            if s.ssl_key_password is not None:
+                options["ssl_password"] = s.ssl_key_password.get_secret_value()
+        return options | {key: _parsed(value.get_secret_value()) for key, value in self.client.items()}
+
+    def spark_options(self) -> dict[str, str]:
+        """Options for Spark's ``format("kafka")``, prefixed ``kafka.``, secrets in clear: never print them."""
+        s = self.security
+        options = {"bootstrap.servers": self.servers, "security.protocol": s.protocol}
+        if s.protocol.startswith("SASL") and s.sasl_password is not None:
+            module = "plain.PlainLoginModule" if s.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+            options["sasl.mechanism"] = str(s.sasl_mechanism)
+            options["sasl.jaas.config"] = (
+                f"org.apache.kafka.common.security.{module} required "
+                f"username={_quoted(s.sasl_username or '')} password={_quoted(s.sasl_password.get_secret_value())};"
+            )
+        if s.protocol.endswith("SSL"):
+            if s.ssl_ca_file:
+                options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": s.ssl_ca_file}
+            if s.ssl_certificate_file:
+                options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": s.ssl_certificate_file}
+            if s.ssl_key_password is not None:
+                options["ssl.key.password"] = s.ssl_key_password.get_secret_value()
+            if not s.ssl_check_hostname:
+                options["ssl.endpoint.identification.algorithm"] = ""
+        options |= {key: value.get_secret_value() for key, value in self.spark.items()}
+        return {f"kafka.{key}": value for key, value in options.items()}
+
+
+def _quoted(text: str) -> str:
+    """A JAAS string: double quotes, backslash escapes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _parsed(text: str) -> Any:
+    """A pass-through value as number, boolean or list where it reads as JSON, else as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,214 @@
+"""Reading the configuration: file and environment to ``Settings``, faults to sentences that name file and key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsError
+
+from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
+from reliable_channel.errors import ConfigurationError
+
+FILE_VARIABLE = "RELIABLE_CHANNEL_CONFIG"
+DEFAULT_NAME = "local"
+_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
+
+
+def shipped(name: str) -> Traversable:
+    """A file of ``conf/``: inside the package when installed from a wheel, beside it in a checkout."""
+    installed = resources.files("reliable_channel") / "_conf" / name
+    if installed.is_file():
+        return installed
+    checkout = resources.files("reliable_channel") / ".." / "conf" / name
+    if isinstance(checkout, Path):
+        checkout = checkout.resolve()
+    return checkout
+
+
+def load(source: str | Path | None = None, **overrides: Any) -> Settings:
+    """The effective configuration.
+
+    ``source``: a YAML file, or the name of one in ``conf/`` without suffix; None asks ``RELIABLE_CHANNEL_CONFIG`` and
+    then takes ``local``. ``overrides``: whole or partial sections, before everything else (for tests and commands).
+    Raises ``ConfigurationError`` naming the file (or environment variable) and the key.
+    """
+    name = str(source or os.environ.get(FILE_VARIABLE) or DEFAULT_NAME)
+    file = _find(name)
+    from_file = _read(file)
+    _refuse_unknown_variables()
+
+    class Loaded(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, _Given(settings_cls, from_file)
+
+    try:
+        loaded = Loaded(**overrides)
+    except SettingsError as error:
+        raise ConfigurationError(
+            f"An environment variable {ENVIRONMENT_PREFIX}… cannot be read: {error}.",
+            "Lists and mappings are written as JSON.",
+        ) from None
+    except ValidationError as error:
+        raise _explained(error, file, from_file) from None
+    # The plain class, so that settings compare, pickle and print alike wherever they were loaded.
+    return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
+
+
+class _Given(PydanticBaseSettingsSource):
+    """The content of the file as a source with the lowest priority; pydantic-settings merges deeply."""
+
+    def __init__(self, settings_cls: type[BaseSettings], content: dict[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._content = content
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return self._content.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._content
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without its silent trap: of two equal keys the last would win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _find(name: str) -> Traversable:
+    path = Path(name).expanduser()
+    if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
+        if path.is_file():
+            return path
+    elif (found := shipped(f"{name}.yaml")).is_file():
+        return found
+    raise ConfigurationError(
+        f"The configuration file {name} does not exist.", "Name a YAML file, or one of conf/: local, cluster."
+    )
+
+
+def _read(file: Traversable) -> dict[str, Any]:
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        # Not the error's own text: its snippet of the file may hold a secret.
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigurationError(f"{file}{place}: not valid YAML: {error.problem}.", "Correct the file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigurationError(f"{file} is not UTF-8 text.", "Write the file as UTF-8 YAML.") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{file} holds no mapping.", "Write sections with keys: see conf/local.yaml.")
+    return content
+
+
+def _refuse_unknown_variables() -> None:
+    """pydantic-settings drops variables whose section it does not know; a typing error must not pass unseen."""
+    for variable in os.environ:
+        if variable.upper().startswith(ENVIRONMENT_PREFIX):
+            section = variable[len(ENVIRONMENT_PREFIX) :].split("__")[0].lower()
+            if section not in Settings.model_fields:
+                raise ConfigurationError(
+                    f"The environment variable {variable} names no section of the configuration.",
+                    f"Sections are {', '.join(Settings.model_fields)}.",
+                )
+
+
+def _explained(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> ConfigurationError:
+    """All wrong keys with where they were set; the values only of those that are certainly not secret."""
+    return ConfigurationError("; ".join(_sentences(error, file, from_file)) + ".", _remedy(error))
+
+
+def _sentences(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> Iterable[str]:
+    for item in error.errors(include_url=False, include_context=False):
+        path = [str(part) for part in item["loc"]]
+        key = ".".join(path)
+        if item["type"] in _UNKNOWN:
+            yield f"{_origin(path, file, from_file)}: unknown key {key}"
+        else:
+            reason = item["msg"].removeprefix("Value error, ")
+            got = "" if _secret(path) or isinstance(item["input"], (dict, list)) else f", got {item['input']!r}"
+            yield f"{_origin(path, file, from_file)}: {key}: {reason}{got}"
+
+
+def _origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> str:
+    """The environment variable that set this key (or the section it stands in), else the file, else the caller."""
+    names = {variable.upper(): variable for variable in os.environ}
+    for length in range(len(path), 0, -1):
+        wanted = ENVIRONMENT_PREFIX + "__".join(path[:length]).upper()
+        if wanted in names:
+            return f"environment variable {names[wanted]}"
+    node: Any = from_file
+    for part in path[:1]:
+        node = node.get(part) if isinstance(node, dict) else None
+    if node is not None or (path and path[0] in from_file):
+        return str(file)
+    under = ENVIRONMENT_PREFIX + "__".join(path).upper() + "__"
+    for upper, variable in names.items():
+        if upper.startswith(under):
+            return f"environment variable {variable}"
+    return "configuration"
+
+
+def _secret(path: list[str]) -> bool:
+    """Whether a key may hold a secret: it is declared so, or nothing is known about it."""
+    model: Any = Settings
+    for part in path:
+        fields = getattr(model, "model_fields", None)
+        if fields is None:
+            return "Secret" in str(model)
+        if part not in fields:
+            return True
+        annotation = fields[part].annotation
+        if "Secret" in str(annotation):
+            return True
+        model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+        if model is None:
+            return False
+    return False
+
+
+def _remedy(error: ValidationError) -> str:
+    """For unknown keys those that exist there; for wrong values, to correct them."""
+    known: dict[str, str] = {}
+    for item in error.errors():
+        if item["type"] in _UNKNOWN:
+            path = [str(part) for part in item["loc"][:-1]]
+            if keys := _keys(path):
+                known[".".join(path)] = f"Keys of {'.'.join(path) or 'the file'} are {', '.join(keys)}."
+    return " ".join(known.values()) or "Correct the value."
+
+
+def _keys(path: list[str]) -> list[str]:
+    """The keys of one section, empty inside lists and mappings."""
+    model: Any = Settings
+    for part in path:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field else None
+    fields = getattr(model, "model_fields", None) or getattr(model, "__pydantic_fields__", None)
+    return list(fields or ())

@@ -1,0 +1,142 @@
+"""The whole model: one class per section. Times in ms, sizes in bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from reliable_channel.config.channels import ChannelsSettings
+from reliable_channel.config.core import RateLimitSettings, SdsSettings, SegmentationSettings
+from reliable_channel.config.kafka import KafkaSettings
+from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+
+ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
+
+
+def default_cache_dir() -> str:
+    """The user's cache directory (XDG), where the jars are kept for all checkouts."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()
+    return str(root / "reliable-channel")
+
+
+def _absolute(place: str) -> str:
+    """A URI as it is, a path made absolute: Spark, executors and delta-rs have other working directories."""
+    return place if "://" in place else str(Path(place).expanduser().resolve())
+
+
+class PathSettings(Section):
+    """Where things are kept. Tables and checkpoints may be any URI that Spark and delta-rs know; the rest is local.
+
+    Unset, ``data_dir`` and ``checkpoint_dir`` lie under ``run_dir``, and ``cache_dir`` in the user's cache directory.
+    After validation all are set and absolute.
+    """
+
+    run_dir: str = "run"
+    data_dir: str = ""
+    checkpoint_dir: str = ""
+    cache_dir: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        for key in ("run_dir", "cache_dir"):
+            if "://" in str(given.get(key) or ""):
+                raise ValueError(f"{key} must be a local directory, not a URI")
+        run = _absolute(str(given.get("run_dir") or "run"))
+        defaults = {
+            "run_dir": run,
+            "data_dir": str(Path(run) / "tables"),
+            "checkpoint_dir": str(Path(run) / "checkpoints"),
+            "cache_dir": default_cache_dir(),
+        }
+        return {**given, **{k: _absolute(str(given[k])) if given.get(k) else d for k, d in defaults.items()}}
+
+    def table(self, name: str) -> str:
+        """The place of one Delta table."""
+        return f"{self.data_dir.rstrip('/')}/{name}"
+
+    def checkpoint(self, query: str) -> str:
+        """The checkpoint of one streaming query."""
+        return f"{self.checkpoint_dir.rstrip('/')}/{query}"
+
+
+class SparkSettings(Section):
+    """The local session; under ``spark-submit`` what that was given stands before ``master``, memory and ``conf``.
+
+    ``shuffle_partitions`` is frozen in every checkpoint: it is set here, never taken from the machine.
+    """
+
+    master: str = "local[*]"
+    shuffle_partitions: Count = 4
+    snapshot_partitions: Count = 2
+    driver_memory: str = Field(default="2g", pattern=r"^[0-9]+[mMgG]$")
+    ui: bool = False
+    log_level: Literal["ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"] = "ERROR"
+    max_offsets_per_trigger: Count = 50_000
+    max_files_per_trigger: Count = 1_000
+    trigger_interval_ms: PositiveMilliseconds = 10_000
+    arrow_batch_rows: Count = 2_000
+    conf: dict[str, str] = Field(default={}, description="more Spark configuration, as it is")
+
+
+class PipelineSettings(Section):
+    """The jobs (design.md *Decisions*)."""
+
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    max_clock_skew_ms: Milliseconds = 300_000
+    deduplication_delay_ms: PositiveMilliseconds = 3_600_000
+    segment_expiry_ms: PositiveMilliseconds = 600_000
+    timeout_for_lost_messages_ms: PositiveMilliseconds = 300_000
+    settle_delay_ms: Milliseconds = 300_000
+    clock_interval_ms: PositiveMilliseconds = 5_000
+    combiner_buckets: Count = 4
+    max_payload_bytes: Bytes = 1_048_576
+    quarantine_raw_bytes: Bytes = 65_536
+    store_plaintext: bool = True
+    max_open_sets_per_sender: Count = 1_000
+    max_bytes_per_sender: Bytes = 64 * 1024 * 1024
+    max_missing_per_channel: Count = 10_000
+    max_refetches_per_channel: Count = 1_000
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured. Build it with ``load()``; ``model_copy(update=…)`` derives variants."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+    )
+
+    kafka: KafkaSettings = KafkaSettings()
+    paths: PathSettings = Field(default_factory=PathSettings)
+    spark: SparkSettings = SparkSettings()
+    channels: ChannelsSettings = ChannelsSettings()
+    segmentation: SegmentationSettings = SegmentationSettings()
+    sds: SdsSettings = SdsSettings()
+    rate_limit: RateLimitSettings = RateLimitSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+
+    def to_yaml(self) -> str:
+        """The effective configuration as YAML, secrets masked."""
+        text: str = yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return text
+
+    def with_servers(self, bootstrap_servers: str) -> Settings:
+        """The same configuration on another cluster, such as a broker started on a free port."""
+        return self.model_copy(update={"kafka": self.kafka.model_copy(update={"bootstrap_servers": bootstrap_servers})})
+
+    def with_run_dir(self, run_dir: Path | str) -> Settings:
+        """The same configuration with run directory, tables and checkpoints under another directory."""
+        paths = PathSettings(run_dir=str(run_dir), cache_dir=self.paths.cache_dir)
+        return self.model_copy(update={"paths": paths})

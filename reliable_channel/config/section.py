@@ -1,0 +1,18 @@
+"""What all sections share: frozen, and unknown keys refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Milliseconds = Annotated[int, Field(ge=0, description="ms")]
+PositiveMilliseconds = Annotated[int, Field(gt=0, description="ms")]
+Count = Annotated[int, Field(gt=0)]
+Bytes = Annotated[int, Field(gt=0, description="bytes")]
+
+
+class Section(BaseModel):
+    """A part of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
