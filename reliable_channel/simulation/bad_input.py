@@ -1,0 +1,112 @@
+"""What a network also carries: garbage, forgeries and ordinary Waku traffic, each with the fate it must have.
+
+Every recipe gives one record and the quarantine reason it must get (``docs/quarantine.md``); ``None`` where it is no
+error. Recipes are cycled through, so a few dozen records hold every kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from reliable_channel.simulation.journal import ObserverRecord
+from reliable_channel.simulation.randomness import random_bytes, stream
+from reliable_channel.simulation.scenario import ChannelPlan, Scenario
+from reliable_channel.wire.malformed import Reason
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+
+TOO_LARGE_BYTES = 10 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where and when a bad record is put: a channel's topic, the time, and bytes to make it unlike its siblings."""
+
+    plan: ChannelPlan
+    at_ms: int
+    salt: bytes
+
+    def record(
+        self, label: str, value: bytes | None, reason: Reason, headers: tuple[tuple[str, bytes], ...] | None = None
+    ) -> ObserverRecord:
+        return ObserverRecord(
+            at_ms=self.at_ms,
+            key=self.plan.content_topic.encode(),
+            value=value,
+            headers=relay_headers(self.plan.pubsub_topic) if headers is None else headers,
+            reason=reason.value,
+            label=label,
+        )
+
+    def envelope(self, payload: bytes, content_topic: str | None = None, meta: bytes | None = None) -> bytes:
+        topic = self.plan.content_topic if content_topic is None else content_topic
+        return encode_waku_message(WakuMessage(payload, topic, 0, self.at_ms * 1_000_000, meta))
+
+    def sds(self, **changes: object) -> bytes:
+        fields: dict[str, object] = {
+            "sender_id": "mallory",
+            "message_id": self.salt.hex(),
+            "channel_id": self.plan.channel_id,
+            "lamport_timestamp": self.at_ms,
+            "content": b"forged " + self.salt,
+        }
+        return self.envelope(encode_sds_message(SdsMessage(**{**fields, **changes})))  # type: ignore[arg-type]
+
+
+def relay_headers(pubsub_topic: str, source: str = "relay") -> tuple[tuple[str, bytes], ...]:
+    """The Kafka headers of an envelope (protocol.md §2)."""
+    return (("pubsub_topic", pubsub_topic.encode()), ("source", source.encode()))
+
+
+_RECIPES: tuple[Callable[[_Place], ObserverRecord], ...] = (
+    lambda p: p.record("null value", None, Reason.NULL_VALUE),
+    lambda p: p.record("garbage bytes", b"\xff" * 40 + p.salt, Reason.MALFORMED_ENVELOPE),
+    lambda p: p.record("truncated envelope", p.envelope(p.salt * 8)[:40], Reason.MALFORMED_ENVELOPE),
+    lambda p: p.record("no content topic", p.envelope(p.salt, content_topic=""), Reason.EMPTY_CONTENT_TOPIC),
+    lambda p: p.record("meta of 65 bytes", p.envelope(p.salt, meta=b"m" * 65), Reason.META_TOO_LONG),
+    lambda p: p.record(
+        "content topic is not UTF-8",
+        p.envelope(p.salt, content_topic="@@@@").replace(b"@@@@", b"\xff\xfe\xfd\xfc"),
+        Reason.MALFORMED_ENVELOPE,
+    ),
+    lambda p: p.record("garbage on a channel", p.envelope(b"\xff" * 40 + p.salt), Reason.MALFORMED_SDS),
+    lambda p: p.record("SDS without an id", p.sds(message_id=""), Reason.SDS_WITHOUT_ID),
+    lambda p: p.record("SDS without a channel", p.sds(channel_id=""), Reason.SDS_WITHOUT_CHANNEL),
+    lambda p: p.record(
+        "neither clock nor content", p.sds(lamport_timestamp=None, content=None), Reason.SDS_INVALID_KIND
+    ),
+    lambda p: p.record(
+        "1001 history entries",
+        p.sds(causal_history=tuple(HistoryEntry(f"{i:04d}") for i in range(1_001))),
+        Reason.SDS_HISTORY_TOO_LONG,
+    ),
+    lambda p: p.record("Lamport 2^64 - 1", p.sds(lamport_timestamp=2**64 - 1), Reason.LAMPORT_OUT_OF_RANGE),
+)
+
+
+def bad_records(scenario: Scenario) -> Iterator[ObserverRecord]:
+    """``scenario.bad_input`` records that must be quarantined, by number."""
+    for number in range(scenario.bad_input):
+        draw = stream(scenario.seed, "bad", number)
+        plan = scenario.channels[draw.randrange(len(scenario.channels))]
+        at_ms = scenario.start_ms + draw.randrange(max(1, plan.duration_ms))
+        yield _RECIPES[number % len(_RECIPES)](_Place(plan, at_ms, random_bytes(16, scenario.seed, "bad", number)))
+
+
+def too_large_record(scenario: Scenario) -> ObserverRecord:
+    """One record of 10 MiB; apart, because a topic must be set up to take it."""
+    place = _Place(scenario.channels[0], scenario.start_ms + 1, b"")
+    return place.record("10 MiB", place.envelope(bytes(TOO_LARGE_BYTES)), Reason.TOO_LARGE)
+
+
+def plain_waku_records(scenario: Scenario) -> Iterator[ObserverRecord]:
+    """``scenario.plain_waku`` ordinary envelopes on a content topic that is no channel: kept, and no error."""
+    topic = "/other-app/1/weather/json"
+    for number in range(scenario.plain_waku):
+        draw = stream(scenario.seed, "plain", number)
+        at_ms = scenario.start_ms + draw.randrange(max(1, scenario.channels[0].duration_ms))
+        payload = f'{{"station": {number}, "celsius": {draw.randint(-20, 40)}}}'.encode()
+        value = encode_waku_message(WakuMessage(payload, topic, 0, at_ms * 1_000_000))
+        headers = relay_headers(scenario.channels[0].pubsub_topic)
+        yield ObserverRecord(at_ms, topic.encode(), value, headers, label="plain waku")

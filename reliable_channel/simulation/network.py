@@ -1,0 +1,55 @@
+"""Directed lossy links: loss (independent, bursty), duplication, reordering, delay, partitions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from reliable_channel.simulation.randomness import stream
+from reliable_channel.simulation.scenario import LinkQuality, Partition
+
+OBSERVER = "observer"
+"""The name of the pipeline's point of observation on the network."""
+
+
+def separated(partitions: tuple[Partition, ...], since_start_ms: int, sender: str, receiver: str) -> bool:
+    """Whether a partition keeps the two apart at that time (ms after the start of the scenario)."""
+    return any(
+        p.start_ms <= since_start_ms < p.end_ms and (sender in p.members) != (receiver in p.members) for p in partitions
+    )
+
+
+@dataclass(slots=True)
+class Link:
+    """One directed link. :meth:`carry` says after how many ms each copy of an envelope arrives: none when it is lost,
+    two when it is duplicated. The draws belong to the link and the number of the envelope on it."""
+
+    quality: LinkQuality
+    seed: int
+    name: tuple[str, ...]
+    _carried: int = 0
+    _bad: bool = field(default=False)
+
+    def carry(self) -> list[int]:
+        """Carry one envelope: the delays (ms) of the copies that arrive."""
+        draw = stream(self.seed, "link", *self.name, self._carried)
+        self._carried += 1
+        lost = draw.random() < self.quality.loss
+        if self._burst_takes_it(draw) or lost:
+            return []
+        copies = 2 if draw.random() < self.quality.duplicate else 1
+        return [self._delay(draw) for _ in range(copies)]
+
+    def _burst_takes_it(self, draw: random.Random) -> bool:
+        burst = self.quality.burst
+        if burst is None:
+            return False
+        turn = draw.random()
+        self._bad = turn >= burst.bad_to_good if self._bad else turn < burst.good_to_bad
+        return draw.random() < (burst.loss_bad if self._bad else burst.loss_good)
+
+    def _delay(self, draw: random.Random) -> int:
+        quality = self.quality
+        jitter = draw.expovariate(1 / quality.jitter_ms) if quality.jitter_ms else 0.0
+        held = quality.reorder_ms if draw.random() < quality.reorder else 0
+        return max(1, quality.delay_ms + int(jitter) + held)

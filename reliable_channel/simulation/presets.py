@@ -1,0 +1,146 @@
+"""Ready scenarios: the demo's, and one shaped by the options of ``reliable-channel simulate``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reliable_channel.simulation.network import OBSERVER
+from reliable_channel.simulation.scenario import (
+    ChannelPlan,
+    Fault,
+    GilbertElliott,
+    LinkQuality,
+    Partition,
+    Scenario,
+    SizeMix,
+)
+
+MINUTE_MS = 60_000
+_NAMES = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi")
+
+
+def demo_scenario(seed: int = 7) -> Scenario:
+    """Five channels on four content topics, ten virtual minutes: each shows other troubles."""
+    lossy = LinkQuality(loss=0.02, duplicate=0.03, reorder=0.05)
+    bursts = GilbertElliott(good_to_bad=0.02, bad_to_good=0.3)
+    ten = 10 * MINUTE_MS
+    return Scenario(
+        seed=seed,
+        bad_input=36,
+        plain_waku=20,
+        channels=(
+            # Short talk; the observer loses one in twenty. Two channels share its content topic.
+            ChannelPlan(
+                channel_id="talk",
+                content_topic="/reliable-channel/1/chat/proto",
+                participants=("alice", "bob", "carol"),
+                messages=120,
+                duration_ms=ten,
+                sizes=SizeMix(short=0.95, medium=0.05, large=0.0),
+                between=lossy,
+                to_observer=LinkQuality(loss=0.05, duplicate=0.05, reorder=0.05),
+                ephemeral=0.05,
+            ),
+            # The same topic in bursts, and somebody who comes late.
+            ChannelPlan(
+                channel_id="ops",
+                content_topic="/reliable-channel/1/chat/proto",
+                participants=("dave", "erin", "frank"),
+                messages=80,
+                duration_ms=ten,
+                sizes=SizeMix(short=0.8, medium=0.1, large=0.1, max_segments=4),
+                between=lossy,
+                to_observer=LinkQuality(burst=bursts, duplicate=0.02, reorder=0.03),
+                joins_at=(("frank", 3 * MINUTE_MS),),
+            ),
+            # Files with parity, over a link that loses one envelope in twelve.
+            ChannelPlan(
+                channel_id="files",
+                content_topic="/reliable-channel/1/files/proto",
+                participants=("alice", "bob"),
+                messages=50,
+                duration_ms=ten,
+                parity_rate=0.25,
+                sizes=SizeMix(short=0.2, medium=0.1, large=0.7, max_segments=12),
+                between=LinkQuality(loss=0.02),
+                to_observer=LinkQuality(loss=0.08, duplicate=0.02, reorder=0.1),
+                repeats=0.15,
+                faults=((12, Fault.PARITY_SAVES), (20, Fault.SEGMENT_MISSING)),
+            ),
+            # Full-size segments: the default of 100 KiB each.
+            ChannelPlan(
+                channel_id="video",
+                content_topic="/reliable-channel/1/video/proto",
+                participants=("grace", "heidi"),
+                messages=8,
+                duration_ms=ten,
+                segment_size=102_400,
+                parity_rate=0.125,
+                sizes=SizeMix(short=0.25, medium=0.0, large=0.75, max_segments=9),
+                to_observer=LinkQuality(loss=0.05),
+            ),
+            # The network falls apart for two minutes, and one of each injected fault.
+            ChannelPlan(
+                channel_id="field",
+                content_topic="/reliable-channel/1/field/proto",
+                participants=("carol", "dave", "heidi", "frank"),
+                messages=80,
+                duration_ms=ten,
+                sizes=SizeMix(short=0.7, medium=0.1, large=0.2, max_segments=5),
+                between=LinkQuality(loss=0.05, reorder=0.1),
+                to_observer=LinkQuality(loss=0.03, burst=bursts, reorder=0.1, duplicate=0.05),
+                partitions=(Partition(3 * MINUTE_MS, 5 * MINUTE_MS, frozenset({"carol", "dave", OBSERVER})),),
+                faults=(
+                    (10, Fault.NEVER_SENT),
+                    (20, Fault.NOT_STORED),
+                    (30, Fault.UNDECODABLE),
+                    (40, Fault.RATE_LIMITED),
+                ),
+            ),
+        ),
+    )
+
+
+def small_scenario(seed: int = 1) -> Scenario:
+    """Two short channels of two virtual minutes: for tests that start whole processes."""
+    demo = demo_scenario(seed)
+    keep = [c for c in demo.channels if c.channel_id in ("ops", "files")]
+    channels = tuple(
+        replace(c, messages=16, duration_ms=2 * MINUTE_MS, joins_at=(), faults=((5, Fault.SEGMENT_MISSING),))
+        for c in keep
+    )
+    return replace(demo, channels=channels, drain_ms=90_000, bad_input=12, plain_waku=4)
+
+
+def custom_scenario(
+    seed: int,
+    messages: int,
+    participants: int,
+    channels: int,
+    topics: int,
+    loss: float,
+    duration_ms: int,
+    parity_rate: float | None,
+    segment_size: int,
+    bad_share: float,
+    bursty: bool = False,
+) -> Scenario:
+    """``messages`` in all, spread over ``channels`` on ``topics`` content topics; every link loses ``loss``."""
+    names = tuple(_NAMES[i] if i < len(_NAMES) else f"peer-{i}" for i in range(participants))
+    burst = GilbertElliott() if bursty else None
+    link = LinkQuality(loss=loss, burst=burst, duplicate=loss / 2, reorder=loss / 2)
+    plans = tuple(
+        ChannelPlan(
+            channel_id=f"channel-{number}",
+            content_topic=f"/reliable-channel/1/topic-{number % topics}/proto",
+            participants=names,
+            messages=messages // channels + (1 if number < messages % channels else 0),
+            duration_ms=duration_ms,
+            segment_size=segment_size,
+            parity_rate=parity_rate,
+            between=link,
+            to_observer=link,
+        )
+        for number in range(channels)
+    )
+    return Scenario(seed=seed, channels=plans, bad_input=round(bad_share * messages))

@@ -1,0 +1,132 @@
+"""What is to be simulated: channels, participants, links, faults. Values only; the engine plays them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reliable_channel.errors import ConfigurationError
+
+START_MS = 1_767_225_600_000
+"""Virtual time begins at 2026-01-01T00:00:00Z, so that the same seed gives the same bytes on every day."""
+
+
+class Fault(StrEnum):
+    """What may be done to one message on purpose, so that each cause of loss has a known example (design.md,
+    *Three-valued verdict*)."""
+
+    NEVER_SENT = "never_sent"
+    """The sender took it into its log and dispatched nothing (it stopped before the network)."""
+    RATE_LIMITED = "rate_limited"
+    """Held by the sender's rate limit until after the end of the observation."""
+    NOT_STORED = "propagated_not_stored"
+    """Other participants got it and say so; neither the observer nor a store ever did."""
+    SEGMENT_MISSING = "segment_missing"
+    """One segment more than parity could replace never reaches the observer."""
+    UNDECODABLE = "undecodable"
+    """Every envelope of its last segment reaches the observer cut in half."""
+    HASH_MISMATCH = "hash_mismatch"
+    """The sender's segments carry a hash that is not the payload's."""
+    PARITY_SAVES = "parity_saves"
+    """As many data segments as there are parity segments never reach the observer: parity must rebuild them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GilbertElliott:
+    """Bursty loss: a two-state chain stepped once per envelope. Probabilities."""
+
+    good_to_bad: float = 0.01
+    bad_to_good: float = 0.25
+    loss_good: float = 0.0
+    loss_bad: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class LinkQuality:
+    """How one directed link treats envelopes. Shares are probabilities per envelope; delays in ms.
+
+    ``loss`` is independent; ``burst`` comes on top of it. A reordered envelope is held ``reorder_ms`` longer.
+    """
+
+    loss: float = 0.0
+    burst: GilbertElliott | None = None
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    delay_ms: int = 40
+    jitter_ms: int = 60
+    reorder_ms: int = 2_000
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "duplicate", "reorder"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigurationError(f"simulation: {name} must be between 0 and 1.", "Give a share, e.g. 0.1.")
+
+
+PERFECT = LinkQuality(delay_ms=20, jitter_ms=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """From ``start_ms`` to ``end_ms`` (after the start of the scenario) ``members`` and the rest do not hear each
+    other. The observer is ``observer``."""
+
+    start_ms: int
+    end_ms: int
+    members: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeMix:
+    """Shares of message sizes: short text, up to one segment, several segments (2 to ``max_segments``)."""
+
+    short: float = 0.7
+    medium: float = 0.1
+    large: float = 0.2
+    max_segments: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPlan:
+    """One reliable channel. Times in ms after the start of the scenario; sizes in bytes."""
+
+    channel_id: str
+    content_topic: str
+    participants: tuple[str, ...]
+    messages: int
+    duration_ms: int
+    pubsub_topic: str = "/waku/2/rs/1/0"
+    segment_size: int = 4_096
+    parity_rate: float | None = None
+    sizes: SizeMix = SizeMix()
+    between: LinkQuality = LinkQuality()
+    to_observer: LinkQuality = LinkQuality()
+    partitions: tuple[Partition, ...] = ()
+    joins_at: tuple[tuple[str, int], ...] = ()
+    ephemeral: float = 0.0
+    repeats: float = 0.05
+    """Share of short messages that are the same word again, and of large ones that are the same file again."""
+    faults: tuple[tuple[int, Fault], ...] = ()
+    """(message number, fault)."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.participants)) != len(self.participants) or not self.participants:
+            raise ConfigurationError("simulation: participants must be distinct and at least one.", "Name them apart.")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A whole simulation. ``drain_ms`` is how long the participants go on (syncs, retransmissions, repairs) after the
+    last send; ``bad_input`` the number of records that are no Waku traffic of ours."""
+
+    seed: int
+    channels: tuple[ChannelPlan, ...]
+    start_ms: int = START_MS
+    drain_ms: int = 240_000
+    bad_input: int = 0
+    plain_waku: int = 0
+    """Ordinary Waku envelopes on content topics that are no channels."""
+
+    @property
+    def end_ms(self) -> int:
+        """The virtual time at which the participants fall silent."""
+        return self.start_ms + max((c.duration_ms for c in self.channels), default=0) + self.drain_ms

@@ -1,0 +1,75 @@
+"""Put observed records into a Kafka topic, in order, at a chosen rate, and say where each one went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.simulation.journal import ObserverRecord
+
+Coordinates = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+
+
+def write_records(
+    records: Sequence[ObserverRecord],
+    topic: str,
+    bootstrap_servers: str,
+    client: Mapping[str, Any] | None = None,
+    rate: float | None = None,
+    on_written: Callable[[int], None] = lambda _: None,
+) -> list[Coordinates]:
+    """Produce ``records`` with acks from all replicas, in order, with their virtual arrival times as record times
+    (which a ``LogAppendTime`` topic replaces). ``rate`` is records per second, ``None`` as fast as the broker takes
+    them. ``client`` are further kafka-python settings (TLS, SASL). Raises :class:`EnvironmentFault` when Kafka does
+    not take a record."""
+    settings: dict[str, Any] = {
+        "bootstrap_servers": bootstrap_servers,
+        "acks": "all",
+        "enable_idempotence": True,
+        "linger_ms": 20,
+        "max_request_size": MAX_REQUEST_BYTES,
+        "buffer_memory": 4 * MAX_REQUEST_BYTES,
+        **(client or {}),
+    }
+    try:
+        producer = KafkaProducer(**settings)
+    except KafkaError as error:
+        raise EnvironmentFault(
+            f"No Kafka broker answers at {bootstrap_servers} ({type(error).__name__}).",
+            "Start one with `reliable-channel kafka start` or set kafka.bootstrap_servers.",
+        ) from error
+    try:
+        futures = [
+            producer.send(topic, value=r.value, key=r.key, headers=list(r.headers), timestamp_ms=r.at_ms)
+            for r in _paced(records, rate, on_written)
+        ]
+        producer.flush()
+        return [(m.topic, m.partition, m.offset) for m in (future.get(timeout=60) for future in futures)]
+    except KafkaError as error:
+        raise EnvironmentFault(
+            f"Kafka refused a record for topic {topic}: {type(error).__name__}.",
+            "See that the topic exists and that its max.message.bytes allows envelopes.",
+        ) from error
+    finally:
+        producer.close(timeout=10)
+
+
+def _paced(
+    records: Sequence[ObserverRecord], rate: float | None, on_written: Callable[[int], None]
+) -> Iterable[ObserverRecord]:
+    begin = time.monotonic()
+    for number, record in enumerate(records):
+        if rate:
+            ahead = begin + number / rate - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
+        yield record
+        on_written(number + 1)

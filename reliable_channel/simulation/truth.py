@@ -1,0 +1,193 @@
+"""The truth about a simulated conversation: for every message what was sent, what reached the observer, what follows.
+
+Values only, and their files: one Parquet table per kind in one directory, so that a report in another process, or in
+another language, compares with the same facts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reliable_channel.errors import EnvironmentFault
+
+
+class Outcome(StrEnum):
+    """What the observer can know of a message in the end."""
+
+    DELIVERED = "delivered"
+    """Enough of its segments arrived to rebuild it."""
+    INCOMPLETE = "incomplete"
+    """Some segments arrived, too few to rebuild it."""
+    REFERENCED = "referenced"
+    """No segment arrived, but messages that did arrive name it in their causal history."""
+    NO_TRACE = "no_trace"
+    """Nothing that arrived says that it ever was."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrueMessage:
+    """One application message. ``missing_data`` are the data segments that never arrived as themselves;
+    ``complete_at_ms`` when the observer held enough. Times in virtual Unix ms."""
+
+    channel_id: str
+    content_topic: str
+    pubsub_topic: str
+    number: int
+    sender: str
+    sent_at_ms: int
+    payload: bytes
+    payload_keccak: str
+    ephemeral: bool
+    data_count: int
+    parity_count: int
+    first_sds_id: str
+    first_lamport: int | None
+    fault: str | None
+    outcome: str
+    complete_at_ms: int | None
+    arrived_data: list[int]
+    arrived_parity: list[int]
+    missing_data: list[int]
+    by_parity: bool
+    by_retransmission: bool
+    sender_confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrueSegment:
+    """One SDS message: a segment (``message`` and ``ordinal`` say which) or a sync message. ``arrived_at_ms`` is the
+    first decodable arrival at the observer, ``repaired_at_ms`` when its complete siblings make it known without."""
+
+    channel_id: str
+    sds_id: str
+    sender: str
+    lamport: int | None
+    history: list[str]
+    made_at_ms: int
+    message: int | None
+    ordinal: int | None
+    is_parity: bool
+    arrived_at_ms: int | None
+    repaired_at_ms: int | None
+    dispatches: int
+    observed_copies: int
+
+    @property
+    def known_at_ms(self) -> int | None:
+        """When the observer knew it, by itself or by its siblings; ``None`` when never."""
+        times = [t for t in (self.arrived_at_ms, self.repaired_at_ms) if t is not None]
+        return min(times) if times else None
+
+
+@dataclass(frozen=True, slots=True)
+class TrueAck:
+    """``by`` states in a causal history that arrived at ``at_ms`` that it has the message: certain evidence."""
+
+    channel_id: str
+    sds_id: str
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A participant had the SDS message from that time on; any acknowledgement by it before would be false."""
+
+    channel_id: str
+    sds_id: str
+    participant: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostDependency:
+    """An SDS id that arrived messages depend on and that never became known to the observer."""
+
+    channel_id: str
+    sds_id: str
+    first_referenced_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that must become a quarantine row with this reason. ``record`` is its number in the written order;
+    topic, partition and offset are where Kafka put it."""
+
+    record: int
+    label: str
+    reason: str
+    value: bytes | None
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Everything that is known about one simulated run."""
+
+    messages: list[TrueMessage]
+    segments: list[TrueSegment]
+    acks: list[TrueAck]
+    heard: list[Heard]
+    lost: list[LostDependency]
+    bad: list[BadRecord]
+
+    def save(self, directory: Path) -> None:
+        """Write one Parquet file per kind. Raises :class:`EnvironmentFault` when the disk refuses."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for field in dataclasses.fields(self):
+                rows = [_as_row(value) for value in getattr(self, field.name)]
+                table = pa.Table.from_pylist(rows, schema=_SCHEMAS[field.name])
+                pq.write_table(table, directory / f"{field.name}.parquet", compression="zstd")
+        except OSError as error:
+            raise EnvironmentFault(
+                f"The truth file cannot be written to {directory}: {error.strerror}.", "Free space or choose another."
+            ) from error
+
+    @classmethod
+    def load(cls, directory: Path) -> Truth:
+        """Read what :meth:`save` wrote. Raises :class:`EnvironmentFault` when it is not there."""
+        loaded: dict[str, Any] = {}
+        for name, kind in _KINDS.items():
+            path = directory / f"{name}.parquet"
+            if not path.exists():
+                raise EnvironmentFault(f"There is no truth at {path}.", "Run `reliable-channel simulate` first.")
+            loaded[name] = [kind(**row) for row in pq.read_table(path).to_pylist()]
+        return cls(**loaded)
+
+
+def _as_row(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+_KINDS: dict[str, type] = {
+    "messages": TrueMessage,
+    "segments": TrueSegment,
+    "acks": TrueAck,
+    "heard": Heard,
+    "lost": LostDependency,
+    "bad": BadRecord,
+}
+_ARROW: dict[str, pa.DataType] = {
+    "str": pa.string(),
+    "str | None": pa.string(),
+    "int": pa.int64(),
+    "int | None": pa.int64(),
+    "bool": pa.bool_(),
+    "bytes": pa.large_binary(),
+    "bytes | None": pa.large_binary(),
+    "list[int]": pa.list_(pa.int64()),
+    "list[str]": pa.list_(pa.string()),
+}
+_SCHEMAS = {
+    name: pa.schema([(f.name, _ARROW[str(f.type)]) for f in dataclasses.fields(kind)]) for name, kind in _KINDS.items()
+}
