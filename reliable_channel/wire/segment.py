@@ -46,9 +46,16 @@ class Segment:
     original_length: int | None = None
     dialect: Dialect = Dialect.V01
 
+    @property
+    def is_bare(self) -> bool:
+        """A small payload that v0.1 sends unmodified: never on the wire as a segment, only what ``split`` says."""
+        return self.data_count == 1 and self.dialect is Dialect.V01
+
 
 def encode_segment(segment: Segment) -> bytes:
-    """Serialize a segment in its own dialect."""
+    """Serialize a segment in its own dialect; a bare one is its payload, unmodified."""
+    if segment.is_bare:
+        return segment.payload
     if segment.dialect is Dialect.LIP243_LENGTH:
         return pb.LengthSegmentProto(
             original_payload_hash=segment.entire_message_hash,
@@ -74,13 +81,17 @@ def encode_segment(segment: Segment) -> bytes:
 
 
 def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> Segment | Malformed:
-    """Parse and validate a segment of one of ``dialects``, or say why not.
+    """Parse and validate a segment of one of ``dialects``, or say why not; exactly the rules of protocol.md §3.
 
-    A :class:`Malformed` means *these bytes are no segment*: for the v0.1 dialects they are then a bare payload
-    (protocol.md §3); the caller decides.
+    A :class:`Malformed` means *these bytes are no segment*: where v0.1 is configured they are then a bare payload,
+    which the caller decides. ``lip243-length`` is tried only where it is configured, and then first: no honest segment
+    of the other two layouts validates as one.
     """
+    shared = Dialect.V01 in dialects or Dialect.LIP243 in dialects
     if Dialect.LIP243_LENGTH in dialects:
-        return _decode_length(data)
+        decoded = _decode_length(data)
+        if isinstance(decoded, Segment) or not shared:
+            return decoded
     try:
         proto = pb.SegmentMessageProto.FromString(data)
     except DecodeError as error:
@@ -89,20 +100,26 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
         return Malformed(
             Reason.SEGMENT_HASH_LENGTH, f"hash of {len(proto.entire_message_hash)} bytes, not {HASH_BYTES}"
         )
-    if proto.segments_count > 0 and proto.is_parity_or_length == 1:
-        return _decode_lip243_parity(proto, dialects)
     if proto.segments_count == 0:
         return _decode_v01_parity(proto, dialects)
-    return _decode_data(proto, dialects)
+    if proto.is_parity_or_length == 1:
+        return _decode_lip243_parity(proto, dialects)
+    if Dialect.LIP243 in dialects:
+        # A data segment that says nothing of parity is the same bytes in both; v0.1 is the default's name for it.
+        as_lip243 = _decode_data(proto, Dialect.LIP243)
+        says_lip243 = proto.segments_count == 1 or proto.parity_segments_count > 0
+        if Dialect.V01 not in dialects or (says_lip243 and isinstance(as_lip243, Segment)):
+            return as_lip243
+    return _decode_data(proto, Dialect.V01)
 
 
-def _decode_data(proto: pb.SegmentMessageProto, dialects: Collection[Dialect]) -> Segment | Malformed:
-    lip243 = Dialect.LIP243 in dialects and (proto.segments_count == 1 or proto.parity_segments_count > 0)
-    if not lip243 and Dialect.V01 not in dialects:
-        lip243 = True
-    if proto.segments_count < 2 and not lip243:
-        return Malformed(Reason.SEGMENT_COUNT, f"segments_count {proto.segments_count}, at least 2 are needed")
-    if proto.segments_count + proto.parity_segments_count > MAX_TOTAL_SEGMENTS:
+def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:
+    """v0.1 counts no parity on data segments, so what stands in those fields is no part of it; lip243 does."""
+    lip243 = dialect is Dialect.LIP243
+    least = 1 if lip243 else 2
+    if proto.segments_count < least:
+        return Malformed(Reason.SEGMENT_COUNT, f"segments_count {proto.segments_count}, at least {least} are needed")
+    if proto.segments_count + (proto.parity_segments_count if lip243 else 0) > MAX_TOTAL_SEGMENTS:
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
     if proto.index >= proto.segments_count:
         return Malformed(Reason.SEGMENT_INDEX, f"index {proto.index} of {proto.segments_count} segments")
@@ -113,21 +130,18 @@ def _decode_data(proto: pb.SegmentMessageProto, dialects: Collection[Dialect]) -
         parity_count=proto.parity_segments_count if lip243 else None,
         is_parity=False,
         payload=proto.payload,
-        original_length=proto.is_parity_or_length if proto.is_parity_or_length > 1 else None,
-        dialect=Dialect.LIP243 if lip243 else Dialect.V01,
+        original_length=proto.is_parity_or_length or None,
+        dialect=dialect,
     )
 
 
 def _decode_v01_parity(proto: pb.SegmentMessageProto, dialects: Collection[Dialect]) -> Segment | Malformed:
     if Dialect.V01 not in dialects or proto.parity_segments_count == 0:
         return Malformed(Reason.SEGMENT_COUNT, "neither data segments nor parity segments are counted")
-    if proto.parity_segments_count >= MAX_TOTAL_SEGMENTS:
+    if proto.parity_segments_count + 2 > MAX_TOTAL_SEGMENTS:
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
-    if proto.parity_segment_index >= proto.parity_segments_count:
-        return Malformed(
-            Reason.SEGMENT_INDEX, f"index {proto.parity_segment_index} of {proto.parity_segments_count} parity segments"
-        )
-    return Segment(
+    malformed = _parity_index(proto)
+    return malformed or Segment(
         entire_message_hash=proto.entire_message_hash,
         index=proto.parity_segment_index,
         data_count=None,
@@ -144,11 +158,8 @@ def _decode_lip243_parity(proto: pb.SegmentMessageProto, dialects: Collection[Di
         return Malformed(Reason.SEGMENT_COUNT, "a lip243 parity segment, and that dialect is not configured")
     if proto.segments_count + proto.parity_segments_count > MAX_TOTAL_SEGMENTS:
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
-    if proto.parity_segment_index >= proto.parity_segments_count:
-        return Malformed(
-            Reason.SEGMENT_INDEX, f"index {proto.parity_segment_index} of {proto.parity_segments_count} parity segments"
-        )
-    return Segment(
+    malformed = _parity_index(proto)
+    return malformed or Segment(
         entire_message_hash=proto.entire_message_hash,
         index=proto.parity_segment_index,
         data_count=proto.segments_count,
@@ -156,6 +167,14 @@ def _decode_lip243_parity(proto: pb.SegmentMessageProto, dialects: Collection[Di
         is_parity=True,
         payload=proto.payload,
         dialect=Dialect.LIP243,
+    )
+
+
+def _parity_index(proto: pb.SegmentMessageProto) -> Malformed | None:
+    if proto.parity_segment_index < proto.parity_segments_count:
+        return None
+    return Malformed(
+        Reason.SEGMENT_INDEX, f"index {proto.parity_segment_index} of {proto.parity_segments_count} parity segments"
     )
 
 
