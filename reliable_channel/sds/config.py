@@ -1,0 +1,115 @@
+"""The settings of an SDS channel, with the names and defaults of the seeds (protocol.md §5, §7 and §9)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.wire.bloom import FilterFormat
+from reliable_channel.wire.sds import MAX_HISTORY_ENTRIES, WireFamily
+
+
+class Tracking(StrEnum):
+    """Whose messages have their acknowledgements tracked."""
+
+    OWN = "own"
+    EVERYONE = "everyone"
+
+
+def deterministic_jitter(channel_id: str, participant_id: str, counter: int) -> float:
+    """The default source of jitter: a number in [0, 1) that differs per participant and per use, and is the same in
+    every run, so that a replay sends the same sync messages at the same times."""
+    digest = hashlib.sha256(f"{channel_id}\x00{participant_id}\x00{counter}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdsConfig:
+    """Everything that can be set on an SDS channel. Times in ms. Not part of a snapshot: the owner gives it again."""
+
+    wire_family: WireFamily = WireFamily.SPEC
+    filter_format: FilterFormat = field(default_factory=FilterFormat)
+
+    # Sending and acknowledgements
+    causal_history_size: int = 2
+    acknowledgement_timeout_ms: int = 5_000
+    max_retransmissions: int = 5
+    retransmission_backoff: float = 2.0
+    """Each wait for an acknowledgement is this many times the one before."""
+    wait_for_sent: bool = False
+    """True: the wait for an acknowledgement starts when the owner reports ``sent()``, not at ``send()``."""
+    possible_acks_threshold: int = 2
+    saturation_limit: float = 0.6
+    """A filter with a larger part of its bits set acknowledges nothing."""
+    tracking: Tracking | None = None
+    """``None``: own messages for a participant, everyone's for an observer."""
+
+    # Sync and repair (participants only)
+    sync_min_interval_ms: int = 30_000
+    """0 disables sync messages."""
+    sync_after_content: float = 0.5
+    sync_with_repairs: float = 0.3
+    jitter: Callable[[str, str, int], float] = deterministic_jitter
+    """``(channel id, participant id, counter) -> [0, 1)``: the only randomness, and it is an input."""
+    repair: bool = True
+    """SDS-R."""
+    repair_t_min_ms: int = 30_000
+    repair_t_max_ms: int = 120_000
+    repair_response_groups: int = 1
+    max_repair_requests_per_message: int = 3
+
+    # Missing dependencies
+    sweep_in_buf_interval_ms: int = 5_000
+    retrieve_frequency_ms: int = 10_000
+    retrieve_backoff: float = 2.0
+    retrieve_max_interval_ms: int = 600_000
+    timeout_for_lost_messages_ms: int | None = None
+    """0: never lost. ``None``: never for a participant, as the seeds; 300 000 for an observer."""
+    before_observation: bool = True
+    """False: also what is older than the first observation of the channel is missing until it comes."""
+
+    # Bounds
+    lamport_max_ahead_ms: int = 86_400_000
+    max_history_entries: int = MAX_HISTORY_ENTRIES
+    max_missing: int = 10_000
+    max_missing_per_sender: int = 1_000
+    max_refetches_per_sweep: int = 200
+    max_refetches_per_sender_and_sweep: int = 100
+    max_waiting: int = 10_000
+    """Messages in the incoming buffer."""
+    max_waiting_bytes: int = 64 * 1024 * 1024
+    max_log_entries: int = 10_000
+    max_kept_bytes: int = 16 * 1024 * 1024
+    """Original bytes of other participants' messages, kept to answer repair requests."""
+    max_tracked: int = 1_000
+    """Messages of others whose acknowledgements are tracked; own ones are tracked as long as they are in the
+    outgoing buffer."""
+    max_participants: int = 1_000
+    max_remembered: int = 10_000
+    """Lost ids, ids before observation, and finished sends that are remembered."""
+
+    def __post_init__(self) -> None:
+        for name in ("causal_history_size", "max_retransmissions", "sync_min_interval_ms", "repair_t_min_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"sds.{name} is negative.", "Use 0 or more.")
+        for name in (
+            "acknowledgement_timeout_ms",
+            "possible_acks_threshold",
+            "repair_response_groups",
+            "sweep_in_buf_interval_ms",
+            "retrieve_frequency_ms",
+            "max_log_entries",
+            "max_tracked",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"sds.{name} is below 1.", "Use 1 or more.")
+        for name in ("retransmission_backoff", "retrieve_backoff"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"sds.{name} is below 1.", "Waits cannot shrink: use 1 or more.")
+        if self.repair_t_max_ms <= self.repair_t_min_ms:
+            raise ConfigurationError("sds.repair_t_max_ms is not above sds.repair_t_min_ms.", "Raise it.")
+        if self.max_log_entries < self.causal_history_size:
+            raise ConfigurationError("sds.max_log_entries is below sds.causal_history_size.", "Raise it.")

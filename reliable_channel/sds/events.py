@@ -1,0 +1,382 @@
+"""What an SDS channel reports (protocol.md §5): one frozen class per thing that can happen, in the order it happened.
+
+``at`` is the ``now`` (ms) of the call or timer that reports. Ids are SDS message ids. Nothing is called back: events
+are
+in the :class:`Step` that ``send``, ``receive``, ``tick`` and the others return.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reliable_channel.wire.sds import SdsMessage
+
+
+class OutgoingReason(StrEnum):
+    """Why a message goes out."""
+
+    CONTENT = "content"
+    RESEND = "resend"
+    SYNC = "sync"
+    REPAIR = "repair"
+    EPHEMERAL = "ephemeral"
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One SDS message to dispatch in one new envelope. ``data`` is its bytes on the wire; a resend and a repair are bit
+    for bit the original. ``send_id`` names the send (the SDS id of its first segment), ``index`` the segment in it."""
+
+    data: bytes
+    message: SdsMessage
+    reason: OutgoingReason
+    send_id: str | None = None
+    index: int = 0
+    attempt: int = 0
+
+
+class Evidence(StrEnum):
+    """What an acknowledgement rests on."""
+
+    CAUSAL_HISTORY = "causal_history"
+    """Named in a message's causal history: certain."""
+    CAUSAL_PAST = "causal_past"
+    """In the causal past of a named id: implied, as certain as SDS delivery in causal order."""
+    FILTER = "filter"
+    """In the filters of enough different messages: probable."""
+
+    @property
+    def certain(self) -> bool:
+        """Everything but a filter's word."""
+        return self is not Evidence.FILTER
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+    at: int
+
+
+# ---- incoming ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Event):
+    """A content message is delivered: everything it depends on was delivered before, or is named here as lost.
+
+    The causal position, the same for every observer, is ``(lamport_timestamp, message_id)``; ``sequence`` is the
+    running number of deliveries on this channel at this observer, from 1.
+    """
+
+    message_id: str
+    sender_id: str
+    lamport_timestamp: int
+    sequence: int
+    received_at: int
+    content: bytes | None
+    """``None`` when the caller gave a digest instead of the content."""
+    retrieval_hint: bytes | None = None
+    lost_dependencies: tuple[str, ...] = ()
+    """Delivered without these: irretrievably lost."""
+    before_observation: tuple[str, ...] = ()
+    """Delivered without these: older than the first observation of the channel."""
+    late: bool = False
+    """It had been given up as lost, or as before observation, and something that depends on it may have been
+    delivered already."""
+    repaired: bool = False
+    """Not received but rebuilt, its id recomputed (verified repair)."""
+    replaces: bool = False
+    """A message with this id and other content was delivered before; this one's id was recomputed, so it wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class EphemeralReceived(Event):
+    """An ephemeral message, delivered at once and remembered nowhere."""
+
+    message_id: str
+    sender_id: str
+    content: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReceived(Event):
+    """A sync message of another participant."""
+
+    message_id: str
+    sender_id: str
+    lamport_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered(Event):
+    """A content message waits in the incoming buffer for ``waiting_for``."""
+
+    message_id: str
+    sender_id: str
+    waiting_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateSeen(Event):
+    """A content message that was seen before: nothing but the acknowledgements it newly carries is taken."""
+
+    message_id: str
+    sender_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict(Event):
+    """Two messages with one id differ in sender, Lamport timestamp or content. The one whose id can be recomputed wins,
+    also when it comes second; when neither can, the first stands."""
+
+    message_id: str
+    sender_id: str
+    """Of the second message."""
+    winner: str
+    """``first`` or ``second``."""
+    why: str
+    content: bytes | None = None
+    """Of the second message: both are kept."""
+
+
+class RefusalReason(StrEnum):
+    """Why a message, or a part of it, was refused."""
+
+    LAMPORT_TOO_FAR = "lamport_too_far"
+    HISTORY_TOO_LONG = "history_too_long"
+    FILTER_SIZE = "filter_size"
+    """Only the filter is refused; the rest of the message is taken."""
+    MISSING_BUDGET = "missing_budget"
+    """Names more missing messages than the sender or the channel may have open."""
+    INCOMING_BUFFER_FULL = "incoming_buffer_full"
+    OLDER_THAN_LOG = "older_than_log"
+    """Older than everything the bounded log still knows: it may have been delivered long ago."""
+    INVALID_KIND = "invalid_kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Event):
+    """A message (or, for ``filter_size``, its filter) was refused and changed nothing."""
+
+    message_id: str
+    sender_id: str
+    reason: RefusalReason
+    detail: str = ""
+
+
+# ---- dependencies ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MissingDependency(Event):
+    """An id that is named but not here; reported once."""
+
+    message_id: str
+    named_by: str
+    named_by_sender: str
+    retrieval_hint: bytes | None
+    sender_id: str | None
+    """The missing message's sender, where the naming message says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefetchDue(Event):
+    """Ask a store for a missing message. ``attempt`` counts from 1."""
+
+    message_id: str
+    retrieval_hint: bytes | None
+    attempt: int
+    missing_since: int
+    sender_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyFound(Event):
+    """A message that was missing is here."""
+
+    message_id: str
+    missing_since: int
+    refetches: int
+    repaired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyLost(Event):
+    """A missing message is irretrievably lost; remembered as such, and what waited for it is delivered."""
+
+    message_id: str
+    missing_since: int
+    refetches: int
+    sender_id: str | None
+    waiting: tuple[str, ...]
+    """The ids that waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyBeforeObservation(Event):
+    """An id that is named but older than the first observation of the channel; reported once, not waited for."""
+
+    message_id: str
+    named_by: str
+
+
+# ---- acknowledgements --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PossiblyAcknowledged(Event):
+    """A filter of ``by`` holds the id. ``count`` different messages of all participants did so far."""
+
+    message_id: str
+    by: str
+    via: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged(Event):
+    """``by`` has acknowledged a segment. A probable acknowledgement is followed by a certain one if that comes."""
+
+    message_id: str
+    sender_id: str
+    by: str
+    evidence: Evidence
+    via: str
+    """The message that carried the evidence."""
+    since: int
+    """When the segment was first sent or received here (ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAcknowledged(Event):
+    """An own segment leaves the outgoing buffer: acknowledged by someone, or in enough different messages' filters."""
+
+    message_id: str
+    send_id: str
+    index: int
+    evidence: Evidence
+    acknowledged: tuple[int, ...]
+    """All indices of this send that are acknowledged so far."""
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAcknowledged(Event):
+    """Participant ``by`` has acknowledged ``required`` segments of a send: it can rebuild the message."""
+
+    send_id: str
+    by: str
+    required: int
+    total: int
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendDelivered(Event):
+    """``required`` segments of a send are acknowledged end to end (``reliable:message:delivered``); once per send."""
+
+    send_id: str
+    after_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Retransmitted(Event):
+    """An unacknowledged segment goes out again. ``attempt`` counts from 1."""
+
+    message_id: str
+    send_id: str
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendError(Event):
+    """Fewer than ``required`` segments of a send can still be acknowledged: retransmissions are exhausted."""
+
+    send_id: str
+    exhausted: tuple[int, ...]
+    acknowledged: tuple[int, ...]
+    required: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaturatedFilter(Event):
+    """A received filter has too many bits set to mean anything; it acknowledged nothing."""
+
+    message_id: str
+    sender_id: str
+    saturation: float
+
+
+@dataclass(frozen=True, slots=True)
+class FilterRolledOver(Event):
+    """The own filter reached its capacity and was rebuilt from the most recent log."""
+
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingEnded(Event):
+    """The acknowledgements of a message of someone else's are no longer tracked: newer ones took its place."""
+
+    message_id: str
+
+
+# ---- repair (SDS-R) ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequested(Event):
+    """An own message carries a request for a missing message."""
+
+    message_id: str
+    via: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequestSeen(Event):
+    """Another participant asks for a message."""
+
+    message_id: str
+    by: str
+    via: str
+    have: bool
+    """Whether it is in the log here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairScheduled(Event):
+    """This participant will rebroadcast a message at ``due`` (T_resp), unless someone else does before."""
+
+    message_id: str
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairSent(Event):
+    """A message is rebroadcast, its original bytes."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairCancelled(Event):
+    """An own request or answer is not needed for now: ``cause`` is ``requested`` (by another), ``answered`` or
+    ``found``."""
+
+    message_id: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one call did: what is to be dispatched, and the events, both in order."""
+
+    outgoing: tuple[Outgoing, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+NOTHING = Step()
