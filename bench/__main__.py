@@ -1,0 +1,79 @@
+"""``python -m bench [--only NAME …] [--list]``: run the benches, write ``build/bench/*.json``, print one table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import bench
+from bench.registry import REGISTERED, Result
+
+_FRAME = {"__main__", "registry"}
+_OUTPUT = Path("build") / "bench"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the chosen modules; 0 also when a target is missed, 1 when a bench broke, 2 for an unknown name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(bench.__path__) if module.name not in _FRAME)
+    parser = argparse.ArgumentParser(prog="python -m bench", description=bench.__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=f"one of: {', '.join(names)}")
+    parser.add_argument("--output", type=Path, default=_OUTPUT, help="directory of the JSON files")
+    parser.add_argument("--list", action="store_true", help="only print the modules' names")
+    options = parser.parse_args(arguments)
+    if options.list:
+        print("\n".join(names))
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    options.output.mkdir(parents=True, exist_ok=True)
+    table = Table("bench", "figure", "value", "unit", "target", "met", title="Benchmarks")
+    table.columns[2].justify = table.columns[4].justify = "right"
+    broken: list[str] = []
+    for name in options.only or names:
+        results = _run(name, console, broken)
+        rows = [{"name": r.name, "value": r.value, "unit": r.unit, "target": r.target, "met": r.met} for r in results]
+        (options.output / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        for result in results:
+            table.add_row(name, result.name, *_cells(result))
+    console.print(table)
+    for line in broken:
+        console.print(f"[red]broken[/red] {line}", highlight=False)
+    return 1 if broken else 0
+
+
+def _run(name: str, console: Console, broken: list[str]) -> list[Result]:
+    """The results of one module; a bench that raises is named in ``broken`` and harms no other."""
+    importlib.import_module(f"bench.{name}")
+    results: list[Result] = []
+    for function in REGISTERED.get(name, []):
+        console.print(f"{name}: {function.__name__} …", style="dim")
+        try:
+            results.extend(function())
+        except Exception as error:  # the runner's whole point: one broken bench must not hide the others' figures
+            broken.append(f"{name}.{function.__name__}: {type(error).__name__}: {error}")
+    return results
+
+
+def _cells(result: Result) -> tuple[str, str, str, str]:
+    if result.met is None:
+        return _number(result.value), result.unit, "", ""
+    return (
+        _number(result.value),
+        result.unit,
+        ("≤ " if result.lower_is_better else "≥ ") + _number(result.target or 0.0),
+        "[green]yes[/green]" if result.met else "[red]MISSED[/red]",
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""Parity codes (issue *protocol core*, Segmentation): MB/s of data at 100 KiB shards, one thread, and the ratio to a
+memory copy of the same bytes in the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bench.registry import MB, Result, bench, best_of, memory_copy
+from reliable_channel.segmentation import get_codec
+
+_SHARD = 102_400
+_LEOPARD = {(8, 1): 10_000.0, (8, 2): 1_000.0, (64, 8): 500.0, (224, 28): 300.0, (227, 29): 200.0}
+_KLAUSPOST = ((8, 2), (64, 8))
+
+
+@bench
+def leopard() -> Iterator[Result]:
+    """Encode against the targets, and decode of one lost data shard against half of the encode measured here."""
+    for (k, m), target in _LEOPARD.items():
+        yield from _both("leopard", k, m, target)
+
+
+@bench
+def klauspost() -> Iterator[Result]:
+    """status-go's matrix; no targets are set for it."""
+    for k, m in _KLAUSPOST:
+        yield from _both("klauspost", k, m, None)
+
+
+@bench
+def reedsolo() -> Iterator[Result]:
+    """The independent code is pure Python: small shards, so that it ends."""
+    yield from _both("reedsolo", 8, 2, None, shard=2_048)
+
+
+def _both(name: str, k: int, m: int, target: float | None, shard: int = _SHARD) -> Iterator[Result]:
+    codec = get_codec(name)
+    data = np.random.default_rng(k * 1_000 + m).integers(0, 256, k * shard, dtype=np.uint8).tobytes()
+    shards = [data[i * shard : (i + 1) * shard] for i in range(k)]
+    copy = memory_copy(k * shard)
+    encode = k * shard / MB / best_of(lambda: codec.encode(shards, m))
+    yield Result(f"{name} ({k},{m}) encode", encode, "MB/s", target)
+    yield Result(f"{name} ({k},{m}) encode / memory copy", encode / copy, "ratio")
+    lost: list[bytes | None] = [*shards, *codec.encode(shards, m)]
+    lost[k // 2] = None
+    assert codec.decode(lost, k) == shards
+    decode = k * shard / MB / best_of(lambda: codec.decode(lost, k))
+    yield Result(f"{name} ({k},{m}) decode, one loss", decode, "MB/s", encode / 2 if target else None)
+    yield Result(f"{name} ({k},{m}) decode, one loss / memory copy", decode / copy, "ratio")

@@ -1,0 +1,59 @@
+"""How a bench registers and what it yields."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measured figure. ``target`` is what an issue asks for, ``None`` for a figure that is only told."""
+
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    lower_is_better: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is reached; ``None`` without one."""
+        if self.target is None:
+            return None
+        return self.value <= self.target if self.lower_is_better else self.value >= self.target
+
+
+BenchFunction = Callable[[], Iterable[Result]]
+REGISTERED: dict[str, list[BenchFunction]] = {}
+"""Benches by module name, in the order of their definition."""
+
+
+def bench(function: BenchFunction) -> BenchFunction:
+    """Register a bench under its module's name."""
+    REGISTERED.setdefault(function.__module__.rpartition(".")[2], []).append(function)
+    return function
+
+
+def best_of(action: Callable[[], object], seconds: float = 0.5, repetitions: int = 5) -> float:
+    """The shortest time (s) of one call of ``action``, over at least ``repetitions`` calls and about ``seconds``."""
+    action()
+    best, spent, calls = float("inf"), 0.0, 0
+    while calls < repetitions or spent < seconds:
+        started = time.perf_counter()
+        action()
+        took = time.perf_counter() - started
+        best, spent, calls = min(best, took), spent + took, calls + 1
+    return best
+
+
+def memory_copy(size: int) -> float:
+    """MB/s of copying ``size`` bytes from one array to another, now, on this machine."""
+    source = np.ones(size, dtype=np.uint8)
+    target = np.empty_like(source)
+    return size / MB / best_of(lambda: np.copyto(target, source), seconds=0.2)
