@@ -41,6 +41,7 @@ class PathSettings(Section):
     data_dir: str = ""
     checkpoint_dir: str = ""
     cache_dir: str = ""
+    ivy_settings: str | None = Field(default=None, description="Ivy settings file, for a mirror of Maven Central")
 
     @model_validator(mode="before")
     @classmethod

@@ -1,0 +1,30 @@
+"""``reliable-channel setup``: the JVM parts, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reliable_channel.commands import invocation
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def setup(
+        context: typer.Context,
+        record: Annotated[
+            Path | None, typer.Option(help="For maintainers: resolve anew and write the checksums to this file.")
+        ] = None,
+    ) -> None:
+        """Download and verify the jars of Spark's sources and of the broker into the cache; once per machine."""
+        from reliable_channel.runtime import jars
+
+        paths = invocation(context).settings().paths
+        if record is not None:
+            count = jars.record(record, paths.cache_dir, paths.ivy_settings)
+            typer.echo(f"{count} checksums written to {record}")
+        else:
+            home = jars.ensure(paths.cache_dir, paths.ivy_settings)
+            typer.echo(f"Jars verified in {home}")

@@ -1,0 +1,173 @@
+"""The JVM parts: resolved once by the Ivy inside pyspark, checked, and kept in a cache (design.md *JVM parts*).
+
+``conf/ivy.xml`` says what, ``conf/jars.sha256`` what the bytes must be. A set of jars lies under
+``<cache>/jars/<digest of both files>/{spark,kafka}/`` and appears there by one rename, complete and verified; so a
+change of either file makes a new set, and two set-ups at a time do no harm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from pathlib import Path
+
+from reliable_channel.config.loading import shipped
+from reliable_channel.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.runtime.java import java
+from reliable_channel.runtime.progress import progress
+
+CONFIGURATIONS = ("spark", "kafka")
+_IVY, _CHECKSUMS = "ivy.xml", "jars.sha256"
+_UNREACHABLE = ("unknownhost", "connection refused", "connect timed out", "network is unreachable", "no route to host",
+                "connection reset", "ssl", "pkix", "server access error", "host not found")  # fmt: skip
+
+
+def checksums() -> dict[str, str]:
+    """``spark/<jar>`` or ``kafka/<jar>`` → SHA-256 in hex, as committed in ``conf/jars.sha256``."""
+    lines = shipped(_CHECKSUMS).read_text(encoding="utf-8").splitlines()
+    return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line.strip())}
+
+
+def directory(cache_dir: str) -> Path:
+    """Where the set of jars of this version lies, or will lie."""
+    text = shipped(_IVY).read_bytes() + shipped(_CHECKSUMS).read_bytes()
+    return Path(cache_dir) / "jars" / hashlib.sha256(text).hexdigest()[:16]
+
+
+def paths(configuration: str, cache_dir: str) -> list[Path]:
+    """The jars of ``spark`` or ``kafka``, sorted by name. Raises ``EnvironmentFault`` when set-up has not been run."""
+    home = directory(cache_dir)
+    names = sorted(name for name in checksums() if name.startswith(f"{configuration}/"))
+    if missing := [name for name in names if not (home / name).is_file()]:
+        raise EnvironmentFault(
+            f"{len(missing)} of {len(names)} jars are not in {home}.", "Run `reliable-channel setup` once."
+        )
+    return [home / name for name in names]
+
+
+def verify(home: Path, expected: dict[str, str]) -> None:
+    """Compare every jar under ``home`` with its checksum; raises ``EnvironmentFault`` naming what differs."""
+    found = {f"{file.parent.name}/{file.name}": file for file in home.glob("*/*.jar")}
+    wrong = sorted(name for name, digest in expected.items() if name in found and sha256(found[name]) != digest)
+    if wrong:
+        raise EnvironmentFault(
+            f"The checksum of {', '.join(wrong)} is not the one in conf/{_CHECKSUMS}.",
+            "Delete the jar and its Ivy cache and try again; if it persists, do not trust the registry you use.",
+        )
+    if missing := sorted(set(expected) - set(found)):
+        raise EnvironmentFault(f"The registry did not give {', '.join(missing)}.", "Try again, or use another mirror.")
+    if unknown := sorted(set(found) - set(expected)):
+        raise EnvironmentFault(
+            f"{', '.join(unknown)} is not in conf/{_CHECKSUMS}.", "Run `reliable-channel setup --record` and review."
+        )
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file's bytes in hex."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def ensure(cache_dir: str, ivy_settings: str | None = None) -> Path:
+    """The verified set of jars, resolved now if it is not in the cache; ``ivy_settings``: an Ivy settings file.
+
+    Raises ``EnvironmentFault``: no Java, registry not reachable, disk full, checksum wrong.
+    """
+    home, expected = directory(cache_dir), checksums()
+    if home.is_dir():
+        try:
+            verify(home, expected)
+        except EnvironmentFault:
+            shutil.rmtree(home)  # a damaged cache is made anew
+        else:
+            return home
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix="resolving-") as temporary:
+        fresh = Path(temporary) / "set"
+        resolve(fresh, Path(cache_dir) / "ivy", len(expected), ivy_settings)
+        verify(fresh, expected)
+        try:
+            fresh.rename(home)
+        except OSError:
+            if not home.is_dir():  # else another set-up was faster, with the same bytes
+                raise
+    shutil.rmtree(Path(cache_dir) / "ivy", ignore_errors=True)
+    return home
+
+
+def record(target: Path, cache_dir: str, ivy_settings: str | None = None) -> int:
+    """Resolve anew and write the checksums of what came to ``target``; returns how many jars. For maintainers."""
+    with tempfile.TemporaryDirectory(prefix="reliable-channel-") as temporary:
+        fresh = Path(temporary) / "set"
+        resolve(fresh, Path(temporary) / "ivy", None, ivy_settings)
+        lines = [f"{sha256(file)}  {file.parent.name}/{file.name}\n" for file in sorted(fresh.glob("*/*.jar"))]
+    target.write_text("".join(lines), encoding="utf-8")
+    return len(lines)
+
+
+def resolve(target: Path, ivy_cache: Path, expected: int | None, ivy_settings: str | None = None) -> None:
+    """Let Ivy download into ``target/<configuration>/``, showing each jar; ``expected``: how many, when known."""
+    import pyspark
+
+    if ivy_settings and not Path(ivy_settings).is_file():
+        raise ConfigurationError(f"paths.ivy_settings: {ivy_settings} does not exist.", "Name an Ivy settings file.")
+    with tempfile.TemporaryDirectory(prefix="reliable-channel-") as temporary:
+        ivy_file = Path(temporary) / _IVY
+        ivy_file.write_bytes(shipped(_IVY).read_bytes())
+        command = [java(), "-Djava.awt.headless=true", "-cp", str(Path(pyspark.__file__).parent / "jars" / "*")]
+        command += ["org.apache.ivy.Main", "-ivy", str(ivy_file), "-cache", str(ivy_cache)]
+        command += ["-settings", ivy_settings] if ivy_settings else []
+        command += ["-confs", *CONFIGURATIONS, "-types", "jar", "bundle"]
+        command += ["-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"]
+        _run_ivy(command, expected)
+
+
+def _run_ivy(command: list[str], expected: int | None) -> None:
+    tail: deque[str] = deque(maxlen=400)
+    with (
+        progress("Downloading the Spark and Kafka jars", expected) as advance,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=_environment()
+        ) as ivy,
+    ):
+        try:
+            done = 0
+            for line in ivy.stdout or ():
+                tail.append(line.rstrip())
+                if line.lstrip().startswith("downloading "):
+                    done += line.split()[1].endswith(".jar")
+                    advance(done, line.split()[1].rsplit("/", 1)[-1])
+            status = ivy.wait()
+        except BaseException:
+            ivy.kill()
+            raise
+        if status != 0:
+            raise _explained(tail)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what would make the JVM print more or load agents."""
+    return {key: value for key, value in os.environ.items() if key != "JAVA_TOOL_OPTIONS"}
+
+
+def _explained(output: deque[str]) -> EnvironmentFault:
+    """One sentence from Ivy's pages."""
+    text = "\n".join(output)
+    lower = text.lower()
+    if "no space left" in lower or "file too large" in lower or "quota exceeded" in lower:
+        return EnvironmentFault(
+            "The disk is full: the jars need 150 MB in the cache.", "Free some space, or set paths.cache_dir elsewhere."
+        )
+    if any(sign in lower for sign in _UNREACHABLE):
+        line = next((line for line in output if any(sign in line.lower() for sign in _UNREACHABLE)), "")
+        return EnvironmentFault(
+            f"The Maven registry cannot be reached ({line.strip(': ').strip()[:160]}).",
+            "Check network and proxy (JDK_JAVA_OPTIONS=-Dhttps.proxyHost=… -Dhttps.proxyPort=…), "
+            "or name a mirror's Ivy settings file in paths.ivy_settings.",
+        )
+    line = next((line for line in output if "unresolved" in line.lower() or "exception" in line.lower()), text[-160:])
+    return EnvironmentFault(f"The jars could not be resolved: {line.strip(': ').strip()[:200]}.", "Try again.")

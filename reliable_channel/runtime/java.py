@@ -1,0 +1,44 @@
+"""The one thing a machine must have besides Python: a Java runtime, 17 or newer."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from reliable_channel.errors import EnvironmentFault
+
+OLDEST = 17
+_REMEDY = f"Install a Java {OLDEST} runtime (Debian: openjdk-{OLDEST}-jre-headless), or set JAVA_HOME to one."
+
+
+def java() -> str:
+    """The path of ``java``: that of ``JAVA_HOME``, else the first on ``PATH``.
+
+    Raises ``EnvironmentFault`` when there is none, or one older than 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME is {home}, where bin/java does not exist." if home else "Java was not found."
+        raise EnvironmentFault(where, _REMEDY)
+    version = _version(found)
+    if version < OLDEST:
+        raise EnvironmentFault(f"{found} is Java {version}, too old for Spark and Kafka.", _REMEDY)
+    return found
+
+
+@cache
+def _version(path: str) -> int:
+    """The feature release of a Java: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""
+    try:
+        answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentFault(f"{path} does not start: {error}.", _REMEDY) from None
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if answer.returncode != 0 or match is None:
+        raise EnvironmentFault(f"{path} does not say its version.", _REMEDY)
+    return int(match.group(1))
