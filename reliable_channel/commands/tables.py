@@ -1,0 +1,37 @@
+"""``reliable-channel tables``: the reference of the Delta tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    tables = typer.Typer(help="The Delta tables: names, columns, keys.", no_args_is_help=True)
+    app.add_typer(tables, name="tables")
+
+    @tables.callback()
+    def _group() -> None:
+        """The Delta tables: names, columns, keys."""
+
+    @tables.command()
+    def docs(
+        output: Annotated[Path | None, typer.Option(help="Write there instead of printing.")] = None,
+    ) -> None:
+        """Print the table reference as Markdown (docs/tables.md)."""
+        from reliable_channel.pipeline.tables_docs import markdown
+
+        if output is None:
+            typer.echo(markdown(), nl=False)
+        else:
+            output.write_text(markdown(), encoding="utf-8")
+
+    @tables.command(name="list")
+    def list_() -> None:
+        """One line per table: name and what it holds."""
+        from reliable_channel.pipeline.tables import TABLES
+
+        for table in TABLES:
+            typer.echo(f"{table.name:20} {table.comment}")
