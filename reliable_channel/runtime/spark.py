@@ -1,0 +1,166 @@
+"""The one place that opens Spark: jobs, `run`, tests, notebooks.
+
+Started by Python, the session is local: jars from the cache, settings from the configuration, the JVM's own noise in
+``<run_dir>/logs/spark.log``. Started by ``spark-submit``, what that was given (command line, ``spark-defaults.conf``)
+stands, and only what is missing and can still be set is filled in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.resources import as_file
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reliable_channel.config import Settings
+from reliable_channel.config.loading import shipped
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.runtime import jars
+from reliable_channel.runtime.java import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def submitted() -> bool:
+    """Whether ``spark-submit`` started this process; its JVM is then there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def session_conf(settings: Settings) -> dict[str, str]:
+    """What every session of this project needs, however it was started."""
+    spark = settings.spark
+    return {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        # Frozen in every checkpoint; and Delta's default of 50 snapshot partitions costs seconds per commit.
+        "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
+        "spark.databricks.delta.snapshotPartitions": str(spark.snapshot_partitions),
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(spark.arrow_batch_rows),
+        # Plain Delta readers refuse deletion vectors (design.md).
+        "spark.databricks.delta.properties.defaults.enableDeletionVectors": "false",
+        # Options of the Kafka source appear in plans: a JAAS line holds the password.
+        "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret|keystore[.]key",
+        "spark.ui.showConsoleProgress": "false",
+    } | spark.conf
+
+
+def local_conf(settings: Settings) -> dict[str, str]:
+    """What only a session that starts its own JVM can set: memory, jars, directories, addresses."""
+    spark, run = settings.spark, Path(settings.paths.run_dir)
+    with as_file(shipped("log4j2.properties")) as log4j2:
+        logging = f"-Dlog4j2.configurationFile=file:{log4j2}"
+    conf = {
+        "spark.master": spark.master,
+        "spark.driver.memory": spark.driver_memory,
+        "spark.driver.extraJavaOptions": logging,
+        "spark.jars": ",".join(str(jar) for jar in jars.paths("spark", settings.paths.cache_dir)),
+        "spark.ui.enabled": str(spark.ui).lower(),
+        "spark.local.dir": str(run / "spark"),
+        "spark.sql.warehouse.dir": str(run / "warehouse"),
+    }
+    if spark.master.startswith("local"):
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf
+
+
+def open_session(settings: Settings, application: str = "reliable-channel") -> SparkSession:
+    """The session of this process, started if there is none.
+
+    Raises ``EnvironmentFault`` when Java is missing or too old, the jars are not set up, or the JVM does not start.
+    """
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    wanted = session_conf(settings)
+    if submitted():
+        conf = SparkConf().setIfMissing("spark.app.name", application)
+        for key, value in wanted.items():
+            conf.setIfMissing(key, value)
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    else:
+        java()
+        wanted = local_conf(settings) | wanted
+        if settings.spark.master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Spark's own scripts print to where the JVM prints; SPARK_HOME of another installation would be started.
+        os.environ.pop("SPARK_HOME", None)
+        run = Path(settings.paths.run_dir)
+        for part in ("logs", "spark"):
+            (run / part).mkdir(parents=True, exist_ok=True)
+        conf = SparkConf(loadDefaults=False).setAppName(application).setAll(list(wanted.items()))
+        log = run / "logs" / "spark.log"
+        try:
+            with _stderr_to(log):
+                spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        except Exception as error:
+            if type(error).__name__ != "PySparkRuntimeError":
+                raise
+            raise EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_last_line(log)}") from error
+    spark.sparkContext.setLogLevel(settings.spark.log_level)
+    return spark
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stop the session and, when this process started it, its JVM; a later ``open_session`` starts a new one."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    gateway = SparkContext._gateway
+    if submitted() or gateway is None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()  # its server ends at the end of its input
+        with suppress(Exception):
+            process.wait(timeout=20)
+        if process.poll() is None:
+            process.kill()
+            process.wait(timeout=20)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextmanager
+def spark_session(settings: Settings, application: str = "reliable-channel") -> Iterator[SparkSession]:
+    """``open_session``, closed at the end also on errors and Ctrl-C."""
+    spark = open_session(settings, application)
+    try:
+        yield spark
+    finally:
+        close_session(spark)
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Point this process's stderr to a file while the JVM is born: the JVM inherits it, we take ours back.
+
+    The JVM and Spark's scripts print warnings before any logging configuration is read; nobody can act on them.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return lines[-1] if lines else "it is empty."
