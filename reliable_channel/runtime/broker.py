@@ -1,0 +1,288 @@
+"""The development broker: one real single-node KRaft Kafka on loopback, from the cached jars (design.md *JVM parts*).
+
+Two ways to run it: ``start``/``stop``/``status`` keep one in the background, its state (data, ``server.properties``,
+pid file, log) under ``<run_dir>/kafka``; ``running_broker`` keeps one for the length of a ``with`` block on a free port
+and leaves no process behind, whatever happens to this one.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import as_file
+from pathlib import Path
+
+from reliable_channel.config import KafkaSettings, Settings
+from reliable_channel.config.loading import shipped
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.runtime import jars
+from reliable_channel.runtime.java import java
+from reliable_channel.runtime.progress import progress
+from reliable_channel.runtime.topics import ensure_topics, probe
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class BrokerFiles:
+    """The places of one broker's state."""
+
+    home: Path
+
+    @property
+    def properties(self) -> Path:
+        return self.home / "server.properties"
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def pid(self) -> Path:
+        return self.home / "broker.pid"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "broker.log"
+
+    @property
+    def output(self) -> Path:
+        """What the JVM itself prints, before and beside its logging."""
+        return self.home / "broker.out"
+
+
+def files(settings: Settings) -> BrokerFiles:
+    """Where the background broker of this configuration keeps its state."""
+    return BrokerFiles(Path(settings.paths.run_dir) / "kafka")
+
+
+def running_pid(place: BrokerFiles) -> int | None:
+    """The pid of the broker of this place, or None; a pid file that a crash left behind does not count."""
+    try:
+        pid = int(place.pid.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return pid if str(place.properties) in _command_line(pid) else None
+
+
+def start(settings: Settings) -> int:
+    """Start the background broker unless it runs, create the topics; returns its pid when a client can produce.
+
+    Raises ``EnvironmentFault``: port taken, Java or jars missing, disk full, not ready in 90 s.
+    """
+    place, kafka = files(settings), settings.kafka
+    if (pid := running_pid(place)) is None:
+        command = _prepare(place, settings, kafka.broker.port)
+        with place.output.open("wb") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        pid = process.pid
+        place.pid.write_text(str(pid), encoding="ascii")
+        try:
+            _until_ready(process, place, kafka)
+        except BaseException:
+            stop(settings)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+            raise
+    ensure_topics(kafka)
+    return pid
+
+
+def stop(settings: Settings) -> bool:
+    """Stop the background broker and wait for its end; False when none was running."""
+    place = files(settings)
+    pid = running_pid(place)
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        if not _gone(pid, place, STOP_TIMEOUT_S):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _gone(pid, place, STOP_TIMEOUT_S)
+    place.pid.unlink(missing_ok=True)
+    return pid is not None
+
+
+@contextmanager
+def running_broker(settings: Settings, home: Path | None = None) -> Iterator[Settings]:
+    """A broker on a free port for the length of the block; yields the settings that point to it, topics created.
+
+    State in ``home`` (default ``<run_dir>/kafka-<port>``), kept afterwards. The process ends with the block, with this
+    process (SIGKILL included), and on Ctrl-C. Raises ``EnvironmentFault`` like ``start``.
+    """
+    port = free_port()
+    place = BrokerFiles(home or Path(settings.paths.run_dir) / f"kafka-{port}")
+    there = settings.with_servers(f"{HOST}:{port}")
+    command = _prepare(place, settings, port)
+    supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()), *command]
+    with place.output.open("wb") as output:
+        process = subprocess.Popen(
+            supervisor, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        _until_ready(process, place, there.kafka)
+        ensure_topics(there.kafka)
+        yield there
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C while the broker ends
+            process.wait(STOP_TIMEOUT_S)
+        if process.poll() is None:
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
+
+
+def free_port() -> int:
+    """A port of loopback that nothing listens on at this moment."""
+    with socket.socket() as probe_socket:
+        probe_socket.bind((HOST, 0))
+        return int(probe_socket.getsockname()[1])
+
+
+def _prepare(place: BrokerFiles, settings: Settings, port: int) -> list[str]:
+    """Write the properties, format the data directory once; the command that runs the broker."""
+    _refuse_taken(port)
+    for directory in (place.home, place.data):
+        directory.mkdir(parents=True, exist_ok=True)
+    place.properties.write_text(_properties(place, settings.kafka, port, free_port()), encoding="utf-8")
+    classpath = os.pathsep.join(str(jar) for jar in jars.paths("kafka", settings.paths.cache_dir))
+    with as_file(shipped("kafka-log4j2.properties")) as log4j2:
+        logging = [f"-Dlog4j2.configurationFile=file:{log4j2}", f"-Dkafka.logs.dir={place.home}"]
+    runtime = [java(), "-Djava.awt.headless=true", *logging]
+    if not (place.data / "meta.properties").is_file():
+        cluster = (
+            base64.urlsafe_b64encode(b"\x00" + secrets.token_bytes(15)).decode().rstrip("=")
+        )  # never begins with -
+        formatting = [*runtime, "-XX:TieredStopAtLevel=1", "-cp", classpath, "kafka.tools.StorageTool", "format"]
+        formatting += ["--standalone", "--cluster-id", cluster, "--config", str(place.properties)]
+        done = subprocess.run(formatting, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise _explained(done.stdout + done.stderr, port, place)
+    heap = settings.kafka.broker.heap
+    return [*runtime, f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", "-cp", classpath, "kafka.Kafka",
+            str(place.properties)]  # fmt: skip
+
+
+def _properties(place: BrokerFiles, kafka: KafkaSettings, port: int, controller_port: int) -> str:
+    largest = kafka.topics.max_message_bytes
+    return f"""\
+# Written at every start of the development broker.
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}
+advertised.listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers={HOST}:{controller_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+log.dirs={place.data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+message.max.bytes={largest}
+replica.fetch.max.bytes={largest}
+socket.request.max.bytes={max(104857600, 2 * largest)}
+"""
+
+
+def _refuse_taken(port: int) -> None:
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        try:
+            attempt.bind((HOST, port))
+        except OSError:
+            raise _taken(port) from None
+
+
+def _taken(port: int) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"Port {port} on {HOST} is taken by another program.",
+        "Stop it, or choose another port: RELIABLE_CHANNEL__KAFKA__BROKER__PORT.",
+    )
+
+
+def _until_ready(process: subprocess.Popen[bytes], place: BrokerFiles, kafka: KafkaSettings) -> None:
+    """Wait until a client's record is acknowledged; raises when the process ends first, or after 90 s."""
+    port = int(kafka.servers.rsplit(":", 1)[1])
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with progress("Starting the Kafka broker") as advance:
+        while time.monotonic() < deadline:
+            advance(0, "")
+            if process.poll() is not None:
+                raise _explained(_tail(place.output) + _tail(place.log), port, place)
+            if _listens(port) and probe(kafka, 10.0):
+                return
+            time.sleep(0.1)
+        raise EnvironmentFault(f"The Kafka broker was not ready in {START_TIMEOUT_S:.0f} s.", f"Read {place.log}.")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as attempt:
+        attempt.settimeout(1)
+        return attempt.connect_ex((HOST, port)) == 0
+
+
+def _explained(output: str, port: int, place: BrokerFiles) -> EnvironmentFault:
+    """One sentence from the broker's pages."""
+    lower = output.lower()
+    if "no space left" in lower or "file too large" in lower or "quota exceeded" in lower:
+        return EnvironmentFault(
+            f"The disk is full: the Kafka broker cannot write {place.home}.",
+            "Free some space, or set paths.run_dir elsewhere.",
+        )
+    if "address already in use" in lower:
+        return _taken(port)
+    errors = [line for line in output.splitlines() if "Exception" in line or " ERROR " in line or " FATAL " in line]
+    detail = (errors or output.splitlines() or ["no output"])[-1].strip()[:200]
+    return EnvironmentFault(
+        f"The Kafka broker ended while starting: {detail}.", f"Read {place.log} and {place.output}."
+    )
+
+
+def _tail(file: Path, size: int = 20_000) -> str:
+    with suppress(OSError):
+        return file.read_bytes()[-size:].decode(errors="replace")
+    return ""
+
+
+def _command_line(pid: int) -> str:
+    """The command line of a process, empty when there is none; a zombie has none either."""
+    proc = Path("/proc") / str(pid) / "cmdline"
+    if Path("/proc/self/cmdline").exists():
+        with suppress(OSError):
+            return proc.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return ""
+    answer = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout
+
+
+def _gone(pid: int, place: BrokerFiles, timeout_s: float) -> bool:
+    """Wait until the process is no more (reaping it when it is our child)."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        if str(place.properties) not in _command_line(pid):
+            return True
+        time.sleep(0.05)
+    return False

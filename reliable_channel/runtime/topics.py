@@ -1,0 +1,106 @@
+"""The two Kafka topics: created with the settings the pipeline relies on, and the proof that a client can produce.
+
+Key = content topic, ``LogAppendTime`` (the producer's word is no time: one record dated 2100 would fire every timer),
+room for hostile payloads, retention (protocol.md §2, design.md *Time*).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from reliable_channel.config import KafkaSettings
+from reliable_channel.errors import EnvironmentFault
+
+PROBE_TOPIC = "reliable-channel.probe"
+"""Where readiness is proven on the project's own broker: nothing but probes is ever written there."""
+
+
+def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
+    """The settings of both topics, by Kafka's names."""
+    return {
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(kafka.topics.max_message_bytes),
+        "retention.ms": str(kafka.topics.retention_ms),
+        "cleanup.policy": "delete",
+        # What a producer compressed stays so; nothing is recompressed on the way.
+        "compression.type": "producer",
+    }
+
+
+def ensure_topics(kafka: KafkaSettings, timeout_s: float = 30.0) -> list[str]:
+    """Create those of the two topics that do not exist; returns the names of the created ones.
+
+    Existing topics are left as they are. Raises ``EnvironmentFault`` when the cluster cannot be reached or refuses.
+    """
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+    topics = kafka.topics
+    try:
+        admin = KafkaAdminClient(**(_client(kafka, timeout_s)))
+        try:
+            existing = set(admin.list_topics())
+            created = []
+            for name in (topics.envelopes, topics.outgoing):
+                if name in existing:
+                    continue
+                wanted = {
+                    "num_partitions": topics.partitions,
+                    "replication_factor": topics.replication_factor,
+                    "configs": topic_configs(kafka),
+                }
+                try:
+                    admin.create_topics({name: wanted}, timeout_ms=int(timeout_s * 1000), wait_for_metadata=True)
+                    created.append(name)
+                except TopicAlreadyExistsError:
+                    pass
+            return created
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise unreachable(kafka, error) from None
+
+
+def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
+    """Whether a client can really produce to the project's own broker: one acknowledged record in the probe topic."""
+    from kafka import KafkaAdminClient, KafkaProducer
+    from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+    deadline = time.monotonic() + timeout_s
+    try:
+        options = _client(kafka, timeout_s)
+        admin = KafkaAdminClient(**options)
+        try:
+            if PROBE_TOPIC not in admin.list_topics():
+                configs = {"retention.ms": "3600000", "segment.bytes": "1048576"}
+                admin.create_topics(
+                    {PROBE_TOPIC: {"num_partitions": 1, "replication_factor": 1, "configs": configs}},
+                    wait_for_metadata=True,
+                )
+        except TopicAlreadyExistsError:
+            pass
+        finally:
+            admin.close()
+        left = max(1.0, deadline - time.monotonic())
+        producer = KafkaProducer(**options, acks="all", retries=3, max_block_ms=int(left * 1000))
+        try:
+            producer.send(PROBE_TOPIC, b"").get(timeout=left)
+        finally:
+            producer.close(timeout=5)
+    except (KafkaError, OSError):
+        return False
+    return True
+
+
+def unreachable(kafka: KafkaSettings, error: Exception) -> EnvironmentFault:
+    """The client's error as one sentence; the addresses are no secret, the credentials are not in it."""
+    own = kafka.bootstrap_servers is None
+    remedy = "Start it with `reliable-channel kafka start`." if own else "Check kafka.bootstrap_servers and security."
+    return EnvironmentFault(f"Kafka at {kafka.servers} does not serve us ({type(error).__name__}).", remedy)
+
+
+def _client(kafka: KafkaSettings, timeout_s: float) -> dict[str, Any]:
+    milliseconds = int(timeout_s * 1000)
+    options = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds, "client_id": "setup"}
+    return options | kafka.client_options()
