@@ -1,0 +1,195 @@
+"""The node port: everything the reliable channel needs of a node, as one small protocol.
+
+Transports implement it, and so does the Messaging API on top of them. Synchronous: calls never wait for the network
+(but for ``query_store`` and a full buffer in ``send``), what happens later arrives as events. The reliable channel
+starts SDS time at :class:`Sent`, retransmits by a new ``send``, and leaves every other retry to the node: one retry
+layer per fault.
+
+::
+
+    channel ──send(message)──► RequestId          node ──► Sent | SendFailed   (exactly one per RequestId)
+            ──subscribe(content topics)──►              ──► Received           (after de-duplication by message hash)
+            ──query_store(query)──► StorePage           ──► HealthChanged      (once per change)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType, Protocol, runtime_checkable
+
+from reliable_channel.errors import EnvironmentFault, LocalError
+from reliable_channel.store.model import StorePage, StoreQuery
+from reliable_channel.transport.health import Health
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+RequestId = NewType("RequestId", str)
+"""One ``send``: a GUID as text (protocol.md §7, labels ``id:1 … id:N`` of a ReliableSendId)."""
+
+
+class Source(StrEnum):
+    """How an envelope reached us: the Kafka header ``source`` (protocol.md §2)."""
+
+    RELAY = "relay"
+    FILTER = "filter"
+    STORE = "store"
+    REPAIR = "repair"
+    SENDER = "sender"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedEnvelope:
+    """An envelope as it arrived. ``received_at_ms`` is this machine's clock, Unix ms. ``source=sender`` marks a copy of
+    what was dispatched, by this or another participant behind the same Kafka topic."""
+
+    message: WakuMessage
+    pubsub_topic: str
+    message_hash: bytes
+    source: Source
+    received_at_ms: int
+
+
+class FailureReason(StrEnum):
+    """Why a send failed, from the answer of the node or the broker."""
+
+    REFUSED = "refused"
+    """The node calls the message invalid, or does not serve its topic: the same bytes fail again."""
+    TOO_LARGE = "too_large"
+    RATE_LIMITED = "rate_limited"
+    NO_PEERS = "no_peers"
+    """The node is there, and has nobody to send to."""
+    UNREACHABLE = "unreachable"
+    """No answer, or a fault of the node: the message may or may not have been sent."""
+    STOPPED = "stopped"
+    """The transport was stopped before the message was dispatched."""
+
+
+RETRIABLE = frozenset({FailureReason.RATE_LIMITED, FailureReason.NO_PEERS, FailureReason.UNREACHABLE})
+"""Failures after which the same message may succeed later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The network took the envelope: the node accepted it, or Kafka acknowledged it with ``acks=all``.
+
+    ``message`` is the envelope as dispatched, its timestamp included; ``message_hash`` is its key in every store and
+    the ``retrieval_hint`` of SDS."""
+
+    request_id: RequestId
+    message: WakuMessage
+    pubsub_topic: str
+    message_hash: bytes
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """The envelope was not sent, after whatever the node itself tried. ``detail`` is bounded and holds no payload.
+
+    ``message_hash`` names the envelope of the last attempt, ``None`` when there was none: after ``unreachable`` it may
+    be on the network all the same."""
+
+    request_id: RequestId
+    reason: FailureReason
+    detail: str
+    at_ms: int
+    message_hash: bytes | None = None
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same message may succeed later."""
+        return self.reason in RETRIABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An envelope on a subscribed content topic."""
+
+    envelope: ReceivedEnvelope
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChanged:
+    """The node's health is another state than before."""
+
+    health: Health
+
+
+NodeEvent = Sent | SendFailed | Received | HealthChanged
+Listener = Callable[[NodeEvent], None]
+
+
+class NodeStoppedError(LocalError):
+    """A call that needs a started node."""
+
+
+class SendBufferFull(EnvironmentFault):
+    """Back-pressure: the bounded buffer of outgoing envelopes stayed full for the whole time-out."""
+
+
+class StoreUnavailable(EnvironmentFault):
+    """No store node gave a page: none configured, none reachable, or all failed; the cause names each."""
+
+
+@runtime_checkable
+class Node(Protocol):
+    """The port. Every method may be called from any thread; listeners run one at a time, on one thread of the node
+    (the memory transport: on the thread that pumps its network), and must not block for long. A listener that raises
+    is logged and affects nobody. After ``stop`` returned no listener is called any more and no thread is left."""
+
+    def start(self) -> None:
+        """Begin to send and receive. Starting a started node does nothing."""
+        ...
+
+    def stop(self) -> None:
+        """Flush what was accepted (bounded by the transport's time-out; the rest fails as ``stopped``), end all
+        threads. Stopping twice does nothing; a stopped node can be started again."""
+        ...
+
+    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+        """Dispatch one envelope, without waiting for the network; :class:`Sent` or :class:`SendFailed` follows, once.
+
+        A ``timestamp`` of ``None`` is the normal case: the node sets it at the moment of dispatch, fresh and unique
+        (protocol.md §2). ``pubsub_topic=None`` takes what ``pubsub_topic_for`` says. Raises ``MessageTooLarge``,
+        :class:`NodeStoppedError`, and :class:`SendBufferFull` when the buffer stays full."""
+        ...
+
+    def subscribe(self, content_topics: Collection[str]) -> None:
+        """Receive envelopes of these content topics. Adds to what is subscribed; repeats change nothing."""
+        ...
+
+    def unsubscribe(self, content_topics: Collection[str]) -> None:
+        """Receive them no longer. Topics not subscribed are ignored."""
+        ...
+
+    def query_store(self, query: StoreQuery) -> StorePage:
+        """One page from a store, waiting for it. Raises :class:`StoreUnavailable`."""
+        ...
+
+    def health(self) -> Health:
+        """The last known health, without asking the network."""
+        ...
+
+    def pubsub_topic_for(self, content_topic: str) -> str:
+        """The pubsub topic on which this content topic travels here."""
+        ...
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call ``listener`` with every later event, after the listeners added before it."""
+        ...
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Call it no longer. Unknown listeners are ignored."""
+        ...
+
+
+def hash_candidates(pubsub_topic: str, message: WakuMessage) -> tuple[bytes, ...]:
+    """The message hashes that nodes may use for this envelope, the specified one first.
+
+    go-waku hashes eight zero bytes for an absent timestamp (protocol.md §2, waku-rest.md)."""
+    specified = message_hash(pubsub_topic, message)
+    if message.timestamp is not None:
+        return (specified,)
+    zero = WakuMessage(message.payload, message.content_topic, meta=message.meta, timestamp=0)
+    return (specified, message_hash(pubsub_topic, zero))

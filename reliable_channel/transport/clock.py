@@ -1,0 +1,60 @@
+"""Time as transports see it: injectable, so that tests do not wait for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock time."""
+
+    def now_ns(self) -> int:
+        """Unix time in ns."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ns(self) -> int:
+        return time.time_ns()
+
+
+class ManualClock:
+    """A clock that stands still until told otherwise."""
+
+    def __init__(self, now_ns: int = 1_800_000_000_000_000_000) -> None:
+        self._now_ns = now_ns
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def advance(self, ms: float) -> None:
+        """Let ``ms`` milliseconds pass."""
+        self._now_ns += int(ms * 1_000_000)
+
+
+def now_ms(clock: Clock) -> int:
+    """Unix time in ms."""
+    return clock.now_ns() // 1_000_000
+
+
+class Timestamps:
+    """Strictly increasing envelope timestamps in ns.
+
+    Two envelopes with equal bytes and equal timestamps are one message to gossip and to stores (protocol.md §2), and
+    clocks of some machines tick in µs only. Thread-safe.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def next_ns(self) -> int:
+        """A timestamp not given before, at or just after now."""
+        with self._lock:
+            self._last = max(self._last + 1, self._clock.now_ns())
+            return self._last

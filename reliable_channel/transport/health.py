@@ -1,0 +1,56 @@
+"""A node's health in three states, judged from what it reports (seed ``003…``, *Health states*)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class HealthState(StrEnum):
+    """The Messaging API's ``HealthStatus``."""
+
+    UNHEALTHY = "Unhealthy"
+    MINIMALLY_HEALTHY = "MinimallyHealthy"
+    HEALTHY = "Healthy"
+
+
+class Mode(StrEnum):
+    """How a node takes part (seed ``003…``, *mode*)."""
+
+    EDGE = "edge"
+    """Lightpush to send, filter to receive; judged by its service nodes."""
+    RELAY = "relay"
+    """Relay both ways; judged by its mesh."""
+
+
+MINIMAL_MESH_PEERS = 4
+HEALTHY_MESH_PEERS = 6
+MINIMAL_SERVICE_PEERS = 1
+HEALTHY_SERVICE_PEERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One judgement and the evidence it rests on; counts are ``None`` where the node does not report them."""
+
+    state: HealthState
+    detail: str = ""
+    relay_peers: int | None = None
+    lightpush_peers: int | None = None
+    filter_peers: int | None = None
+    store_peers: int | None = None
+
+
+def judge_relay(mesh_peers: int) -> HealthState:
+    """Mesh peers → state: at least four are minimal, six are healthy; one to three are as bad as none."""
+    if mesh_peers >= HEALTHY_MESH_PEERS:
+        return HealthState.HEALTHY
+    return HealthState.MINIMALLY_HEALTHY if mesh_peers >= MINIMAL_MESH_PEERS else HealthState.UNHEALTHY
+
+
+def judge_edge(lightpush_peers: int, filter_peers: int) -> HealthState:
+    """Service peers → state: one of each is minimal, two of each are healthy."""
+    fewest = min(lightpush_peers, filter_peers)
+    if fewest >= HEALTHY_SERVICE_PEERS:
+        return HealthState.HEALTHY
+    return HealthState.MINIMALLY_HEALTHY if fewest >= MINIMAL_SERVICE_PEERS else HealthState.UNHEALTHY
