@@ -6,14 +6,13 @@ Everything else in ``waku.envelopes`` is plain Waku traffic: kept, never an erro
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from reliable_channel.config.section import Section
-
-Family = Literal["spec", "nim"]
-Dialect = Literal["v0.1", "lip243", "lip243-length"]
+from reliable_channel.wire.sds import WireFamily
+from reliable_channel.wire.segment import Dialect
 
 
 class ChannelTopic(Section):
@@ -24,8 +23,8 @@ class ChannelTopic(Section):
 
     content_topic: str = Field(min_length=1, max_length=512)
     pubsub_topic: str | None = None
-    family: Family = "spec"
-    dialects: tuple[Dialect, ...] = ("v0.1", "lip243")
+    family: WireFamily = WireFamily.SPEC
+    dialects: frozenset[Dialect] = frozenset({Dialect.V01, Dialect.LIP243})
     decryption_key_files: tuple[str, ...] = ()
     store_plaintext: bool = True
 

@@ -1,31 +1,26 @@
-"""The sections of the protocol core, checked: extra keys refused, types converted (protocol.md §3, §5, §6)."""
+"""The sections of the protocol core are its own frozen dataclasses (protocol.md §3, §5, §6).
+
+The core defines names, defaults and ranges once and knows nothing of pydantic; here pydantic is told to refuse unknown
+keys in them. Importing this module is enough.
+"""
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import ConfigDict
 
-from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+from reliable_channel.config.section import Count, PositiveMilliseconds, Section
+from reliable_channel.sds.config import SdsConfig
+from reliable_channel.segmentation.config import SegmentationConfig
+from reliable_channel.wire.bloom import FilterFormat
 
-
-class SegmentationSettings(Section):
-    segment_size_bytes: Bytes = 102_400
-    enable_reed_solomon: bool = False
-    parity_rate: float = Field(default=0.125, gt=0, le=1)
-    max_total_segments: Count = 256
-    max_message_bytes: Bytes = 1_048_576
-    dialect: str = "v0.1"
-    codec: str = "leopard"
-
-
-class SdsSettings(Section):
-    causal_history_size: Count = 2
-    possible_acks_threshold: Count = 2
-    acknowledgement_timeout_ms: PositiveMilliseconds = 5_000
-    max_retransmissions: int = Field(default=5, ge=0)
-    sync_interval_ms: Milliseconds = 30_000
+for _core in (SegmentationConfig, SdsConfig, FilterFormat):
+    # The attribute by which pydantic configures a dataclass that is not its own.
+    setattr(_core, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010 - the core declares no such thing
 
 
 class RateLimitSettings(Section):
+    """The rate limit of RLN (protocol.md §6)."""
+
     enabled: bool = False
     epoch_size_ms: PositiveMilliseconds = 600_000
     messages_per_epoch: Count = 1

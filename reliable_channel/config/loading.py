@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsError
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
 from reliable_channel.errors import ConfigurationError
@@ -54,7 +57,7 @@ def load(source: str | Path | None = None, **overrides: Any) -> Settings:
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, _Given(settings_cls, from_file)
+            return init_settings, _Environment(settings_cls), _Given(settings_cls, from_file)
 
     try:
         loaded = Loaded(**overrides)
@@ -65,8 +68,29 @@ def load(source: str | Path | None = None, **overrides: Any) -> Settings:
         ) from None
     except ValidationError as error:
         raise _explained(error, file, from_file) from None
+    except ConfigurationError as error:  # the core's own ranges
+        raise ConfigurationError(f"{_place_of(error.cause, file)}: {error.cause}", error.remedy) from None
     # The plain class, so that settings compare, pickle and print alike wherever they were loaded.
     return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
+
+
+class _Environment(EnvSettingsSource):
+    """Environment variables; pydantic-settings reads JSON in models but not in the core's dataclasses."""
+
+    def __call__(self) -> dict[str, Any]:
+        given = super().__call__()
+        for section, content in given.items():
+            field = Settings.model_fields.get(section)
+            if field is not None and is_dataclass(field.annotation) and isinstance(content, dict):
+                given[section] = {key: _from_json(value) for key, value in content.items()}
+        return given
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, str) and value[:1] in {"[", "{"}:
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 class _Given(PydanticBaseSettingsSource):
@@ -175,16 +199,25 @@ def _origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> st
     return "configuration"
 
 
+def _place_of(cause: str, file: Traversable) -> str:
+    """The environment variable whose last part is the key that a cause names, else the file."""
+    words = {word.strip(".,:").rsplit(".", 1)[-1].upper() for word in cause.split()}
+    for variable in os.environ:
+        if variable.upper().startswith(ENVIRONMENT_PREFIX) and variable.upper().rsplit("__", 1)[-1] in words:
+            return f"environment variable {variable}"
+    return str(file)
+
+
 def _secret(path: list[str]) -> bool:
     """Whether a key may hold a secret: it is declared so, or nothing is known about it."""
     model: Any = Settings
     for part in path:
-        fields = getattr(model, "model_fields", None)
-        if fields is None:
+        known = getattr(model, "model_fields", None)
+        if known is None:
             return "Secret" in str(model)
-        if part not in fields:
+        if part not in known:
             return True
-        annotation = fields[part].annotation
+        annotation = known[part].annotation
         if "Secret" in str(annotation):
             return True
         model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
@@ -210,5 +243,6 @@ def _keys(path: list[str]) -> list[str]:
     for part in path:
         field = getattr(model, "model_fields", {}).get(part)
         model = field.annotation if field else None
-    fields = getattr(model, "model_fields", None) or getattr(model, "__pydantic_fields__", None)
-    return list(fields or ())
+    if is_dataclass(model):
+        return [field.name for field in fields(model)]
+    return list(getattr(model, "model_fields", ()))

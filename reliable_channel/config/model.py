@@ -11,9 +11,11 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from reliable_channel.config.channels import ChannelsSettings
-from reliable_channel.config.core import RateLimitSettings, SdsSettings, SegmentationSettings
+from reliable_channel.config.core import RateLimitSettings
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+from reliable_channel.sds.config import SdsConfig
+from reliable_channel.segmentation.config import SegmentationConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
 
@@ -89,23 +91,20 @@ class SparkSettings(Section):
 
 
 class PipelineSettings(Section):
-    """The jobs (design.md *Decisions*)."""
+    """The jobs (design.md *Decisions*).
+
+    Expiry and quotas of segment sets stand in ``segmentation``, those of missing dependencies in ``sds``.
+    """
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     max_clock_skew_ms: Milliseconds = 300_000
     deduplication_delay_ms: PositiveMilliseconds = 3_600_000
-    segment_expiry_ms: PositiveMilliseconds = 600_000
-    timeout_for_lost_messages_ms: PositiveMilliseconds = 300_000
     settle_delay_ms: Milliseconds = 300_000
     clock_interval_ms: PositiveMilliseconds = 5_000
     combiner_buckets: Count = 4
     max_payload_bytes: Bytes = 1_048_576
     quarantine_raw_bytes: Bytes = 65_536
     store_plaintext: bool = True
-    max_open_sets_per_sender: Count = 1_000
-    max_bytes_per_sender: Bytes = 64 * 1024 * 1024
-    max_missing_per_channel: Count = 10_000
-    max_refetches_per_channel: Count = 1_000
 
 
 class Settings(BaseSettings):
@@ -123,14 +122,16 @@ class Settings(BaseSettings):
     paths: PathSettings = Field(default_factory=PathSettings)
     spark: SparkSettings = SparkSettings()
     channels: ChannelsSettings = ChannelsSettings()
-    segmentation: SegmentationSettings = SegmentationSettings()
-    sds: SdsSettings = SdsSettings()
+    segmentation: SegmentationConfig = Field(default_factory=SegmentationConfig)
+    sds: SdsConfig = Field(default_factory=SdsConfig)
     rate_limit: RateLimitSettings = RateLimitSettings()
     pipeline: PipelineSettings = PipelineSettings()
 
     def to_yaml(self) -> str:
         """The effective configuration as YAML, secrets masked."""
-        text: str = yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        text: str = yaml.safe_dump(
+            self.model_dump(mode="json", exclude={"sds": {"jitter"}}), sort_keys=False, allow_unicode=True
+        )
         return text
 
     def with_servers(self, bootstrap_servers: str) -> Settings:
