@@ -63,7 +63,7 @@ def _judge_channel(journal: ChannelJournal, truth: Truth) -> None:
                 ordinal=sent.ordinal,
                 is_parity=message is not None and sent.ordinal is not None and sent.ordinal >= message.data_count,
                 arrived_at_ms=arrivals.get(sent.sds_id),
-                repaired_at_ms=None if sent.sds_id in arrivals else repaired,
+                repaired_at_ms=_repaired_at(repaired, arrivals.get(sent.sds_id)),
                 dispatches=dispatches[sent.sds_id],
                 observed_copies=copies[sent.sds_id],
             )
@@ -105,6 +105,13 @@ def _complete_at(message: SentMessage, arrivals: dict[str, int]) -> int | None:
     return max(every[message.data_count - 1], data[0])
 
 
+def _repaired_at(complete_at: int | None, arrived_at: int | None) -> int | None:
+    """The record that completes a set is itself no repair, and what comes later was known by then."""
+    if complete_at is None or (arrived_at is not None and arrived_at <= complete_at):
+        return None
+    return complete_at
+
+
 def _judge_message(
     journal: ChannelJournal,
     message: SentMessage,
@@ -137,6 +144,7 @@ def _judge_message(
         data_count=message.data_count,
         parity_count=message.parity_count,
         first_sds_id=message.sds_ids[0],
+        last_sds_id=message.sds_ids[-1],
         first_lamport=journal.sds[message.sds_ids[0]].lamport,
         fault=message.fault.value if message.fault else None,
         outcome=outcome.value,
@@ -151,9 +159,10 @@ def _judge_message(
 
 
 def _first_references(segments: Sequence[TrueSegment]) -> dict[str, int]:
-    """SDS id → when a message that arrived first named it in its causal history."""
+    """SDS id → when a message that arrived first named it in its causal history. What arrives when it is known already
+    waits for nothing."""
     first: dict[str, int] = {}
-    arrived = [(s.arrived_at_ms, s) for s in segments if s.arrived_at_ms is not None]
+    arrived = [(s.arrived_at_ms, s) for s in segments if s.arrived_at_ms is not None and s.history_seen]
     for at, segment in sorted(arrived, key=lambda pair: (pair[0], pair[1].sds_id)):
         for sds_id in segment.history:
             first.setdefault(sds_id, at)

@@ -48,6 +48,7 @@ class TrueMessage:
     data_count: int
     parity_count: int
     first_sds_id: str
+    last_sds_id: str
     first_lamport: int | None
     fault: str | None
     outcome: str
@@ -63,7 +64,7 @@ class TrueMessage:
 @dataclass(frozen=True, slots=True)
 class TrueSegment:
     """One SDS message: a segment (``message`` and ``ordinal`` say which) or a sync message. ``arrived_at_ms`` is the
-    first decodable arrival at the observer, ``repaired_at_ms`` when its complete siblings make it known without."""
+    first decodable arrival at the observer, ``repaired_at_ms`` when its complete siblings made it known before that."""
 
     channel_id: str
     sds_id: str
@@ -78,6 +79,14 @@ class TrueSegment:
     repaired_at_ms: int | None
     dispatches: int
     observed_copies: int
+
+    @property
+    def history_seen(self) -> bool:
+        """Whether it came to the observer by itself before its siblings made it known: only then is its causal
+        history known there."""
+        if self.arrived_at_ms is None:
+            return False
+        return self.repaired_at_ms is None or self.arrived_at_ms < self.repaired_at_ms
 
     @property
     def known_at_ms(self) -> int | None:

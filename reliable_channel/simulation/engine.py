@@ -1,0 +1,184 @@
+"""Plays one channel in virtual time: participants speak, links carry, timers fire, the observer writes down.
+
+A discrete-event loop. Everything in it follows from the plan and the seed: events at the same time go in the order in
+which they were scheduled.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from reliable_channel.sds import Outgoing, OutgoingReason, SendDelivered, SendError, Step
+from reliable_channel.simulation.bad_input import relay_headers
+from reliable_channel.simulation.faults import Treatment, treatment
+from reliable_channel.simulation.journal import ChannelJournal, Dispatch, ObserverRecord, SentMessage, SentSds
+from reliable_channel.simulation.network import OBSERVER, Link, separated
+from reliable_channel.simulation.participant import Envelope, Participant, SentSegments
+from reliable_channel.simulation.scenario import ChannelPlan, Scenario
+from reliable_channel.simulation.workload import PlannedMessage, planned_messages
+from reliable_channel.wire.malformed import Reason
+
+
+def play_channel(plan: ChannelPlan, scenario: Scenario) -> ChannelJournal:
+    """Play the channel to the end of the scenario and return what happened."""
+    play = _Play(plan, scenario)
+    play.run()
+    return play.journal
+
+
+class _Play:
+    def __init__(self, plan: ChannelPlan, scenario: Scenario) -> None:
+        self.plan = plan
+        self.start = scenario.start_ms
+        self.end = scenario.end_ms
+        self.journal = ChannelJournal(plan)
+        self.participants = {name: Participant(name, plan) for name in plan.participants}
+        self.joined_at = {name: self.start + at for name, at in plan.joins_at}
+        self.faults = dict(plan.faults)
+        self.treatments: dict[str, Treatment] = {}
+        self.links = {
+            (a, b): Link(plan.to_observer if b == OBSERVER else plan.between, scenario.seed, (plan.channel_id, a, b))
+            for a in plan.participants
+            for b in (*plan.participants, OBSERVER)
+            if a != b
+        }
+        self._queue: list[tuple[int, int, Callable[[int], None]]] = []
+        self._scheduled = 0
+        self._next_tick: dict[str, int] = {}
+        for message in planned_messages(plan, scenario.seed):
+            self._at(self.start + message.at_ms, lambda now, m=message: self._speak(m, now))  # type: ignore[misc]
+
+    def run(self) -> None:
+        while self._queue and self._queue[0][0] <= self.end:
+            now, _, action = heapq.heappop(self._queue)
+            action(now)
+
+    def _at(self, when: int, action: Callable[[int], None]) -> None:
+        self._scheduled += 1
+        heapq.heappush(self._queue, (when, self._scheduled, action))
+
+    # ---- what participants do ------------------------------------------------------------------------------------
+
+    def _speak(self, message: PlannedMessage, now: int) -> None:
+        participant = self.participants[message.sender]
+        fault = self.faults.get(message.number)
+        sent = participant.say(message, now, fault)
+        self._note_message(message, sent, now)
+        self._follow(participant, sent.step, now, message.number)
+
+    def _note_message(self, message: PlannedMessage, sent: SentSegments, now: int) -> None:
+        ids = tuple(o.message.message_id for o in sent.step.outgoing if o.reason in _FIRST)
+        self.journal.messages[message.number] = SentMessage(
+            number=message.number,
+            sender=message.sender,
+            sent_at_ms=now,
+            payload=message.payload,
+            ephemeral=message.ephemeral,
+            data_count=sent.data_count,
+            parity_count=sent.parity_count,
+            sds_ids=ids,
+            fault=self.faults.get(message.number),
+        )
+        for ordinal, sds_id in enumerate(ids):
+            self.treatments[sds_id] = treatment(
+                self.faults.get(message.number), ordinal, sent.data_count, sent.parity_count
+            )
+
+    def _follow(self, participant: Participant, step: Step, now: int, message: int | None = None) -> None:
+        """Dispatch what a step wants sent, note its events, and see that the participant's next timer fires."""
+        ordinal = 0
+        for outgoing in step.outgoing:
+            own = outgoing.reason in _FIRST
+            self._note_sds(outgoing, participant.name, now, message if own else None, ordinal if own else None)
+            ordinal += own
+            self._dispatch(outgoing, participant, now)
+        for event in step.events:
+            if isinstance(event, SendDelivered):
+                self.journal.confirmed[self._message_of(event.send_id)] = now
+            elif isinstance(event, SendError):
+                self.journal.failed[self._message_of(event.send_id)] = now
+        self._schedule_tick(participant)
+
+    def _message_of(self, send_id: str) -> int:
+        number = self.journal.sds[send_id].message
+        if number is None:
+            raise AssertionError(f"send {send_id} is no application message")
+        return number
+
+    def _note_sds(self, outgoing: Outgoing, sender: str, now: int, message: int | None, ordinal: int | None) -> None:
+        made = outgoing.message
+        if made.message_id in self.journal.sds:
+            return
+        self.journal.sds[made.message_id] = SentSds(
+            sds_id=made.message_id,
+            sender=made.sender_id,
+            lamport=made.lamport_timestamp,
+            history=tuple(entry.message_id for entry in made.causal_history),
+            made_at_ms=now,
+            message=message,
+            ordinal=ordinal,
+        )
+        self.journal.heard[(sender, made.message_id)] = now
+
+    def _schedule_tick(self, participant: Participant) -> None:
+        due = participant.next_due()
+        if due is None or self._next_tick.get(participant.name) == due:
+            return
+        self._next_tick[participant.name] = due
+        self._at(due, lambda now: self._tick(participant, due, now))
+
+    def _tick(self, participant: Participant, due: int, now: int) -> None:
+        if self._next_tick.get(participant.name) != due:
+            return  # another timer took its place
+        del self._next_tick[participant.name]
+        self._follow(participant, participant.tick(now), now)
+
+    # ---- what the network does -----------------------------------------------------------------------------------
+
+    def _dispatch(self, outgoing: Outgoing, participant: Participant, now: int) -> None:
+        fate = self.treatments.get(outgoing.message.message_id, Treatment())
+        envelope = participant.wrap(outgoing, now, dispatched=fate.dispatched)
+        record = Dispatch(envelope.sds_id, participant.name, now, envelope.hash)
+        if not fate.dispatched:
+            self.journal.withheld.append(record)
+            return
+        self.journal.dispatches.append(record)
+        for name in (*self.plan.participants, OBSERVER):
+            if name == participant.name:
+                continue
+            delays = self.links[participant.name, name].carry()
+            if separated(self.plan.partitions, now - self.start, participant.name, name):
+                continue
+            if name == OBSERVER:
+                delays = fate.delays_to_observer(delays, self.plan.to_observer.delay_ms)
+            for delay in delays:
+                self._at(now + delay, self._arrival(name, envelope, fate))
+
+    def _arrival(self, name: str, envelope: Envelope, fate: Treatment) -> Callable[[int], None]:
+        if name == OBSERVER:
+            return lambda now: self._observe(envelope, fate, now)
+        return lambda now: self._hear(self.participants[name], envelope, now)
+
+    def _hear(self, participant: Participant, envelope: Envelope, now: int) -> None:
+        if now < self.joined_at.get(participant.name, 0):
+            return
+        self.journal.heard.setdefault((participant.name, envelope.sds_id), now)
+        self._follow(participant, participant.hear(envelope, now), now)
+
+    def _observe(self, envelope: Envelope, fate: Treatment, now: int) -> None:
+        value = envelope.data[: len(envelope.data) // 2] if fate.cut_at_observer else envelope.data
+        self.journal.observed.append(
+            ObserverRecord(
+                at_ms=now,
+                key=self.plan.content_topic.encode(),
+                value=value,
+                headers=relay_headers(self.plan.pubsub_topic),
+                sds_id=envelope.sds_id,
+                reason=Reason.MALFORMED_ENVELOPE.value if fate.cut_at_observer else None,
+                label="cut envelope" if fate.cut_at_observer else "",
+            )
+        )
+
+
+_FIRST = (OutgoingReason.CONTENT, OutgoingReason.EPHEMERAL)

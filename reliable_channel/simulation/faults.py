@@ -1,0 +1,45 @@
+"""What each injected fault does to the segments of its message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reliable_channel.simulation.scenario import Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """How the network treats every envelope of one segment."""
+
+    dispatched: bool = True
+    hidden_from_observer: bool = False
+    shown_to_observer: bool = False
+    """Never lost on the way to the observer."""
+    cut_at_observer: bool = False
+
+    def delays_to_observer(self, delays: Sequence[int], delay_ms: int) -> list[int]:
+        """The copies (delays in ms) that reach the observer, given those the link would have brought."""
+        if self.hidden_from_observer:
+            return []
+        if self.shown_to_observer and not delays:
+            return [delay_ms]
+        return list(delays)
+
+
+def treatment(fault: Fault | None, ordinal: int, data_count: int, parity_count: int) -> Treatment:
+    """The treatment of segment ``ordinal`` (data, then parity) of a message with that fault."""
+    match fault:
+        case Fault.NEVER_SENT | Fault.RATE_LIMITED:
+            return Treatment(dispatched=False)
+        case Fault.NOT_STORED:
+            return Treatment(hidden_from_observer=True)
+        case Fault.SEGMENT_MISSING:
+            # The observer must hold one segment, or it would not be a missing *segment*.
+            return Treatment(hidden_from_observer=ordinal <= parity_count, shown_to_observer=True)
+        case Fault.PARITY_SAVES:
+            return Treatment(hidden_from_observer=ordinal < parity_count, shown_to_observer=True)
+        case Fault.UNDECODABLE:
+            return Treatment(cut_at_observer=ordinal == data_count - 1, shown_to_observer=True)
+        case _:
+            return Treatment()

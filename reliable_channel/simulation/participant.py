@@ -1,0 +1,102 @@
+"""One participant: the real protocol core between an application that speaks and bytes on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from reliable_channel.sds import Outgoing, SdsChannel, SdsConfig, Step
+from reliable_channel.segmentation import SegmentationConfig, split
+from reliable_channel.simulation.scenario import ChannelPlan, Fault
+from reliable_channel.simulation.workload import PlannedMessage
+from reliable_channel.wire.hashing import keccak256
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.wire.segment import encode_segment
+from reliable_channel.wire.waku import (
+    RELIABLE_CHANNEL_META,
+    WakuMessage,
+    decode_waku_message,
+    encode_waku_message,
+    message_hash,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One dispatched envelope: its bytes, its message hash, and the SDS message in it."""
+
+    data: bytes
+    hash: bytes
+    sds_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentSegments:
+    """What saying one message did: how many segments of which kind, and what is to be dispatched."""
+
+    step: Step
+    data_count: int
+    parity_count: int
+
+
+class Participant:
+    """A sender and receiver on one channel. Times are virtual Unix ms."""
+
+    def __init__(self, name: str, plan: ChannelPlan) -> None:
+        self.name = name
+        self._plan = plan
+        self._segmentation = SegmentationConfig(
+            segment_size_bytes=plan.segment_size,
+            enable_reed_solomon=plan.parity_rate is not None,
+            parity_rate=plan.parity_rate or 0.125,
+        )
+        self._sds = SdsChannel(plan.channel_id, name, SdsConfig())
+        self._last_timestamp_ns = 0
+
+    def say(self, message: PlannedMessage, now: int, fault: Fault | None = None) -> SentSegments:
+        """The application says something: segment it, wrap every segment."""
+        if message.ephemeral:
+            return SentSegments(self._sds.send_ephemeral(message.payload, now), 1, 0)
+        segments = split(message.payload, self._segmentation)
+        if fault is Fault.HASH_MISMATCH:
+            wrong = keccak256(b"not " + message.payload)
+            segments = [replace(segment, entire_message_hash=wrong) for segment in segments]
+        data_count = sum(not segment.is_parity for segment in segments)
+        contents = [encode_segment(segment) for segment in segments]
+        step = self._sds.send(contents, now, required=data_count)
+        return SentSegments(step, data_count, len(segments) - data_count)
+
+    def wrap(self, outgoing: Outgoing, now: int, dispatched: bool = True) -> Envelope:
+        """A fresh envelope around an SDS message (protocol.md §2: built at dispatch, never the same bytes twice)."""
+        self._last_timestamp_ns = max(now * 1_000_000, self._last_timestamp_ns + 1)
+        ephemeral = outgoing.message.lamport_timestamp is None
+        waku = WakuMessage(
+            payload=outgoing.data,
+            content_topic=self._plan.content_topic,
+            version=0,
+            timestamp=self._last_timestamp_ns,
+            meta=RELIABLE_CHANNEL_META,
+            ephemeral=True if ephemeral else None,
+        )
+        digest = message_hash(self._plan.pubsub_topic, waku)
+        if dispatched and not ephemeral:
+            self._sds.sent(outgoing.message.message_id, now, retrieval_hint=digest)
+        return Envelope(encode_waku_message(waku), digest, outgoing.message.message_id)
+
+    def hear(self, envelope: Envelope, now: int) -> Step:
+        """An envelope arrives: unwrap it as any receiver would."""
+        waku = decode_waku_message(envelope.data)
+        if isinstance(waku, Malformed):
+            raise AssertionError(f"a participant's own envelope is malformed: {waku}")
+        message = decode_sds_message(waku.payload)
+        if isinstance(message, Malformed):
+            raise AssertionError(f"a participant's own SDS message is malformed: {message}")
+        return self._sds.receive(message, now, retrieval_hint=envelope.hash, data=waku.payload)
+
+    def tick(self, now: int) -> Step:
+        """Let the timers that are due fire."""
+        return self._sds.tick(now)
+
+    def next_due(self) -> int | None:
+        """When the next timer is due, in ms; ``None`` when none is."""
+        return self._sds.next_due()

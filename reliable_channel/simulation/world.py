@@ -1,0 +1,38 @@
+"""A whole scenario played: every channel's conversation, the bad input among it, and the truth about all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reliable_channel.simulation.bad_input import bad_records, plain_waku_records
+from reliable_channel.simulation.engine import play_channel
+from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord
+from reliable_channel.simulation.judge import judge
+from reliable_channel.simulation.scenario import Scenario
+from reliable_channel.simulation.truth import Truth
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A played scenario. ``records`` is what the observer's topic holds, in the order of reception."""
+
+    scenario: Scenario
+    records: list[ObserverRecord]
+    journals: list[ChannelJournal]
+    truth: Truth
+
+
+def simulate(scenario: Scenario, on_channel: Callable[[str], None] = lambda _: None) -> World:
+    """Play the scenario; the same scenario gives the same world, byte for byte. ``on_channel`` hears of each channel
+    done. Channels do not influence each other, so a scenario with fewer channels gives the same records for them."""
+    journals = []
+    for plan in scenario.channels:
+        journals.append(play_channel(plan, scenario))
+        on_channel(plan.channel_id)
+    observed = [record for journal in journals for record in journal.observed]
+    records = sorted(
+        [*observed, *bad_records(scenario), *plain_waku_records(scenario)],
+        key=lambda r: (r.at_ms, r.key or b"", r.label),  # stable: one channel's records keep their order
+    )
+    return World(scenario, records, journals, judge(journals, records))
