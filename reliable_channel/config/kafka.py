@@ -30,6 +30,10 @@ class TopicSettings(Section):
     replication_factor: Count = 1
     retention_ms: int = Field(default=7 * 24 * 3600 * 1000, ge=-1, description="ms; -1 keeps everything")
     max_message_bytes: Bytes = 16 * 1024 * 1024
+    timestamp_type: Literal["LogAppendTime", "CreateTime"] = Field(
+        default="LogAppendTime",
+        description="CreateTime takes the producer's word for the time: only for replays of recorded or simulated traffic",
+    )
 
 
 class SecuritySettings(Section):

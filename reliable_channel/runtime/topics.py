@@ -19,7 +19,7 @@ PROBE_TOPIC = "reliable-channel.probe"
 def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
     """The settings of both topics, by Kafka's names."""
     return {
-        "message.timestamp.type": "LogAppendTime",
+        "message.timestamp.type": kafka.topics.timestamp_type,
         "max.message.bytes": str(kafka.topics.max_message_bytes),
         "retention.ms": str(kafka.topics.retention_ms),
         "cleanup.policy": "delete",

@@ -21,29 +21,27 @@ MAX_REQUEST_BYTES = 16 * 1024 * 1024
 def write_records(
     records: Sequence[ObserverRecord],
     topic: str,
-    bootstrap_servers: str,
-    client: Mapping[str, Any] | None = None,
+    client: Mapping[str, Any],
     rate: float | None = None,
     on_written: Callable[[int], None] = lambda _: None,
 ) -> list[Coordinates]:
     """Produce ``records`` with acks from all replicas, in order, with their virtual arrival times as record times
     (which a ``LogAppendTime`` topic replaces). ``rate`` is records per second, ``None`` as fast as the broker takes
-    them. ``client`` are further kafka-python settings (TLS, SASL). Raises :class:`EnvironmentFault` when Kafka does
+    them. ``client`` are kafka-python settings: servers, TLS, SASL. Raises :class:`EnvironmentFault` when Kafka does
     not take a record."""
     settings: dict[str, Any] = {
-        "bootstrap_servers": bootstrap_servers,
         "acks": "all",
         "enable_idempotence": True,
         "linger_ms": 20,
         "max_request_size": MAX_REQUEST_BYTES,
         "buffer_memory": 4 * MAX_REQUEST_BYTES,
-        **(client or {}),
+        **client,
     }
     try:
         producer = KafkaProducer(**settings)
     except KafkaError as error:
         raise EnvironmentFault(
-            f"No Kafka broker answers at {bootstrap_servers} ({type(error).__name__}).",
+            f"No Kafka broker answers at {client.get('bootstrap_servers')} ({type(error).__name__}).",
             "Start one with `reliable-channel kafka start` or set kafka.bootstrap_servers.",
         ) from error
     try:
