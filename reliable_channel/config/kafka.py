@@ -32,7 +32,7 @@ class TopicSettings(Section):
     max_message_bytes: Bytes = 16 * 1024 * 1024
     timestamp_type: Literal["LogAppendTime", "CreateTime"] = Field(
         default="LogAppendTime",
-        description="CreateTime takes the producer's word for the time: only for replays of recorded or simulated traffic",
+        description="CreateTime takes the producer's word for the time: only to replay recorded or simulated traffic",
     )
 
 
