@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from reliable_channel.errors import LocalError
 from reliable_channel.wire.waku import WakuMessage
@@ -79,3 +80,11 @@ class StorePage:
     cursor: bytes | None = None
     node: str = ""
     refused: int = 0
+
+
+class StoreQuerying(Protocol):
+    """Whatever gives pages: a client of several nodes, one node, a source in this process."""
+
+    def query(self, query: StoreQuery) -> StorePage:
+        """One page. Raises ``StoreUnavailable`` when nobody gives one."""
+        ...

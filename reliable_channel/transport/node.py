@@ -1,0 +1,131 @@
+"""What all nodes have in common: listeners, subscriptions, request ids, stamping, size limit, health changes."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Collection
+from dataclasses import replace
+
+from reliable_channel.errors import LocalError, MessageTooLarge
+from reliable_channel.transport.base import (
+    FailureReason,
+    HealthChanged,
+    Listener,
+    NodeEvent,
+    NodeStoppedError,
+    RequestId,
+    SendFailed,
+    Sent,
+)
+from reliable_channel.transport.clock import Clock, SystemClock, Timestamps, now_ms
+from reliable_channel.transport.dispatcher import run_safely
+from reliable_channel.transport.health import Health, HealthState
+from reliable_channel.transport.sharding import PubsubTopics
+from reliable_channel.wire.waku import (
+    MAX_ENVELOPE_BYTES,
+    MAX_META_BYTES,
+    WakuMessage,
+    encode_waku_message,
+    message_hash,
+)
+
+MAX_DETAIL = 300
+"""Characters of a peer's error text that are kept."""
+
+
+def new_request_id() -> RequestId:
+    """A fresh GUID (seed ``003…``, *RequestID*)."""
+    return RequestId(str(uuid.uuid4()))
+
+
+class NodeBase:
+    """Shared parts of a :class:`~reliable_channel.transport.base.Node`. Subclasses say how an event reaches listeners
+    (``_emit``) and do the I/O."""
+
+    def __init__(self, pubsub_topics: PubsubTopics, clock: Clock | None = None) -> None:
+        self._pubsub_topics = pubsub_topics
+        self._clock: Clock = clock or SystemClock()
+        self._timestamps = Timestamps(self._clock)
+        self._listeners: tuple[Listener, ...] = ()
+        self._subscribed: frozenset[str] = frozenset()
+        self._lock = threading.RLock()
+        self._health = Health(HealthState.UNHEALTHY, "not started")
+
+    def add_listener(self, listener: Listener) -> None:
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        with self._lock:
+            # Equality, not identity: every access to a bound method makes a new object.
+            self._listeners = tuple(known for known in self._listeners if known != listener)
+
+    def subscribe(self, content_topics: Collection[str]) -> None:
+        if isinstance(content_topics, str):
+            raise LocalError("subscribe takes a collection of content topics, not one text.")
+        with self._lock:
+            self._subscribed |= frozenset(content_topics)
+
+    def unsubscribe(self, content_topics: Collection[str]) -> None:
+        if isinstance(content_topics, str):
+            raise LocalError("unsubscribe takes a collection of content topics, not one text.")
+        with self._lock:
+            self._subscribed -= frozenset(content_topics)
+
+    @property
+    def subscribed(self) -> frozenset[str]:
+        """The content topics received now."""
+        return self._subscribed
+
+    def health(self) -> Health:
+        return self._health
+
+    def pubsub_topic_for(self, content_topic: str) -> str:
+        return self._pubsub_topics.topic_for(content_topic)
+
+    def _prepare(self, message: WakuMessage, pubsub_topic: str | None) -> tuple[WakuMessage, str]:
+        """Check what the caller can still change; the timestamp follows at dispatch."""
+        if not message.content_topic:
+            raise LocalError("An envelope needs a content topic.")
+        if message.meta is not None and len(message.meta) > MAX_META_BYTES:
+            raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
+        # A stamp is at most 11 bytes on the wire, its tag included.
+        size = len(encode_waku_message(message)) + (0 if message.timestamp is not None else 11)
+        if size > MAX_ENVELOPE_BYTES:
+            raise MessageTooLarge(
+                f"The envelope is {size} bytes, the network takes at most {MAX_ENVELOPE_BYTES} bytes.",
+                "Send it through a reliable channel, which segments it.",
+            )
+        return message, pubsub_topic or self.pubsub_topic_for(message.content_topic)
+
+    def _stamp(self, message: WakuMessage) -> WakuMessage:
+        """The envelope as dispatched now."""
+        return message if message.timestamp is not None else replace(message, timestamp=self._timestamps.next_ns())
+
+    def _sent(self, request_id: RequestId, message: WakuMessage, pubsub_topic: str) -> Sent:
+        return Sent(request_id, message, pubsub_topic, message_hash(pubsub_topic, message), now_ms(self._clock))
+
+    def _failed(
+        self, request_id: RequestId, reason: FailureReason, detail: str, envelope_hash: bytes | None = None
+    ) -> SendFailed:
+        return SendFailed(request_id, reason, detail[:MAX_DETAIL], now_ms(self._clock), envelope_hash)
+
+    def _set_health(self, health: Health) -> None:
+        """Keep the newest evidence; one event per change of state."""
+        with self._lock:
+            changed = health.state != self._health.state
+            self._health = health
+        if changed:
+            self._emit(HealthChanged(health))
+
+    def _emit(self, event: NodeEvent) -> None:
+        raise NotImplementedError
+
+    def _call_listeners(self, event: NodeEvent) -> None:
+        for listener in self._listeners:
+            run_safely(lambda listener=listener: listener(event))  # type: ignore[misc]
+
+    @staticmethod
+    def _not_started() -> NodeStoppedError:
+        return NodeStoppedError("The node is not started.", "Call start() first.")
