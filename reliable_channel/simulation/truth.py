@@ -7,6 +7,7 @@ another language, compares with the same facts.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -148,6 +149,14 @@ class Truth:
     heard: list[Heard]
     lost: list[LostDependency]
     bad: list[BadRecord]
+
+    def located(self, coordinates: Sequence[tuple[str, int, int]]) -> Truth:
+        """The same with the Kafka coordinates (topic, partition, offset) of every record, in the written order."""
+        bad = []
+        for record in self.bad:
+            topic, partition, offset = coordinates[record.record]
+            bad.append(dataclasses.replace(record, topic=topic, partition=partition, offset=offset))
+        return dataclasses.replace(self, bad=bad)
 
     def save(self, directory: Path) -> None:
         """Write one Parquet file per kind. Raises :class:`EnvironmentFault` when the disk refuses."""
