@@ -1,0 +1,62 @@
+# Everything starts here; `make help` lists it. A machine needs Python ≥ 3.11, Java ≥ 17 and make.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+PB := reliable_channel/wire/_pb
+PROTOC = $(BIN)/python -m grpc_tools.protoc -I proto
+UV := 0.13.9
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command "make lock"
+
+.PHONY: help setup demo test test-e2e bench lint format proto proto-check lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '%-18s %s\n' "$$name" "$$text"; done
+
+setup:  ## virtual environment, locked dependencies, jars; a second time repeats nothing
+	@scripts/setup.sh
+
+demo: setup  ## play a conversation through a real Kafka and the jobs; a delivery report checked against the truth
+	@$(BIN)/reliable-channel demo
+
+test: setup  ## all tests that need only Python and Java
+	@$(BIN)/python -m pytest -m "not node" tests
+
+test-e2e: setup  ## the tests that need Node or a browser
+	@scripts/test-e2e.sh
+
+bench: setup  ## measure, and print one table
+	@$(BIN)/python -m bench
+
+lint: setup  ## format, style and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: setup  ## format and repair what can be repaired
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+proto: setup  ## generate the protobuf code from proto/
+	@rm -f $(PB)/*_pb2.py $(PB)/*_pb2.pyi
+	@$(PROTOC) --python_out=$(PB) --pyi_out=$(PB) proto/*.proto
+
+proto-check: setup  ## fail when the generated code is not what proto/ gives
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
+		$(PROTOC) --python_out="$$fresh" --pyi_out="$$fresh" proto/*.proto && \
+		for file in "$$fresh"/* $(PB)/*_pb2.py*; do \
+			cmp -s "$$fresh/$$(basename "$$file")" "$(PB)/$$(basename "$$file")" || { \
+				echo "$(PB)/$$(basename "$$file") is not current: run make proto and commit." >&2; exit 1; }; \
+		done
+
+lock:  ## resolve the dependencies anew into requirements*.lock
+	@$(BIN)/python -m pip install --quiet uv==$(UV)
+	@$(COMPILE) --group build --output-file requirements-build.lock
+	@$(COMPILE) pyproject.toml --group dev --output-file requirements.lock
+
+clean:  ## remove what was built and what ran here; the jar cache of the user stays
+	@if [ -x $(BIN)/reliable-channel ]; then $(BIN)/reliable-channel kafka stop >/dev/null 2>&1 || true; fi
+	@rm -rf .venv run build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage spark-warehouse
+	@find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +

@@ -1,0 +1,18 @@
+#!/bin/sh
+# The tests that need Node or a browser: fetches Node packages by their lock file, then runs them.
+set -eu
+cd "$(dirname "$0")/.."
+if ! command -v npm >/dev/null 2>&1; then
+    echo "test-e2e: npm was not found. Install Node 18 or newer (Debian: nodejs npm)." >&2
+    exit 1
+fi
+find tests -name package-lock.json -not -path '*/node_modules/*' | while read -r lock; do
+    folder=$(dirname "$lock")
+    if ! cmp -s "$lock" "$folder/node_modules/.installed" 2>/dev/null; then
+        (cd "$folder" && npm ci --no-audit --no-fund && cp package-lock.json node_modules/.installed)
+    fi
+done
+status=0
+.venv/bin/python -m pytest -m node tests || status=$?
+# 5: no test selected, which is right as long as no test needs Node.
+[ "$status" -eq 5 ] || exit "$status"
