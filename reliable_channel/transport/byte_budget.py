@@ -1,0 +1,44 @@
+"""A bound on bytes in flight: kafka-python 3 has no ``buffer.memory``, so its queue grows as long as one feeds it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from reliable_channel.transport.base import SendBufferFull
+
+
+class ByteBudget:
+    """At most ``limit`` bytes taken and not given back. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._changed = threading.Condition()
+
+    def take(self, size: int, timeout_s: float) -> None:
+        """Take ``size`` bytes, waiting for room. One item larger than the limit passes alone.
+
+        Raises ``SendBufferFull`` after ``timeout_s``."""
+        end = time.monotonic() + timeout_s
+        with self._changed:
+            while self._used and self._used + size > self._limit:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise SendBufferFull(
+                        f"The buffer of {self._limit} outgoing bytes stayed full for {timeout_s:g} s.",
+                        "Send more slowly, or see why the network does not take envelopes.",
+                    )
+                self._changed.wait(left)
+            self._used += size
+
+    def give_back(self, size: int) -> None:
+        """Return what was taken."""
+        with self._changed:
+            self._used -= size
+            self._changed.notify_all()
+
+    @property
+    def used(self) -> int:
+        """Bytes in flight."""
+        return self._used

@@ -1,0 +1,126 @@
+"""A Kafka producer for envelopes: acks from all replicas, idempotent, with a bounded buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError, MessageSizeTooLargeError
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.transport.base import FailureReason, SendBufferFull, Source
+from reliable_channel.transport.byte_budget import ByteBudget
+from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
+from reliable_channel.wire.waku import WakuMessage
+
+DEFAULT_BUFFER_BYTES = 32 * 1024 * 1024
+MAX_REQUEST_BYTES = 2 * 1024 * 1024
+RECORD_OVERHEAD = 256
+"""Bytes counted per record beside key and value: headers, futures."""
+
+Done = Callable[[FailureReason | None, str], None]
+"""Called once per accepted record, on the producer's thread: ``None`` for success, else reason and detail."""
+
+
+class EnvelopeProducer:
+    """Writes envelopes into topics. ``client_options`` are kafka-python's (``KafkaSettings.client_options()``).
+
+    Order within a partition is kept also when requests are repeated (``enable_idempotence``); a record is a success
+    only when all in-sync replicas have it. Thread-safe."""
+
+    def __init__(
+        self,
+        client_options: Mapping[str, Any],
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        max_block_s: float = 60.0,
+        delivery_timeout_s: float = 120.0,
+        linger_ms: int = 5,
+    ) -> None:
+        self._budget = ByteBudget(buffer_bytes)
+        self._max_block_s = max_block_s
+        options: dict[str, Any] = {
+            "acks": "all",
+            "enable_idempotence": True,
+            "linger_ms": linger_ms,
+            "batch_size": 256 * 1024,
+            "max_request_size": MAX_REQUEST_BYTES,
+            "max_block_ms": int(max_block_s * 1000),
+            "delivery_timeout_ms": int(delivery_timeout_s * 1000),
+            "request_timeout_ms": int(min(30.0, delivery_timeout_s / 2) * 1000),
+            **client_options,
+        }
+        try:
+            self._producer = KafkaProducer(**options)
+        except KafkaError as error:
+            raise unreachable(error) from None
+
+    def send(
+        self,
+        topic: str,
+        message: WakuMessage,
+        pubsub_topic: str,
+        source: Source | None,
+        done: Done,
+        request_id: str | None = None,
+    ) -> None:
+        """Queue one envelope. Raises ``SendBufferFull`` when there is no room for ``max_block_s``."""
+        self.send_raw(topic, key_of(message), value_of(message), headers_of(pubsub_topic, source, request_id), done)
+
+    def send_raw(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]], done: Done
+    ) -> None:
+        """Queue one record as it is."""
+        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD
+        self._budget.take(size, self._max_block_s)
+
+        def settled(reason: FailureReason | None, detail: str) -> None:
+            self._budget.give_back(size)
+            done(reason, detail)
+
+        try:
+            future = self._producer.send(topic, value=value, key=key, headers=headers)
+        except MessageSizeTooLargeError:
+            settled(FailureReason.TOO_LARGE, f"a record of {size} bytes is over the producer's limit")
+            return
+        except KafkaError as error:
+            self._budget.give_back(size)
+            raise SendBufferFull(
+                f"Kafka does not take records ({type(error).__name__}).",
+                "See that the brokers and the topic are there.",
+            ) from None
+        future.add_callback(lambda _metadata: settled(None, ""))
+        future.add_errback(lambda error: settled(reason_of(error), type(error).__name__))
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything queued is settled. Raises ``EnvironmentFault`` when it is not in time."""
+        try:
+            self._producer.flush(timeout=timeout_s)
+        except KafkaError as error:
+            raise unreachable(error) from None
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes accepted and not yet settled."""
+        return self._budget.used
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Flush within the time-out and end; what is left fails. Closing twice does nothing."""
+        self._producer.close(timeout=timeout_s)
+
+
+def reason_of(error: BaseException) -> FailureReason:
+    """Kafka's error as a failure reason."""
+    if isinstance(error, MessageSizeTooLargeError) or type(error).__name__ == "RecordListTooLargeError":
+        return FailureReason.TOO_LARGE
+    if isinstance(error, KafkaError) and "Authorization" in type(error).__name__:
+        return FailureReason.REFUSED
+    return FailureReason.UNREACHABLE
+
+
+def unreachable(error: BaseException) -> EnvironmentFault:
+    """One sentence for every fault of the cluster; addresses and secrets of the options are not in it."""
+    return EnvironmentFault(
+        f"Kafka does not answer ({type(error).__name__}).",
+        "Start the broker with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
+    )
