@@ -1,0 +1,115 @@
+"""A ready encryption: AES-256-GCM, one key per channel, several for rotation.
+
+Layout: ``0x01 ‖ key id (4 bytes) ‖ nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``, 33 bytes of overhead. The
+additional authenticated data are layout byte, key id, pubsub topic and content topic, each length-prefixed, so that a
+ciphertext is good on its own topics only.
+
+**Nonce rules** (NIST SP 800-38D §8). A nonce must never come twice under one key: two messages with the same nonce give
+away the xor of their plaintexts and the authentication key with it. Nonces are 96 random bits of the operating system,
+fresh at every call, so a retransmission is a new ciphertext, and participants that share a key need not coordinate.
+With random nonces a key may encrypt at most 2^32 messages *by all participants together*: after that the chance of a
+repetition passes 2^-32. This object refuses beyond its own 2^32; with n participants rotate n times as early.
+
+**Rotation**: ``AesGcm([new, old])`` encrypts with the first key and decrypts with any. Give all participants
+``[old, new]`` first, then ``[new, old]``, then ``[new]``.
+
+A shared key says *a member wrote this*, not which one: sender ids are the members' word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+from Crypto.Cipher import AES
+
+from reliable_channel.errors import ConfigurationError, LocalError
+
+LAYOUT = 0x01
+KEY_BYTES = 32
+KEY_ID_BYTES = 4
+NONCE_BYTES = 12
+TAG_BYTES = 16
+OVERHEAD_BYTES = 1 + KEY_ID_BYTES + NONCE_BYTES + TAG_BYTES
+MAX_MESSAGES_PER_KEY = 2**32
+
+
+class DecryptionRefusedError(ValueError):
+    """Not for these keys and topics, or damaged. The text names neither keys nor bytes."""
+
+
+class AesGcm:
+    """AES-256-GCM for one channel. ``keys``: 32 bytes each, the first encrypts, all decrypt."""
+
+    overhead_bytes = OVERHEAD_BYTES
+
+    def __init__(
+        self, keys: bytes | Sequence[bytes], *, pubsub_topic: str | None = None, content_topic: str | None = None
+    ) -> None:
+        given = [keys] if isinstance(keys, bytes | bytearray) else list(keys)
+        if not given or any(len(key) != KEY_BYTES for key in given):
+            raise ConfigurationError(
+                f"AES-GCM needs keys of {KEY_BYTES} bytes.", "Make one with AesGcm.generate_key(), keep it in a file."
+            )
+        self._keys = {key_id(bytes(key)): bytes(key) for key in given}
+        self._current = key_id(bytes(given[0]))
+        self._topics = None if pubsub_topic is None or content_topic is None else (pubsub_topic, content_topic)
+        self._encrypted = 0
+
+    def __repr__(self) -> str:
+        return f"AesGcm({len(self._keys)} keys)"
+
+    @staticmethod
+    def generate_key() -> bytes:
+        """32 random bytes."""
+        return secrets.token_bytes(KEY_BYTES)
+
+    def for_topics(self, pubsub_topic: str, content_topic: str) -> AesGcm:
+        """The same keys, bound to these topics."""
+        return AesGcm(
+            [self._keys[self._current], *self._keys.values()], pubsub_topic=pubsub_topic, content_topic=content_topic
+        )
+
+    def encrypt(self, content: bytes) -> bytes:
+        """``content`` encrypted under the first key, :data:`OVERHEAD_BYTES` longer."""
+        if self._encrypted >= MAX_MESSAGES_PER_KEY:
+            raise LocalError("This AES-GCM key has encrypted 2^32 messages.", "Rotate: give a new key first.")
+        self._encrypted += 1
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        header = bytes([LAYOUT]) + self._current
+        cipher = AES.new(self._keys[self._current], AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
+        cipher.update(self._associated(header))
+        ciphertext, tag = cipher.encrypt_and_digest(content)
+        return header + nonce + ciphertext + tag
+
+    def decrypt(self, payload: bytes) -> bytes:
+        """The content back. Raises :class:`DecryptionRefusedError` for what these keys did not encrypt for these
+        topics."""
+        if len(payload) < OVERHEAD_BYTES or payload[0] != LAYOUT:
+            raise DecryptionRefusedError("not a ciphertext of this layout")
+        header = payload[: 1 + KEY_ID_BYTES]
+        key = self._keys.get(header[1:])
+        if key is None:
+            raise DecryptionRefusedError("encrypted with a key that is not configured")
+        nonce = payload[len(header) : len(header) + NONCE_BYTES]
+        cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
+        cipher.update(self._associated(header))
+        try:
+            return cipher.decrypt_and_verify(payload[len(header) + NONCE_BYTES : -TAG_BYTES], payload[-TAG_BYTES:])
+        except ValueError:
+            raise DecryptionRefusedError("the tag does not fit: damaged, or bound to other topics") from None
+
+    def _associated(self, header: bytes) -> bytes:
+        if self._topics is None:
+            raise LocalError(
+                "This AES-GCM is bound to no topics.", "Use for_topics(pubsub_topic, content_topic); channels do."
+            )
+        fields = [topic.encode("utf-8") for topic in self._topics]
+        return header + b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+
+
+def key_id(key: bytes) -> bytes:
+    """What names a key on the wire: 4 bytes of a one-way digest of it. Two keys of one channel that share an id (one
+    pair in 2^32) are told by the configuration holding fewer keys than given: make another."""
+    return hashlib.sha256(b"reliable-channel aes-gcm key id\0" + key).digest()[:KEY_ID_BYTES]

@@ -1,0 +1,65 @@
+"""The encryption hook (protocol.md §7): bytes to bytes, per segment, after SDS outgoing and before SDS incoming.
+
+No scheme is imposed and none is the default. A hook is any object with ``encrypt`` and ``decrypt``. It *may* declare
+``overhead_bytes``, by how much ``encrypt`` lengthens its input at most (else :data:`ASSUMED_OVERHEAD_BYTES` are
+reserved in every envelope), and *may* give ``for_topics(pubsub_topic, content_topic)``, a hook that authenticates both
+topics, so that a ciphertext moved to another topic is refused.
+
+``decrypt`` says no by raising: any exception means *not decryptable*, which becomes an event, never a crash. Its text
+is not reported: a careless hook might have put a key into it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast, runtime_checkable
+
+from reliable_channel.channel.errors import IncompleteEncryptionError
+from reliable_channel.errors import ConfigurationError
+
+ASSUMED_OVERHEAD_BYTES = 256
+"""Reserved for a hook that declares nothing."""
+
+
+@runtime_checkable
+class Encryption(Protocol):
+    """The caller's hook: both operations are required."""
+
+    def encrypt(self, content: bytes) -> bytes:
+        """The encrypted bytes of one SDS message. Must give other bytes at every call (a fresh nonce)."""
+        ...
+
+    def decrypt(self, payload: bytes) -> bytes:
+        """The SDS message back, or any exception."""
+        ...
+
+
+@runtime_checkable
+class TopicBound(Protocol):
+    """A hook that can authenticate where its ciphertext belongs."""
+
+    def for_topics(self, pubsub_topic: str, content_topic: str) -> Encryption:
+        """A hook that binds both topics into what it encrypts, and refuses what was bound to others."""
+        ...
+
+
+def bound_encryption(encryption: object | None, pubsub_topic: str, content_topic: str) -> Encryption | None:
+    """The hook of one channel, bound to its topics where it can be. Raises :class:`IncompleteEncryptionError`."""
+    if encryption is None:
+        return None
+    hook = encryption.for_topics(pubsub_topic, content_topic) if isinstance(encryption, TopicBound) else encryption
+    for operation in ("encrypt", "decrypt"):
+        if not callable(getattr(hook, operation, None)):
+            raise IncompleteEncryptionError(
+                f"The encryption has no {operation}.", "Give an object with both encrypt(bytes) and decrypt(bytes)."
+            )
+    return cast(Encryption, hook)
+
+
+def overhead_bytes(encryption: Encryption | None) -> int:
+    """What the hook declares to add to a message at most, in bytes."""
+    if encryption is None:
+        return 0
+    declared = getattr(encryption, "overhead_bytes", ASSUMED_OVERHEAD_BYTES)
+    if not isinstance(declared, int) or declared < 0:
+        raise ConfigurationError("encryption.overhead_bytes is no number of bytes.", "Declare an integer, 0 or more.")
+    return declared

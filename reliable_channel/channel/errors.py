@@ -1,0 +1,46 @@
+"""The errors of the channel API, part of the one tree of :mod:`reliable_channel.errors`.
+
+::
+
+    LocalError
+    ├── ChannelClosedError         the handle was closed
+    ├── ChannelNotStartedError     send before start()
+    ├── ChannelExistsError         this sender has this channel open already, in this process
+    ├── IncompleteEncryptionError  a hook without both encrypt and decrypt
+    └── ChangedConfigurationError  the journal of a killed process was written under another configuration
+    EnvironmentFault
+    ├── SenderLocked               another process uses this sender and database
+    └── DamagedStore               the database holds bytes that are no snapshot or journal of ours
+"""
+
+from __future__ import annotations
+
+from reliable_channel.errors import EnvironmentFault, LocalError
+
+
+class ChannelClosedError(LocalError):
+    """The channel handle was closed; open the channel again."""
+
+
+class ChannelNotStartedError(LocalError):
+    """The channel is stopped: ``start()`` it first."""
+
+
+class ChannelExistsError(LocalError):
+    """This process has the same channel open for the same sender already."""
+
+
+class IncompleteEncryptionError(LocalError):
+    """An encryption must give both ``encrypt`` and ``decrypt`` (protocol.md §7)."""
+
+
+class ChangedConfigurationError(LocalError):
+    """What a killed process left can only be continued under the configuration it had."""
+
+
+class SenderLocked(EnvironmentFault):
+    """Another process uses this sender id and database; two would reuse each other's clock values."""
+
+
+class DamagedStore(EnvironmentFault):
+    """The persisted state cannot be read."""

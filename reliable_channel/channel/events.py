@@ -1,0 +1,253 @@
+"""What a channel tells its application: one frozen class per event of protocol.md §7.
+
+``name`` is the event's name in the seeds, ``aliases`` its names in the other generations. Times are ms (``at`` is the
+channel's clock), ids are text. A *chunk* of the documents is a segment; ``chunk_info`` counts data segments first, then
+parity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkInfo:
+    """Which segment of how many; (0, 1) for a message that is not segmented."""
+
+    chunk_index: int
+    total_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageChunk:
+    """A segment's link to its predecessor (seed ``002…``): ``chunk_id`` is its SDS id; ``previous_chunk_id`` (empty for
+    the first, ``None`` when the segment before it was never seen) stands in its causal history when ``verified``."""
+
+    chunk_id: str
+    previous_chunk_id: str | None
+    chunk_index: int
+    last_chunk_index: int | None
+    request_id: str | None
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelEvent:
+    """Base of all events."""
+
+    name: ClassVar[str] = ""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    channel_id: str
+    at: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values under the field names, with the event's name; bytes as hex. For logs and ``--json``."""
+        return {"event": self.name, **{key: _plain(value) for key, value in asdict(self).items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+# ---- whole messages (seed 000) -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageReceived(ChannelEvent):
+    """A complete message of another participant, once. ``request_id`` is always ``None``: it is not on the wire.
+    ``message_id`` is the logical id, hex Keccak-256 of the payload; ``sequence`` the running number of messages handed
+    to this application on this channel, kept over restarts. ``lamport_timestamp`` and ``sds_id`` are those of the
+    segment that completed the message, absent for an ephemeral one."""
+
+    name = "reliable:message:received"
+    aliases = ("message-received",)
+    message: bytes
+    message_id: str
+    sender_id: str
+    content_topic: str
+    sequence: int
+    request_id: None = None
+    ephemeral: bool = False
+    sds_id: str = ""
+    lamport_timestamp: int | None = None
+    late: bool = False
+    lost_dependencies: tuple[str, ...] = ()
+    chunks: tuple[MessageChunk, ...] = ()
+
+    @property
+    def payload(self) -> bytes:
+        """The same bytes as ``message``, by the name seed ``002…`` gives them."""
+        return self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSent(ChannelEvent):
+    """All segments of a send are dispatched. ``request_ids`` are the node's, under the labels ``<request_id>:1`` to
+    ``<request_id>:N``."""
+
+    name = "reliable:message:sent"
+    request_id: str
+    message_id: str
+    request_ids: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDelivered(ChannelEvent):
+    """A send is acknowledged end to end: all its segments, or with parity any k of the k + m."""
+
+    name = "reliable:message:delivered"
+    request_id: str
+    message_id: str
+    after_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSendError(ChannelEvent):
+    """A send failed: its retransmissions are exhausted, or the hook could not encrypt it."""
+
+    name = "reliable:message:send-error"
+    aliases = ("sending-message-irrecoverable-error",)
+    request_id: str
+    message_id: str
+    error: str
+
+
+# ---- segments (seed 001) -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEvent(ChannelEvent):
+    """Base of the events about one segment of an own send."""
+
+    request_id: str
+    message_id: str
+    sds_id: str
+    chunk_info: ChunkInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendingMessage(SegmentEvent):
+    """A segment is handed to the node; again at every retransmission (``attempt`` 0 is the first)."""
+
+    name = "sending-message"
+    node_request_id: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSent(SegmentEvent):
+    """The node says that the segment went out; not acknowledged yet."""
+
+    name = "message-sent"
+    node_request_id: str
+    message_hash: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagePossiblyAcknowledged(SegmentEvent):
+    """A filter of another participant holds the segment; ``count`` different messages did so far."""
+
+    name = "message-possibly-acknowledged"
+    by: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAcknowledged(SegmentEvent):
+    """A segment is acknowledged; ``chunks_acknowledged`` are all indices that are, so far."""
+
+    name = "message-acknowledged"
+    chunks_acknowledged: tuple[int, ...]
+    total_chunks: int
+    evidence: str
+
+
+# ---- the rest ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IrretrievableMessage(ChannelEvent):
+    """A message that others refer to is given up: no store had it in time. ``sds_id`` names the lost segment."""
+
+    name = "irretrievable-message"
+    aliases = ("message-irretrievable",)
+    sds_id: str
+    sender_id: str | None
+    missing_since: int
+    refetches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EphemeralMessageDropped(ChannelEvent):
+    """An ephemeral message was not sent: the rate limit is nearly used up."""
+
+    name = "ephemeral-message-dropped"
+    message_id: str
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimitApproached(ChannelEvent):
+    """Nearly all messages of this epoch are used."""
+
+    name = "rate-limit-approached"
+    used: int
+    limit: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDelayed(ChannelEvent):
+    """The rate limit holds a send back until ``until`` (ms) or later."""
+
+    name = "message-delayed"
+    request_id: str
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingMessage(ChannelEvent):
+    """Another participant refers to a segment that is not here; it will be asked for."""
+
+    name = "missing-message"
+    sds_id: str
+    sender_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelProblem(ChannelEvent):
+    """Something was refused, and the channel goes on. ``kind``: ``undecryptable``, ``plaintext_refused``,
+    ``encryption_failed``, ``malformed``, ``refused``, ``conflict``, ``hash_mismatch``, ``incomplete``,
+    ``unverified_chain``, ``saturated_filter``, ``dispatch_failed``, ``store_failed``. ``detail`` never holds payload
+    bytes or keys."""
+
+    name = "channel-problem"
+    kind: str
+    detail: str
+    sds_id: str = ""
+
+
+EVENT_CLASSES: tuple[type[ChannelEvent], ...] = (
+    MessageReceived,
+    MessageSent,
+    MessageDelivered,
+    MessageSendError,
+    SendingMessage,
+    SegmentSent,
+    MessagePossiblyAcknowledged,
+    MessageAcknowledged,
+    IrretrievableMessage,
+    EphemeralMessageDropped,
+    RateLimitApproached,
+    MessageDelayed,
+    MissingMessage,
+    ChannelProblem,
+)
+EVENT_NAMES = frozenset(name for event in EVENT_CLASSES for name in (event.name, *event.aliases))

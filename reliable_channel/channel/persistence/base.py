@@ -1,0 +1,88 @@
+"""The persistence protocol: a journal of inputs over a snapshot, per channel.
+
+A channel is a deterministic state machine, so what must be kept of a step is its *input*: appending it costs what the
+input costs, where a snapshot per step would cost the whole history. A snapshot replaces the journal now and then.
+
+The order that makes SIGKILL harmless, whatever the point it comes at:
+
+1. ``append`` the inputs of a step, in one transaction;
+2. only then dispatch what the step wants sent: no id or clock value leaves the process before it is kept;
+3. ``hand_over`` the messages about to be delivered, in one transaction; only then call the application.
+
+So a restart repeats sends that were perhaps not made (receivers know them by their ids) and never repeats a delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelKey:
+    """Whose state of which channel. Channels of the same id on other topics are other channels."""
+
+    pubsub_topic: str
+    content_topic: str
+    channel_id: str
+    sender_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChannel:
+    """What is kept of a channel: ``snapshot`` (``None``: never taken), the journal since, the deliveries handed over
+    since, and the running number of the last one. ``fingerprint`` is the configuration the journal was written under.
+    """
+
+    snapshot: bytes | None = None
+    journal: tuple[bytes, ...] = ()
+    handed_over: frozenset[str] = frozenset()
+    sequence: int = 0
+    fingerprint: str = ""
+
+
+@runtime_checkable
+class Persistence(Protocol):
+    """A backend. Every method is one transaction: it has happened wholly, or not at all. Thread-safe."""
+
+    def acquire(self, sender_id: str) -> Callable[[], None]:
+        """Lock a sender in this database for this process; returns the release, harmless when called twice. Raises
+        ``SenderLocked`` while another process, or another open backend, holds it. The lock dies with its process."""
+        ...
+
+    def sender_id(self) -> str:
+        """The sender id of this database: created at the first call, the same ever after."""
+        ...
+
+    def load(self, key: ChannelKey) -> StoredChannel:
+        """What is kept of a channel; an empty one when nothing is."""
+        ...
+
+    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
+        """Add the inputs of one step to the journal, in order."""
+        ...
+
+    def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
+        """Replace journal and handed-over marks by a snapshot that contains them."""
+        ...
+
+    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
+        """Remember that these deliveries are being given to the application."""
+        ...
+
+    def forget(self, key: ChannelKey) -> None:
+        """Remove everything kept of a channel."""
+        ...
+
+    def get(self, name: str) -> bytes | None:
+        """A small value of the node, such as the rate limit's count."""
+        ...
+
+    def put(self, name: str, value: bytes) -> None:
+        """Keep a small value of the node."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Closing twice is fine."""
+        ...

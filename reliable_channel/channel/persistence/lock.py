@@ -1,0 +1,37 @@
+"""One process per sender and database: a lock that the operating system drops when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+
+from reliable_channel.channel.errors import SenderLocked
+
+
+class SenderLock:
+    """An exclusive ``flock`` on a file beside the database. Raises :class:`SenderLocked` at once when it is held."""
+
+    def __init__(self, database: Path, sender_id: str) -> None:
+        name = hashlib.sha256(sender_id.encode()).hexdigest()[:16]
+        self._path = database.with_name(f"{database.name}.{name}.lock")
+        self._file = self._path.open("a+", encoding="ascii")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            holder = self._file.read(32).strip()
+            self._file.close()
+            raise SenderLocked(
+                f"Sender {sender_id!r} is in use on {database}" + (f" by process {holder}." if holder else "."),
+                "Stop the other process, or take another sender id or database.",
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let the next one in. The file stays: removing it would race with a process that just opened it."""
+        if not self._file.closed:
+            self._file.close()

@@ -1,0 +1,98 @@
+"""Persistence that ends with the process (``historyBackend: memory``); tests reopen channels on it."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from reliable_channel.channel.persistence.base import ChannelKey, StoredChannel
+
+
+@dataclass(slots=True)
+class _Kept:
+    snapshot: bytes | None = None
+    journal: list[bytes] = field(default_factory=list)
+    handed_over: set[str] = field(default_factory=set)
+    sequence: int = 0
+    fingerprint: str = ""
+
+
+class MemoryPersistence:
+    """``keeps_journal=False`` (the default) keeps sequence and node values only: without a process to survive there is
+    nobody to read a journal. ``True`` makes it behave as a durable backend whose owner crashes and comes back."""
+
+    def __init__(self, *, keeps_journal: bool = False) -> None:
+        self.keeps_journal = keeps_journal
+        self._lock = threading.Lock()
+        self._channels: dict[ChannelKey, _Kept] = {}
+        self._values: dict[str, bytes] = {}
+        self._holders: dict[str, int] = {}
+        self._sender_id: str | None = None
+
+    def acquire(self, sender_id: str) -> Callable[[], None]:
+        with self._lock:
+            self._holders[sender_id] = self._holders.get(sender_id, 0) + 1
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            with self._lock:
+                if not released:
+                    released = True
+                    self._holders[sender_id] = max(0, self._holders[sender_id] - 1)
+
+        return release
+
+    def sender_id(self) -> str:
+        with self._lock:
+            self._sender_id = self._sender_id or uuid.uuid4().hex
+            return self._sender_id
+
+    def load(self, key: ChannelKey) -> StoredChannel:
+        with self._lock:
+            kept = self._channels.get(key, _Kept())
+            return StoredChannel(
+                kept.snapshot, tuple(kept.journal), frozenset(kept.handed_over), kept.sequence, kept.fingerprint
+            )
+
+    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
+        if not self.keeps_journal:
+            return
+        with self._lock:
+            kept = self._channels.setdefault(key, _Kept())
+            kept.journal.extend(entries)
+            kept.fingerprint = fingerprint
+
+    def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
+        if not self.keeps_journal:
+            return
+        with self._lock:
+            kept = self._channels.setdefault(key, _Kept())
+            kept.snapshot = snapshot
+            kept.fingerprint = fingerprint
+            kept.journal.clear()
+            kept.handed_over.clear()
+
+    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
+        with self._lock:
+            kept = self._channels.setdefault(key, _Kept())
+            kept.sequence = sequence
+            if self.keeps_journal:
+                kept.handed_over.update(deliveries)
+
+    def forget(self, key: ChannelKey) -> None:
+        with self._lock:
+            self._channels.pop(key, None)
+
+    def get(self, name: str) -> bytes | None:
+        with self._lock:
+            return self._values.get(name)
+
+    def put(self, name: str, value: bytes) -> None:
+        with self._lock:
+            self._values[name] = value
+
+    def close(self) -> None:
+        """Nothing to release; the values stay, so that a test can open again."""

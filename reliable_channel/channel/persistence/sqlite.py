@@ -1,0 +1,190 @@
+"""Persistence in one SQLite file (``historyBackend: sqlite``): WAL, one transaction per step."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from reliable_channel.channel.errors import DamagedStore
+from reliable_channel.channel.persistence.base import ChannelKey, StoredChannel
+from reliable_channel.channel.persistence.lock import SenderLock
+from reliable_channel.errors import EnvironmentFault
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE channel (
+  id INTEGER PRIMARY KEY,
+  pubsub_topic TEXT NOT NULL, content_topic TEXT NOT NULL, channel_id TEXT NOT NULL, sender_id TEXT NOT NULL,
+  fingerprint TEXT NOT NULL DEFAULT '', sequence INTEGER NOT NULL DEFAULT 0, snapshot BLOB,
+  UNIQUE (pubsub_topic, content_topic, channel_id, sender_id)
+);
+CREATE TABLE journal (
+  id INTEGER PRIMARY KEY, channel INTEGER NOT NULL REFERENCES channel(id), entry BLOB NOT NULL
+);
+CREATE INDEX journal_of_channel ON journal(channel, id);
+CREATE TABLE handed_over (
+  channel INTEGER NOT NULL REFERENCES channel(id), delivery TEXT NOT NULL, PRIMARY KEY (channel, delivery)
+) WITHOUT ROWID;
+CREATE TABLE value (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+class SqlitePersistence:
+    """``path``: the database file, made with its directory when missing, readable by its owner only: it holds
+    plaintext. ``synchronous``: ``NORMAL`` survives the end of the process at any point, ``FULL`` also a power cut."""
+
+    def __init__(self, path: Path | str, *, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
+        self.path = Path(path).expanduser().resolve()
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[SenderLock, int]] = {}
+        self._ids: dict[ChannelKey, int] = {}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch(mode=0o600, exist_ok=True)
+            self._connection = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False, timeout=10.0, cached_statements=64
+            )
+            self._prepare(synchronous)
+        except (OSError, sqlite3.Error) as error:
+            raise EnvironmentFault(
+                f"The channel database {self.path} cannot be opened: {error}.", "Choose another place, or restore it."
+            ) from error
+
+    def _prepare(self, synchronous: str) -> None:
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute(f"PRAGMA synchronous={synchronous}")
+        with self._transaction() as do:
+            version = do.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                for statement in _SCHEMA.split(";"):
+                    do.execute(statement)
+                do.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            elif version != SCHEMA_VERSION:
+                raise DamagedStore(
+                    f"The channel database {self.path} has schema {version}, this program knows {SCHEMA_VERSION}.",
+                    "Use the program that wrote it.",
+                )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                # IMMEDIATE: another process on another sender may write too, and a read that turns into a write
+                # would fail with SQLITE_BUSY at once.
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                except BaseException:
+                    self._ids.clear()
+                    self._connection.execute("ROLLBACK")
+                    raise
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise EnvironmentFault(
+                    f"The channel database {self.path} cannot be written: {error}.", "Free space, or restore it."
+                ) from error
+
+    def acquire(self, sender_id: str) -> Callable[[], None]:
+        with self._lock:
+            held, count = self._held.get(sender_id) or (SenderLock(self.path, sender_id), 0)
+            self._held[sender_id] = (held, count + 1)
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            with self._lock:
+                if released or sender_id not in self._held:
+                    return
+                released = True
+                lock, holders = self._held.pop(sender_id)
+                if holders > 1:
+                    self._held[sender_id] = (lock, holders - 1)
+                else:
+                    lock.release()
+
+        return release
+
+    def sender_id(self) -> str:
+        with self._transaction() as do:
+            do.execute("INSERT OR IGNORE INTO value VALUES ('sender_id', ?)", (uuid.uuid4().hex.encode(),))
+            kept: bytes = do.execute("SELECT value FROM value WHERE name='sender_id'").fetchone()[0]
+            return kept.decode()
+
+    def load(self, key: ChannelKey) -> StoredChannel:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            snapshot, fingerprint, sequence = do.execute(
+                "SELECT snapshot, fingerprint, sequence FROM channel WHERE id=?", (channel,)
+            ).fetchone()
+            journal = do.execute("SELECT entry FROM journal WHERE channel=? ORDER BY id", (channel,)).fetchall()
+            handed = do.execute("SELECT delivery FROM handed_over WHERE channel=?", (channel,)).fetchall()
+        return StoredChannel(
+            snapshot, tuple(row[0] for row in journal), frozenset(row[0] for row in handed), sequence, fingerprint
+        )
+
+    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            do.executemany("INSERT INTO journal(channel, entry) VALUES (?, ?)", [(channel, e) for e in entries])
+            do.execute(
+                "UPDATE channel SET fingerprint=? WHERE id=? AND fingerprint<>?", (fingerprint, channel, fingerprint)
+            )
+
+    def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            do.execute("UPDATE channel SET snapshot=?, fingerprint=? WHERE id=?", (snapshot, fingerprint, channel))
+            do.execute("DELETE FROM journal WHERE channel=?", (channel,))
+            do.execute("DELETE FROM handed_over WHERE channel=?", (channel,))
+
+    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            do.executemany("INSERT OR IGNORE INTO handed_over VALUES (?, ?)", [(channel, d) for d in deliveries])
+            do.execute("UPDATE channel SET sequence=? WHERE id=?", (sequence, channel))
+
+    def forget(self, key: ChannelKey) -> None:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            for table, column in (("journal", "channel"), ("handed_over", "channel"), ("channel", "id")):
+                do.execute(f"DELETE FROM {table} WHERE {column}=?", (channel,))  # noqa: S608 — names from this line
+        self._ids.pop(key, None)
+
+    def get(self, name: str) -> bytes | None:
+        with self._transaction() as do:
+            row = do.execute("SELECT value FROM value WHERE name=?", (name,)).fetchone()
+            return None if row is None else bytes(row[0])
+
+    def put(self, name: str, value: bytes) -> None:
+        with self._transaction() as do:
+            do.execute(
+                "INSERT INTO value VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value=excluded.value", (name, value)
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            for lock, _ in self._held.values():
+                lock.release()
+            self._held.clear()
+            self._connection.close()
+
+    def _id(self, do: sqlite3.Connection, key: ChannelKey) -> int:
+        known = self._ids.get(key)
+        if known is None:
+            names = (key.pubsub_topic, key.content_topic, key.channel_id, key.sender_id)
+            do.execute(
+                "INSERT OR IGNORE INTO channel(pubsub_topic, content_topic, channel_id, sender_id) VALUES (?,?,?,?)",
+                names,
+            )
+            known = do.execute(
+                "SELECT id FROM channel WHERE pubsub_topic=? AND content_topic=? AND channel_id=? AND sender_id=?",
+                names,
+            ).fetchone()[0]
+            self._ids[key] = known
+        return known
