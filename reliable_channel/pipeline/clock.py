@@ -1,0 +1,133 @@
+"""The recorded clock (design.md *A recorded clock moves silent keys*).
+
+Ingest is the one authority on time. Per Kafka partition, event time never goes back: what a micro-batch reached, and
+every tick, is a row of ``clock``, and no later record is dated before it. Ticks travel as rows of ``segments`` and
+``sds_input`` at their place in the record order, so every cut into micro-batches sees them at the same place.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.io import BatchSink, append_rows, open_table
+from reliable_channel.pipeline.tables import CLOCK
+
+Place = tuple[str, int]
+"""Kafka topic and partition."""
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_SCHEMA = pa.schema(
+    [
+        pa.field("kafka_topic", pa.string(), nullable=False),
+        pa.field("kafka_partition", pa.int32(), nullable=False),
+        pa.field("query_id", pa.string(), nullable=False),
+        pa.field("batch_id", pa.int64(), nullable=False),
+        ("kind", pa.string()),
+        ("event_time", _TIMESTAMP),
+        ("next_offset", pa.int64()),
+        ("recorded_at", _TIMESTAMP),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far one Kafka partition was read: event time (µs) and the offset that comes next."""
+
+    event_time_us: int
+    next_offset: int
+
+
+@dataclass
+class IngestClock:
+    """What is recorded about every partition. Lives in the driver of the ingest job; the table is its memory."""
+
+    paths: PathSettings
+    reached: dict[Place, Reached] = field(default_factory=dict)
+    _loaded_for: tuple[str, int] | None = None
+
+    def load(self, query_id: str, batch_id: int) -> None:
+        """Read what was recorded before this micro-batch: all of other checkpoints, and of this one earlier batches.
+
+        So a replay after a crash computes the same event times, also when the crash came after the record."""
+        if self._loaded_for == (query_id, batch_id - 1):
+            return
+        rows = open_table(self.paths, CLOCK).to_pyarrow_table()
+        earlier = pc.or_(pc.not_equal(rows["query_id"], query_id), pc.less(rows["batch_id"], batch_id))
+        self.reached = _latest(rows.filter(earlier))
+
+    def record(self, sink: BatchSink, reached: dict[Place, Reached]) -> None:
+        """Write down how far this micro-batch came."""
+        sink.append_small(_rows(reached, sink.query_id, sink.batch_id, "batch"), CLOCK)
+        self.reached.update(reached)
+        self._loaded_for = (sink.query_id, sink.batch_id)
+
+    def record_tick(self, query_id: str, batch_id: int, kind: str, at_us: int) -> dict[Place, Reached]:
+        """Advance every partition to ``at_us`` (µs) while no micro-batch runs; returns the partitions that moved."""
+        moved = {
+            place: Reached(at_us, reached.next_offset)
+            for place, reached in self.reached.items()
+            if reached.event_time_us < at_us
+        }
+        if moved:
+            append_rows(self.paths, CLOCK, _rows(moved, query_id, batch_id, kind))
+            self.reached.update(moved)
+        return moved
+
+
+def recorded(paths: PathSettings) -> dict[Place, Reached]:
+    """The clock as recorded, per partition; for people and for closing ticks."""
+    return _latest(open_table(paths, CLOCK).to_pyarrow_table())
+
+
+def last_batch(paths: PathSettings) -> tuple[str, int] | None:
+    """The query and micro-batch recorded last, or ``None``."""
+    rows = open_table(paths, CLOCK).to_pyarrow_table(columns=["query_id", "batch_id", "recorded_at"])
+    if rows.num_rows == 0:
+        return None
+    last = rows.sort_by([("recorded_at", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]
+    return last["query_id"], last["batch_id"]
+
+
+def _latest(rows: pa.Table) -> dict[Place, Reached]:
+    grouped = rows.group_by(["kafka_topic", "kafka_partition"]).aggregate(
+        [("event_time", "max"), ("next_offset", "max")]
+    )
+    return {
+        (row["kafka_topic"], row["kafka_partition"]): Reached(_us(row["event_time_max"]), row["next_offset_max"])
+        for row in grouped.to_pylist()
+    }
+
+
+def _rows(reached: dict[Place, Reached], query_id: str, batch_id: int, kind: str) -> pa.Table:
+    now = dt.datetime.now(dt.UTC)
+    places: Iterable[tuple[Place, Reached]] = sorted(reached.items())
+    return pa.Table.from_pylist(
+        [
+            {
+                "kafka_topic": topic,
+                "kafka_partition": partition,
+                "query_id": query_id,
+                "batch_id": batch_id,
+                "kind": kind,
+                "event_time": _EPOCH + dt.timedelta(microseconds=at.event_time_us),
+                "next_offset": at.next_offset,
+                "recorded_at": now,
+            }
+            for (topic, partition), at in places
+        ],
+        schema=_SCHEMA,
+    )
+
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def _us(moment: dt.datetime) -> int:
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1)

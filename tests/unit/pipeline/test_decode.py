@@ -1,0 +1,191 @@
+"""Decoding a Kafka record: every kind of bad input has its reason, and nothing raises."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.pipeline.decode import LAMPORT_MAX_AHEAD_MS, Decoded, RecordDecoder
+from reliable_channel.wire.hashing import keccak256
+from reliable_channel.wire.malformed import Reason
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+
+TOPIC = "/app/1/chat/proto"
+PUBSUB = b"/waku/2/rs/1/0"
+NOW_MS = 1_767_225_600_000
+PAYLOAD = bytes(range(256)) * 4
+
+
+def decoder(**settings: object) -> RecordDecoder:
+    topic = ChannelTopic(content_topic=TOPIC, dialects=frozenset({Dialect.V01, Dialect.LIP243}))
+    return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings(**settings))
+
+
+def decode(
+    value: bytes | None, pubsub: bytes | None = PUBSUB, source: bytes | None = b"relay", at_ms: int = NOW_MS
+) -> Decoded:
+    return decoder().decode(value, pubsub, source, at_ms * 1000)
+
+
+def sds(content: bytes | None = b"hello", lamport: int | None = NOW_MS, **changes: object) -> bytes:
+    fields: dict[str, object] = {"sender_id": "alice", "message_id": "m1", "channel_id": "talk"}
+    return encode_sds_message(
+        SdsMessage(**{**fields, "content": content, "lamport_timestamp": lamport, **changes})  # type: ignore[arg-type]
+    )
+
+
+def envelope(payload: bytes, topic: str = TOPIC, timestamp: int | None = NOW_MS * 10**6, **changes: object) -> bytes:
+    return encode_waku_message(WakuMessage(payload, topic, timestamp=timestamp, **changes))  # type: ignore[arg-type]
+
+
+def segment(**changes: object) -> bytes:
+    fields: dict[str, object] = {
+        "entire_message_hash": keccak256(PAYLOAD),
+        "index": 0,
+        "data_count": 2,
+        "parity_count": None,
+        "is_parity": False,
+        "payload": PAYLOAD[:512],
+    }
+    return encode_segment(Segment(**{**fields, **changes}))  # type: ignore[arg-type]
+
+
+BAD = {
+    "null value": (None, Reason.NULL_VALUE),
+    "garbage": (b"\xff" * 60, Reason.MALFORMED_ENVELOPE),
+    "truncated": (envelope(sds())[:30], Reason.MALFORMED_ENVELOPE),
+    "content topic not UTF-8": (
+        envelope(b"x", "@@@@").replace(b"@@@@", b"\xff\xfe\xfd\xfc"),
+        Reason.MALFORMED_ENVELOPE,
+    ),
+    "no content topic": (envelope(sds(), ""), Reason.EMPTY_CONTENT_TOPIC),
+    "long meta": (envelope(sds(), meta=b"m" * 65), Reason.META_TOO_LONG),
+    "10 MB": (envelope(bytes(10_000_000)), Reason.TOO_LARGE),
+    "no SDS": (envelope(b"\xff" * 60), Reason.MALFORMED_SDS),
+    "sender id not UTF-8": (
+        envelope(sds(sender_id="@@@@").replace(b"@@@@", b"\xff\xfe\xfd\xfc")),
+        Reason.MALFORMED_SDS,
+    ),
+    "no SDS id": (envelope(sds(message_id="")), Reason.SDS_WITHOUT_ID),
+    "no channel id": (envelope(sds(channel_id="")), Reason.SDS_WITHOUT_CHANNEL),
+    "neither timestamp nor content": (envelope(sds(content=None, lamport=None)), Reason.SDS_INVALID_KIND),
+    "1001 history entries": (
+        envelope(sds(causal_history=tuple(HistoryEntry(str(i)) for i in range(1_001)))),
+        Reason.SDS_HISTORY_TOO_LONG,
+    ),
+    "Lamport 2^64 - 1": (envelope(sds(lamport=2**64 - 1)), Reason.LAMPORT_OUT_OF_RANGE),
+    "Lamport a day ahead": (envelope(sds(lamport=NOW_MS + LAMPORT_MAX_AHEAD_MS + 1)), Reason.LAMPORT_OUT_OF_RANGE),
+}
+
+
+@pytest.mark.parametrize(("value", "reason"), BAD.values(), ids=BAD.keys())
+def test_bad_record_is_refused_with_its_reason(value: bytes | None, reason: Reason) -> None:
+    row = decode(value)
+    assert (row.reason, row.disposition) == (reason.value, "dropped")
+    assert row.kind in (None, "quarantined")
+
+
+BAD_HEADERS = {"no pubsub topic": (None, b"relay"), "not UTF-8": (b"\xff\xfe", b"relay"), "source": (PUBSUB, b"pigeon")}
+
+
+@pytest.mark.parametrize(("pubsub", "source"), BAD_HEADERS.values(), ids=BAD_HEADERS.keys())
+def test_wrong_headers_are_refused(pubsub: bytes | None, source: bytes | None) -> None:
+    assert decode(envelope(sds()), pubsub, source).reason == Reason.BAD_HEADER.value
+
+
+def test_a_record_time_of_2_to_the_62_is_refused() -> None:
+    assert decode(envelope(sds()), at_ms=2**62).reason == Reason.RECORD_TIME_OUT_OF_RANGE.value
+
+
+SEGMENTS = {
+    "hash of 31 bytes": ({"entire_message_hash": b"h" * 31}, Reason.SEGMENT_HASH_LENGTH),
+    "index = count": ({"index": 2}, Reason.SEGMENT_INDEX),
+    "zero counts": ({"data_count": 0}, Reason.SEGMENT_COUNT),
+    "300 segments": ({"data_count": 300}, Reason.SEGMENT_COUNT),
+    "parity index = count": ({"is_parity": True, "index": 1, "parity_count": 1}, Reason.SEGMENT_INDEX),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), SEGMENTS.values(), ids=SEGMENTS.keys())
+def test_what_looks_like_a_broken_segment_is_reported_and_kept_as_bare_payload(
+    changes: dict[str, object], reason: Reason
+) -> None:
+    row = decode(envelope(sds(segment(**changes))))
+    assert (row.kind, row.segment_kind) == ("sds", "bare")
+    assert (row.reason, row.disposition, row.stage) == (reason.value, "kept", "segment")
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\x00" * 40, b'{"a": 1}', b"\x0a\x05hello"])
+def test_an_honest_bare_payload_raises_no_suspicion(content: bytes) -> None:
+    row = decode(envelope(sds(content)))
+    assert (row.segment_kind, row.reason, row.entire_message_hash) == ("bare", None, keccak256(content))
+
+
+@pytest.mark.parametrize("timestamp", [0, 2**63 - 1, -(2**63), None])
+def test_the_senders_timestamp_is_only_data(timestamp: int | None) -> None:
+    row = decode(envelope(sds(), timestamp=timestamp))
+    assert (row.kind, row.sender_timestamp_ns) == ("sds", timestamp)
+
+
+def test_unknown_fields_change_nothing() -> None:
+    value = envelope(sds()) + b"\xfa\x3e\x03abc"  # field 1007, length-delimited
+    assert decode(value).kind == "sds"
+
+
+def test_plain_waku_traffic_is_no_error() -> None:
+    row = decode(envelope(b"\xff" * 60, "/weather/1/now/json"))
+    assert (row.kind, row.reason) == ("plain", None)
+
+
+def test_content_and_filter_are_found_in_the_value() -> None:
+    content, bloom = segment(index=1, payload=PAYLOAD[512:]), bytes(range(250)) * 3
+    value = envelope(sds(content, bloom_filter=bloom))
+    row = decode(value)
+    assert row.content_at is not None and row.filter_at is not None
+    assert value[row.content_at :][: row.content_bytes] == content
+    assert value[row.filter_at :][: row.filter_bytes] == bloom
+    assert (row.segment_kind, row.segment_index, row.data_count) == ("data", 1, 2)
+
+
+def test_a_lip243_segment_is_told_apart() -> None:
+    row = decode(envelope(sds(segment(dialect=Dialect.LIP243, parity_count=1, data_count=1))))
+    assert (row.segment_kind, row.segment_dialect, row.data_count, row.parity_count) == ("data", "lip243", 1, 1)
+
+
+def test_the_message_hash_is_that_of_the_envelope() -> None:
+    message = WakuMessage(sds(), TOPIC, timestamp=7, meta=b"m")
+    row = decode(encode_waku_message(message))
+    assert row.message_hash == message_hash(PUBSUB.decode(), message)
+
+
+def test_an_ephemeral_message_is_never_a_segment() -> None:
+    row = decode(envelope(sds(segment(), lamport=None)))
+    assert (row.sds_kind, row.segment_kind) == ("ephemeral", "bare")
+
+
+def test_without_a_key_an_encrypted_topic_is_undecryptable() -> None:
+    topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=("missing.key",))
+    row = RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings()).decode(
+        envelope(sds()), PUBSUB, b"relay", NOW_MS * 1000
+    )
+    assert (row.kind, row.reason) == ("quarantined", Reason.UNDECRYPTABLE.value)
+
+
+@given(st.binary(max_size=300), st.integers(-(2**63), 2**63 - 1), st.booleans())
+def test_no_bytes_raise(noise: bytes, time_us: int, wrapped: bool) -> None:
+    value = envelope(noise) if wrapped else noise
+    row = decoder().decode(value, PUBSUB, b"relay", time_us)
+    assert (row.reason is None) == (row.kind in ("sds", "plain")) or row.disposition == "kept"
+
+
+@given(st.data())
+def test_no_damage_to_a_good_record_raises(data: st.DataObject) -> None:
+    good = bytearray(envelope(sds(segment())))
+    for _ in range(data.draw(st.integers(1, 4))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    row = decode(bytes(good))
+    assert row.kind in (None, "plain", "sds", "quarantined")
