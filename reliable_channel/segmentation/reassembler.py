@@ -1,47 +1,381 @@
-"""Segments in any order into payloads (protocol.md §3 *Receiving*)."""
+"""Segments in any order into payloads (protocol.md §3 *Receiving*). Knows nothing of SDS, envelopes or clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from reliable_channel.segmentation.config import SegmentationConfig
-from reliable_channel.segmentation.events import HeldSegment, Scope, SegmentationEvent
-from reliable_channel.wire.segment import Segment
+from reliable_channel.segmentation.events import (
+    EvictionReason,
+    HashMismatch,
+    HeldSegment,
+    MessageCompleted,
+    PoisonedSegmentExcluded,
+    Refusal,
+    Scope,
+    SegmentationEvent,
+    SegmentConflict,
+    SegmentDuplicate,
+    SegmentRefused,
+    SetEvicted,
+    SetExpired,
+)
+from reliable_channel.segmentation.held import HeldSets
+from reliable_channel.segmentation.pending import (
+    MAX_CONFLICTS,
+    PARITY,
+    CompletedSet,
+    OpenSet,
+    SetKey,
+    Shard,
+    agreed_lamport,
+    first_lamport,
+    held_segment,
+    slot_of,
+)
+from reliable_channel.segmentation.rebuild import Rebuilt, genuine_slots, ready, rebuild, rescue
+from reliable_channel.segmentation.snapshot import read_snapshot, write_snapshot
+from reliable_channel.wire.segment import Dialect, Segment
+
+_NEVER = 1 << 63
 
 
 class Reassembler:
     """Collects segments of many messages and tells what became of them.
 
     Sets are separate per (scope, hash, send): ``scope`` names the sender in its channel, and a segment whose index is
-    held or completed under another SDS id opens a new send. ``now`` is ms and never runs backwards inside.
+    held or completed under another SDS id opens a new send. ``now`` is ms; it never runs backwards inside: an earlier
+    ``now`` counts as the latest one given. Not safe for threads.
     """
 
     def __init__(self, config: SegmentationConfig | None = None) -> None:
         self.config = config or SegmentationConfig()
+        self._now = -_NEVER
+        self._sets = HeldSets()
+        self._due = _NEVER  # never later than the true one
 
     def add(
         self, segment: Segment, now: int, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None
     ) -> list[SegmentationEvent]:
-        """Take one validated segment; what follows from it, in order. First expires what is due at ``now``."""
-        raise NotImplementedError
+        """Take one validated segment; what follows from it, in order. First gives up what is due at ``now``.
+
+        ``sds_id`` and ``lamport`` (ms) are those of the SDS message that carried it; without ids a second send of the
+        same payload cannot be told from a duplicate.
+        """
+        events: list[SegmentationEvent] = []
+        if now > self._now:
+            self._now = now
+        if self._now >= self._due:
+            events = self.expire(self._now)
+        slot = slot_of(segment)
+        codec = "klauspost" if _is_status_go(segment) else self.config.codec
+        key: SetKey = (scope, segment.entire_message_hash)
+        sends = self._sets.by_key.get(key)
+        chosen: OpenSet | None = None
+        if sends is not None:
+            for send in sends:
+                shard = send.slots.get(slot)
+                if shard is not None and (shard if isinstance(send, CompletedSet) else shard[0]) == sds_id:
+                    events += self._again(send, slot, sds_id, lamport, segment.payload)
+                    return events
+            found = _place(sends, segment, slot, codec, lamport)
+            if isinstance(found, CompletedSet):
+                found.slots[slot] = sds_id
+                events.append(_duplicate(found, slot, sds_id))
+                return events
+            chosen = found
+        refusal = self._refusal(segment, chosen)
+        if refusal is not None:
+            events.append(
+                SegmentRefused(scope, segment.entire_message_hash, segment.is_parity, segment.index, sds_id, refusal)
+            )
+            return events
+        self._make_room(scope, len(segment.payload), chosen, events)
+        if chosen is None:
+            chosen = OpenSet(
+                key,
+                self._sets.next_send(key),
+                segment.dialect,
+                codec,
+                segment.data_count,
+                segment.parity_count,
+                segment.original_length,
+                self._now,
+                self._now,
+            )
+            self._sets.open(chosen)
+        else:
+            chosen.learn(segment)
+            chosen.last_seen = self._now
+            self._sets.touch(chosen)
+        new: Shard = (sds_id, lamport, segment.payload)
+        chosen.slots[slot] = new
+        self._sets.grow(chosen, len(segment.payload))
+        self._due = min(self._due, self._now + self.config.set_timeout_ms)
+        if chosen.data_count is not None and (
+            len(chosen.slots) >= chosen.data_count or len(self._sets.by_key[key]) > 1
+        ):
+            self._try(chosen, new, events)
+        return events
 
     def expire(self, now: int) -> list[SegmentationEvent]:
         """Give up every incomplete set that is due, oldest first, and forget completed ones past their memory."""
-        raise NotImplementedError
+        self._now = max(self._now, now)
+        events: list[SegmentationEvent] = []
+        while (oldest := self._sets.least_recent()) is not None:
+            if oldest.last_seen + self.config.set_timeout_ms > self._now:
+                break
+            self._sets.close(oldest)
+            events.append(SetExpired(oldest.incomplete(), self._now))
+        while (first := self._sets.first_completed()) is not None:
+            if first.completed_at + self.config.completed_memory_ms > self._now:
+                break
+            self._sets.forget(first)
+        due = self.next_due()
+        self._due = _NEVER if due is None else due
+        return events
 
     def next_due(self) -> int | None:
         """When (ms) ``expire`` next has something to do, or ``None``: nothing is held and nothing remembered."""
-        raise NotImplementedError
+        oldest, first = self._sets.least_recent(), self._sets.first_completed()
+        dues = []
+        if oldest is not None:
+            dues.append(oldest.last_seen + self.config.set_timeout_ms)
+        if first is not None:
+            dues.append(first.completed_at + self.config.completed_memory_ms)
+        return min(dues, default=None)
 
     def open_segments(self) -> Iterator[tuple[Scope, bytes, HeldSegment]]:
         """Every segment held in an incomplete set: what a combiner hands on to keyed state."""
-        raise NotImplementedError
+        for held in self._sets.all_open():
+            for slot, shard in held.slots.items():
+                yield (*held.key, held_segment(slot, shard[0], shard[1]))
+
+    @property
+    def open_sets(self) -> int:
+        """How many incomplete sets are held."""
+        return self._sets.open_count
+
+    @property
+    def completed_sets(self) -> int:
+        """How many completed sets are remembered."""
+        return self._sets.completed_count
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Payload bytes held in incomplete sets."""
+        return self._sets.buffered_bytes
 
     def to_bytes(self) -> bytes:
         """A snapshot: versioned protobuf, deterministic, as large as what is held."""
-        raise NotImplementedError
+        return write_snapshot(self._sets, self._now)
 
     @classmethod
     def from_bytes(cls, data: bytes, config: SegmentationConfig | None = None) -> Reassembler:
-        """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else."""
-        raise NotImplementedError
+        """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else. What the
+        configuration's bounds no longer allow is given up at the next segment that needs the room."""
+        restored = cls(config)
+        restored._sets, restored._now = read_snapshot(data)
+        due = restored.next_due()
+        restored._due = _NEVER if due is None else due
+        return restored
+
+    def _again(
+        self, send: OpenSet | CompletedSet, slot: int, sds_id: str, lamport: int | None, payload: bytes
+    ) -> list[SegmentationEvent]:
+        """The slot is taken under the same SDS id: a duplicate, or other bytes that claim to be the same message."""
+        if isinstance(send, CompletedSet) or send.slots[slot][2] == payload:
+            return [_duplicate(send, slot, sds_id)]
+        rivals = [shard for other, shard in send.conflicts if other == slot]
+        if any(shard[2] == payload for shard in rivals):
+            return [_duplicate(send, slot, sds_id)]
+        scope, whole = send.key
+        is_parity, index = slot >= PARITY, slot % PARITY
+        if len(send.conflicts) >= MAX_CONFLICTS:
+            return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.OVER_QUOTA)]
+        events: list[SegmentationEvent] = [SegmentConflict(scope, whole, is_parity, index, sds_id)]
+        self._make_room(scope, len(payload), send, events)
+        rival: Shard = (sds_id, lamport, payload)
+        send.conflicts.append((slot, rival))
+        self._sets.grow(send, len(payload))
+        if send.mismatch:
+            self._try(send, rival, events)
+        return events
+
+    def _refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
+        """A segment that no message within the limits can have."""
+        config, size = self.config, len(segment.payload)
+        k = segment.data_count or (chosen.data_count if chosen is not None else None) or 1
+        full = segment.is_parity or segment.index < k - 1
+        if (k - 1) * size >= config.max_message_bytes if full else size > config.max_message_bytes:
+            return Refusal.OVER_MESSAGE_LIMIT
+        if segment.dialect is Dialect.LIP243_LENGTH and (segment.original_length or 0) > config.max_message_bytes:
+            return Refusal.OVER_MESSAGE_LIMIT
+        own = size + (chosen.buffered_bytes if chosen is not None else 0)
+        if own > min(config.max_buffered_bytes, config.max_buffered_bytes_per_sender):
+            return Refusal.OVER_QUOTA
+        return None
+
+    def _make_room(self, scope: Scope, size: int, chosen: OpenSet | None, events: list[SegmentationEvent]) -> None:
+        """Keep the bounds, at the least recently updated set's cost, never at that of ``chosen``."""
+        sets, config = self._sets, self.config
+        if chosen is None:
+            if sets.open_count_of(scope) >= config.max_open_sets_per_sender:
+                self._evict(sets.least_recent(scope), EvictionReason.OPEN_SETS_PER_SENDER, events)
+            if sets.open_count >= config.max_open_sets:
+                self._evict(sets.least_recent(), EvictionReason.OPEN_SETS, events)
+        while sets.bytes_of(scope) + size > config.max_buffered_bytes_per_sender:
+            if not self._evict(sets.least_recent(scope, but=chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events):
+                break
+        while sets.buffered_bytes + size > config.max_buffered_bytes:
+            if not self._evict(sets.least_recent(but=chosen), EvictionReason.BUFFERED_BYTES, events):
+                break
+
+    def _evict(self, victim: OpenSet | None, reason: EvictionReason, events: list[SegmentationEvent]) -> bool:
+        if victim is None:
+            return False
+        self._sets.close(victim)
+        events.append(SetEvicted(victim.incomplete(), reason, self._now))
+        return True
+
+    def _try(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> None:
+        """Rebuild ``held`` if it is ready; and its siblings whose hash was refused, which ``new`` may rescue."""
+        if held.mismatch or ready(held):
+            if self._try_one(held, new, events):
+                return
+        elif not any(isinstance(send, OpenSet) and send.mismatch for send in self._sets.by_key[held.key]):
+            return
+        for sibling in list(self._sets.by_key[held.key]):
+            if isinstance(sibling, OpenSet) and sibling is not held and sibling.mismatch:
+                self._try_one(sibling, new, events)
+
+    def _try_one(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> bool:
+        config, known = self.config, held.mismatch
+        if known and held.attempts >= config.max_rebuild_attempts:
+            return False
+        rebuilt = None if known else rebuild(held, config)
+        if rebuilt is None:
+            rebuilt = rescue(held, self._rivals(held), config, new if known else None)
+        if rebuilt is None:
+            held.mismatch = True
+            exhausted = held.attempts >= config.max_rebuild_attempts
+            events.append(HashMismatch(*held.key, held.data_count or 0, held.held(), held.attempts, exhausted))
+            return False
+        self._complete(held, rebuilt, events)
+        return True
+
+    def _rivals(self, held: OpenSet) -> list[tuple[int, Shard]]:
+        """Other payloads for the set's slots: conflicts, and what open siblings of the same hash hold. A false segment
+        that came first makes the honest one open a second send, so siblings must be asked."""
+        rivals = list(held.conflicts)
+        for sibling in self._sets.by_key[held.key]:
+            if isinstance(sibling, OpenSet) and sibling is not held and sibling.data_count in (None, held.data_count):
+                for slot, shard in (*sibling.slots.items(), *sibling.conflicts):
+                    own = held.slots.get(slot)
+                    if own is None or own[2] != shard[2]:
+                        rivals.append((slot, shard))
+        return rivals
+
+    def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent]) -> None:
+        k = held.data_count or 1
+        genuine = dict(held.slots)
+        if held.mismatch or held.attempts > 1:
+            events += self._exclude_poison(held, rebuilt, genuine)
+        lamport, seen = first_lamport(genuine, k)
+        agreed = agreed_lamport(genuine, k)
+        scope, whole = held.key
+        events.append(
+            MessageCompleted(
+                scope=scope,
+                entire_message_hash=whole,
+                payload=rebuilt.payload,
+                data_count=k,
+                parity_count=held.parity_count,
+                received=tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(genuine.items())),
+                rebuilt_indices=tuple(index for index in range(k) if index not in genuine),
+                used_parity=tuple(sorted(slot - PARITY for slot in rebuilt.choice if slot >= PARITY)),
+                shard_length=rebuilt.shard_length,
+                dialect=held.dialect,
+                codec=held.codec,
+                original_length=held.original_length,
+                first_lamport=lamport,
+                first_lamport_seen=seen,
+                first_seen=held.first_seen,
+                completed_at=self._now,
+                send=held.send,
+            )
+        )
+        ids = {slot: shard[0] for slot, shard in genuine.items()}
+        self._sets.complete(held, CompletedSet(held.key, held.send, k, held.parity_count, agreed, self._now, ids))
+        while self._sets.completed_count > self.config.max_completed_sets:
+            first = self._sets.first_completed()
+            if first is None:
+                break
+            self._sets.forget(first)
+        self._due = min(self._due, self._now + self.config.completed_memory_ms)
+
+    def _exclude_poison(self, held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -> list[SegmentationEvent]:
+        """Name the false segments, replace them by what the verified payload was made of, and take back siblings that
+        only a false segment had opened."""
+        truth = genuine_slots(rebuilt, held)
+        events: list[SegmentationEvent] = []
+        for slot, shard in (*held.slots.items(), *held.conflicts):
+            if slot in truth and truth[slot] != shard[2]:
+                events.append(PoisonedSegmentExcluded(*held.key, slot >= PARITY, slot % PARITY, shard[0]))
+                if genuine.get(slot) is shard:
+                    del genuine[slot]
+        genuine.update(rebuilt.choice)
+        for slot, shard in held.conflicts:
+            if truth.get(slot) == shard[2]:
+                genuine.setdefault(slot, shard)
+        for sibling in list(self._sets.by_key[held.key]):
+            if isinstance(sibling, OpenSet) and sibling is not held:
+                borrowed = all(genuine.get(slot) is shard for slot, shard in sibling.slots.items())
+                if borrowed:
+                    self._sets.close(sibling)
+        return events
+
+
+def _is_status_go(segment: Segment) -> bool:
+    return segment.original_length is not None and segment.dialect is Dialect.V01
+
+
+def _duplicate(send: OpenSet | CompletedSet, slot: int, sds_id: str) -> SegmentDuplicate:
+    return SegmentDuplicate(*send.key, slot >= PARITY, slot % PARITY, sds_id, late=isinstance(send, CompletedSet))
+
+
+def _place(
+    sends: list[OpenSet | CompletedSet], segment: Segment, slot: int, codec: str, lamport: int | None
+) -> OpenSet | CompletedSet | None:
+    """The send a segment belongs to, or ``None``: it opens a new one.
+
+    Among open sends that lack it, the one whose first Lamport timestamp it agrees with, else the oldest. A completed
+    send takes it when it lacks that slot, unless its segments agree on a first timestamp that this one contradicts.
+    """
+    fallback: OpenSet | None = None
+    late: CompletedSet | None = None
+    for send in sends:
+        if slot in send.slots:
+            continue
+        place = None
+        if lamport is not None:
+            place = slot if slot < PARITY else slot - PARITY + send.data_count if send.data_count is not None else None
+        if isinstance(send, CompletedSet):
+            if segment.data_count not in (None, send.data_count):
+                continue
+            if send.parity_count is not None and segment.parity_count not in (None, send.parity_count):
+                continue
+            if send.origin is None or lamport is None:
+                late = late or send
+            elif place is not None and lamport - place == send.origin:
+                return send
+            continue
+        if not send.fits(segment, codec):
+            continue
+        if place is None:
+            fallback = fallback or send
+        elif lamport is not None and send.origin()[0] == lamport - place:
+            return send
+        else:
+            fallback = fallback or send
+    return fallback or late

@@ -1,0 +1,75 @@
+"""status-go's parity (protocol.md §3 *klauspost*): GF(2^8), polynomial 0x11D, ordinary coordinates. With V[r][c] = r^c
+for k + m rows, the parity matrix is the last m rows of V times the inverse of its top k × k block. Any shard length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+
+import numpy as np
+
+from reliable_channel.segmentation.codecs.base import MAX_SHARDS, check_decode, check_encode
+from reliable_channel.segmentation.codecs.field import Elements, ordinary_field
+from reliable_channel.segmentation.codecs.rows import Rows8, multiply_matrix
+
+_WORD = 8
+
+
+class KlauspostCodec:
+    """The codec named ``klauspost``; see :class:`reliable_channel.segmentation.codecs.Codec`."""
+
+    name = "klauspost"
+    alignment = 1
+
+    def supports(self, data_count: int, parity_count: int) -> bool:
+        """Any counts that fit the field: 256 shards in all."""
+        return data_count >= 1 and parity_count >= 1 and data_count + parity_count <= MAX_SHARDS
+
+    def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
+        """The parity shards."""
+        length = check_encode(self, data_shards, parity_count)
+        if parity_count == 0:
+            return []
+        return _product(_parity_matrix(len(data_shards), parity_count), list(data_shards), length)
+
+    def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
+        """The data shards, from the first k that are held."""
+        length = check_decode(self, shards, data_count)
+        data = list(shards[:data_count])
+        missing = tuple(index for index, shard in enumerate(data) if shard is None)
+        if missing:
+            held = tuple(index for index, shard in enumerate(shards) if shard is not None)[:data_count]
+            used = [shard for shard in (shards[index] for index in held) if shard is not None]
+            matrix = _decode_matrix(data_count, len(shards) - data_count, held)[list(missing)]
+            for index, shard in zip(missing, _product(matrix, used, length), strict=True):
+                data[index] = shard
+        return [shard for shard in data if shard is not None]
+
+
+@lru_cache(maxsize=64)
+def _parity_matrix(k: int, m: int) -> Elements:
+    field = ordinary_field()
+    vandermonde = np.ones((k + m, k), dtype=np.int64)
+    for column in range(1, k):
+        vandermonde[:, column] = field.multiply(vandermonde[:, column - 1], np.arange(k + m))
+    return field.product(vandermonde[k:], field.inverse(vandermonde[:k]))
+
+
+@lru_cache(maxsize=64)
+def _decode_matrix(k: int, m: int, held: tuple[int, ...]) -> Elements:
+    """Maps the held shards to the data shards."""
+    generator = np.concatenate([np.eye(k, dtype=np.int64), _parity_matrix(k, m)])
+    return ordinary_field().inverse(generator[list(held)])
+
+
+def _product(matrix: Elements, shards: list[bytes], length: int) -> list[bytes]:
+    """Matrix · shards, of any length: rows work on words of 8 bytes, so the rest is padded and cut again."""
+    padded = -(-length // _WORD) * _WORD
+    if padded != length:
+        shards = [shard.ljust(padded, b"\0") for shard in shards]
+    return [shard[:length] for shard in multiply_matrix(_rows(), matrix, shards, padded)]
+
+
+@cache
+def _rows() -> Rows8:
+    return Rows8(ordinary_field())

@@ -1,0 +1,139 @@
+"""Which sets are held, found by key, by sender and by age: the bookkeeping under the bounds of a Reassembler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reliable_channel.segmentation.events import Scope
+from reliable_channel.segmentation.pending import CompletedSet, OpenSet, SetKey
+
+MAX_COMPLETED_PER_KEY = 64
+"""How many completed sends of one hash by one sender are remembered: a look-up scans them."""
+
+
+class HeldSets:
+    """Open sets least recently updated first, completed ones oldest first; every operation but a scan of one key's
+    sends is O(1). Python's dicts keep insertion order, which is the order of age here."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[SetKey, list[OpenSet | CompletedSet]] = {}
+        self.buffered_bytes = 0
+        self._open: dict[OpenSet, None] = {}
+        self._open_by_scope: dict[Scope, dict[OpenSet, None]] = {}
+        self._bytes_by_scope: dict[Scope, int] = {}
+        self._completed: dict[CompletedSet, None] = {}
+        self._next_send: dict[SetKey, int] = {}
+
+    @property
+    def open_count(self) -> int:
+        """Open sets in all."""
+        return len(self._open)
+
+    @property
+    def completed_count(self) -> int:
+        """Completed sets that are remembered."""
+        return len(self._completed)
+
+    def open_count_of(self, scope: Scope) -> int:
+        """Open sets of one sender."""
+        return len(self._open_by_scope.get(scope, ()))
+
+    def bytes_of(self, scope: Scope) -> int:
+        """Payload bytes held for one sender."""
+        return self._bytes_by_scope.get(scope, 0)
+
+    def all_open(self) -> Iterator[OpenSet]:
+        """Open sets, least recently updated first."""
+        return iter(self._open)
+
+    def all_completed(self) -> Iterator[CompletedSet]:
+        """Completed sets, oldest first."""
+        return iter(self._completed)
+
+    def next_send(self, key: SetKey) -> int:
+        """The number of the next send under ``key``, as long as one of its sends is remembered."""
+        return self._next_send.get(key, 0)
+
+    def least_recent(self, scope: Scope | None = None, but: OpenSet | None = None) -> OpenSet | None:
+        """The least recently updated open set, in all or of one sender, other than ``but``."""
+        ordered = self._open if scope is None else self._open_by_scope.get(scope, {})
+        for held in ordered:
+            if held is not but:
+                return held
+        return None
+
+    def first_completed(self) -> CompletedSet | None:
+        """The set that was completed first."""
+        return next(iter(self._completed), None)
+
+    def open(self, held: OpenSet) -> None:
+        """Begin to hold a set."""
+        self._open[held] = None
+        self._open_by_scope.setdefault(held.key[0], {})[held] = None
+        self._sends(held.key, held.send).append(held)
+
+    def touch(self, held: OpenSet) -> None:
+        """Make a set the most recently updated one."""
+        for ordered in (self._open, self._open_by_scope[held.key[0]]):
+            del ordered[held]
+            ordered[held] = None
+
+    def grow(self, held: OpenSet, size: int) -> None:
+        """Count ``size`` more payload bytes."""
+        held.buffered_bytes += size
+        self.buffered_bytes += size
+        scope = held.key[0]
+        self._bytes_by_scope[scope] = self._bytes_by_scope.get(scope, 0) + size
+
+    def close(self, held: OpenSet) -> None:
+        """Let an open set go."""
+        self._release(held)
+        self._drop(held)
+
+    def complete(self, held: OpenSet, completed: CompletedSet) -> None:
+        """Replace an open set by the memory of it, in its place among the key's sends."""
+        self._release(held)
+        sends = self.by_key[held.key]
+        sends[sends.index(held)] = completed
+        self._completed[completed] = None
+        remembered = [send for send in sends if isinstance(send, CompletedSet)]
+        if len(remembered) > MAX_COMPLETED_PER_KEY:
+            self.forget(min(remembered, key=lambda send: send.completed_at))
+
+    def remember(self, completed: CompletedSet) -> None:
+        """Take a completed set as it was stored in a snapshot."""
+        self._sends(completed.key, completed.send).append(completed)
+        self._completed[completed] = None
+
+    def forget(self, completed: CompletedSet) -> None:
+        """Let the memory of a completed set go."""
+        del self._completed[completed]
+        self._drop(completed)
+
+    def order_sends(self, next_send: dict[SetKey, int]) -> None:
+        """After loading: sends of a key in the order they began, and the counters that cannot be derived from them."""
+        for sends in self.by_key.values():
+            sends.sort(key=lambda send: send.send)
+        self._next_send.update(next_send)
+
+    def _sends(self, key: SetKey, send: int) -> list[OpenSet | CompletedSet]:
+        if send >= self._next_send.get(key, 0):
+            self._next_send[key] = send + 1
+        return self.by_key.setdefault(key, [])
+
+    def _release(self, held: OpenSet) -> None:
+        scope = held.key[0]
+        del self._open[held]
+        of_scope = self._open_by_scope[scope]
+        del of_scope[held]
+        self.buffered_bytes -= held.buffered_bytes
+        if of_scope:
+            self._bytes_by_scope[scope] -= held.buffered_bytes
+        else:
+            del self._open_by_scope[scope], self._bytes_by_scope[scope]
+
+    def _drop(self, send: OpenSet | CompletedSet) -> None:
+        sends = self.by_key[send.key]
+        sends.remove(send)
+        if not sends:
+            del self.by_key[send.key], self._next_send[send.key]

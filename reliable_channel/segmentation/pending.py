@@ -1,0 +1,142 @@
+"""What is held of one send: an open set with its segments' bytes, or the memory of a completed one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reliable_channel.segmentation.events import HeldSegment, IncompleteSet, Scope
+from reliable_channel.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
+
+PARITY = MAX_TOTAL_SEGMENTS
+"""A *slot* is a segment's place in its set: the index of a data segment, ``PARITY`` + the index of a parity one."""
+
+Shard = tuple[str, int | None, bytes]
+"""What a slot holds: SDS id, Lamport timestamp, payload."""
+
+SetKey = tuple[Scope, bytes]
+
+MAX_CONFLICTS = 16
+"""How many rival payloads an open set keeps for slots that are held already under the same SDS id."""
+
+
+def slot_of(segment: Segment) -> int:
+    """The slot a segment belongs to."""
+    return segment.index + PARITY if segment.is_parity else segment.index
+
+
+def held_segment(slot: int, sds_id: str, lamport: int | None) -> HeldSegment:
+    """The public name of what a slot holds."""
+    return HeldSegment(slot >= PARITY, slot % PARITY, sds_id, lamport)
+
+
+@dataclass(slots=True, eq=False)
+class OpenSet:
+    """One incomplete send. ``conflicts`` are rival payloads per slot; ``attempts`` and ``padding_attempts`` count the
+    work already spent on rebuilding; ``mismatch`` says that a rebuild was refused by the hash."""
+
+    key: SetKey
+    send: int
+    dialect: Dialect
+    codec: str
+    data_count: int | None
+    parity_count: int | None
+    original_length: int | None
+    first_seen: int
+    last_seen: int
+    slots: dict[int, Shard] = field(default_factory=dict)
+    conflicts: list[tuple[int, Shard]] = field(default_factory=list)
+    buffered_bytes: int = 0
+    attempts: int = 0
+    padding_attempts: int = 0
+    mismatch: bool = False
+
+    def fits(self, segment: Segment, codec: str) -> bool:
+        """Whether the segment's counts, length and layout can be this message's."""
+        k, m = segment.data_count, segment.parity_count
+        if self.codec != codec or self.original_length != segment.original_length:
+            return False
+        if (self.dialect is Dialect.LIP243_LENGTH) is not (segment.dialect is Dialect.LIP243_LENGTH):
+            return False
+        if k is None:
+            k = self.data_count
+        elif self.data_count is not None and self.data_count != k:
+            return False
+        if m is None:
+            m = self.parity_count
+        elif self.parity_count is not None and self.parity_count != m:
+            return False
+        return k is None or m is None or k + m <= MAX_TOTAL_SEGMENTS
+
+    def learn(self, segment: Segment) -> None:
+        """Take over the counts that the segment tells."""
+        if segment.data_count is not None:
+            self.data_count = segment.data_count
+        if segment.parity_count is not None:
+            self.parity_count = segment.parity_count
+        if segment.dialect is Dialect.LIP243:
+            self.dialect = Dialect.LIP243
+
+    def origin(self) -> tuple[int | None, bool]:
+        """The Lamport timestamp of the send's first segment, and whether that segment is held: its segments are
+        wrapped in one step, data then parity, with consecutive timestamps (protocol.md §4)."""
+        return first_lamport(self.slots, self.data_count)
+
+    def held(self) -> tuple[HeldSegment, ...]:
+        """What is held, data then parity."""
+        return tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(self.slots.items()))
+
+    def incomplete(self) -> IncompleteSet:
+        """How the set is reported when it is given up."""
+        k = self.data_count
+        return IncompleteSet(
+            scope=self.key[0],
+            entire_message_hash=self.key[1],
+            data_count=k,
+            parity_count=self.parity_count,
+            held=self.held(),
+            missing_data=() if k is None else tuple(index for index in range(k) if index not in self.slots),
+            lacking=None if k is None else max(k - len(self.slots), 0),
+            buffered_bytes=self.buffered_bytes,
+            first_seen=self.first_seen,
+            last_seen=self.last_seen,
+            mismatch=self.mismatch,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class CompletedSet:
+    """The memory of a delivered send: which SDS id was seen in which slot. ``origin`` is its first segment's Lamport
+    timestamp, only where all that was received agrees on it: then it tells a late segment from another send's."""
+
+    key: SetKey
+    send: int
+    data_count: int
+    parity_count: int | None
+    origin: int | None
+    completed_at: int
+    slots: dict[int, str]
+
+
+def ordinal(slot: int, data_count: int | None) -> int | None:
+    """The place of a slot in its send, data then parity; ``None`` while the data count is unknown."""
+    if slot < PARITY:
+        return slot
+    return None if data_count is None else slot - PARITY + data_count
+
+
+def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int | None, bool]:
+    """The Lamport timestamp of the first segment: its own, or computed from the earliest sibling that has one."""
+    for slot in sorted(slots):
+        lamport, place = slots[slot][1], ordinal(slot, data_count)
+        if lamport is not None and place is not None and lamport >= place:
+            return lamport - place, slot == 0
+    return None, False
+
+
+def agreed_lamport(slots: dict[int, Shard], data_count: int) -> int | None:
+    """The first segment's Lamport timestamp if two or more segments are held and all of them tell the same one."""
+    told = set()
+    for slot, (_, lamport, _) in slots.items():
+        place = ordinal(slot, data_count)
+        told.add(None if lamport is None or place is None else lamport - place)
+    return told.pop() if len(told) == 1 and len(slots) > 1 else None

@@ -1,0 +1,99 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReassemblerState(_message.Message):
+    __slots__ = ("version", "now", "open", "completed", "next_send")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEND_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    now: int
+    open: _containers.RepeatedCompositeFieldContainer[OpenSetState]
+    completed: _containers.RepeatedCompositeFieldContainer[CompletedSetState]
+    next_send: _containers.RepeatedCompositeFieldContainer[NextSend]
+    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenSetState, _Mapping]]] = ..., completed: _Optional[_Iterable[_Union[CompletedSetState, _Mapping]]] = ..., next_send: _Optional[_Iterable[_Union[NextSend, _Mapping]]] = ...) -> None: ...
+
+class NextSend(_message.Message):
+    __slots__ = ("scope", "entire_message_hash", "send")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SEND_FIELD_NUMBER: _ClassVar[int]
+    scope: _containers.RepeatedScalarFieldContainer[str]
+    entire_message_hash: bytes
+    send: int
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ...) -> None: ...
+
+class OpenSetState(_message.Message):
+    __slots__ = ("scope", "entire_message_hash", "send", "dialect", "codec", "data_count", "parity_count", "original_length", "first_seen", "last_seen", "shards", "conflicts", "attempts", "padding_attempts", "mismatch")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SEND_FIELD_NUMBER: _ClassVar[int]
+    DIALECT_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    DATA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARITY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ORIGINAL_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PADDING_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    scope: _containers.RepeatedScalarFieldContainer[str]
+    entire_message_hash: bytes
+    send: int
+    dialect: str
+    codec: str
+    data_count: int
+    parity_count: int
+    original_length: int
+    first_seen: int
+    last_seen: int
+    shards: _containers.RepeatedCompositeFieldContainer[ShardState]
+    conflicts: _containers.RepeatedCompositeFieldContainer[ShardState]
+    attempts: int
+    padding_attempts: int
+    mismatch: bool
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., dialect: _Optional[str] = ..., codec: _Optional[str] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., original_length: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., attempts: _Optional[int] = ..., padding_attempts: _Optional[int] = ..., mismatch: _Optional[bool] = ...) -> None: ...
+
+class ShardState(_message.Message):
+    __slots__ = ("slot", "sds_id", "lamport", "payload")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SDS_ID_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    sds_id: str
+    lamport: int
+    payload: bytes
+    def __init__(self, slot: _Optional[int] = ..., sds_id: _Optional[str] = ..., lamport: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class CompletedSetState(_message.Message):
+    __slots__ = ("scope", "entire_message_hash", "send", "data_count", "parity_count", "origin", "completed_at", "slots", "sds_ids")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SEND_FIELD_NUMBER: _ClassVar[int]
+    DATA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARITY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_AT_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SDS_IDS_FIELD_NUMBER: _ClassVar[int]
+    scope: _containers.RepeatedScalarFieldContainer[str]
+    entire_message_hash: bytes
+    send: int
+    data_count: int
+    parity_count: int
+    origin: int
+    completed_at: int
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    sds_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., origin: _Optional[int] = ..., completed_at: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., sds_ids: _Optional[_Iterable[str]] = ...) -> None: ...
