@@ -1,0 +1,113 @@
+"""Configuration of the Messaging API (seed ``003…``, *Initial configuration*): typed, frozen, checked on construction.
+
+Knows nothing of transports or of where the settings were read. Names are Python's; the documented camelCase names are
+accepted only by :meth:`MessagingConfig.from_wire`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.transport.health import Mode
+
+__all__ = ["CONFIRMATION_SUBSCRIPTION_ID", "MessagingConfig", "Mode"]
+
+CONFIRMATION_SUBSCRIPTION_ID = "1692854c-cbde-4afe-901f-1c86ecbd9ea1"
+"""The reserved subscription id of the background confirmation (seed ``003…``, *Acknowledgements*)."""
+
+
+def _multiaddr(value: str) -> str:
+    """A shape check only: the node that dials the address is its judge."""
+    parts = value.split("/")
+    if len(parts) < 3 or parts[0] != "" or not all(parts[1:]) or any(character.isspace() for character in value):
+        raise ValueError("not a multiaddr such as /dns4/node.example/tcp/443/wss/p2p/16Uiu2…")
+    return value
+
+
+def _content_topic(value: str) -> str:
+    """23/WAKU2-TOPICS: ``/application/version/name/encoding``, with an optional leading ``/generation``."""
+    parts = value.split("/")
+    if parts[0] != "" or len(parts) not in (5, 6) or not all(parts[1:]):
+        raise ValueError("not a content topic such as /application/1/name/proto")
+    return value
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError("an entry stands twice")
+    return values
+
+
+Multiaddr = Annotated[str, Field(max_length=1_024), AfterValidator(_multiaddr)]
+ContentTopic = Annotated[str, Field(max_length=1_024), AfterValidator(_content_topic)]
+Shard = Annotated[int, Field(ge=0, le=1_023)]
+Multiaddrs = Annotated[tuple[Multiaddr, ...], Field(max_length=100), AfterValidator(_distinct)]
+
+
+class MessagingConfig(BaseModel):
+    """The seed's configuration, then the bounds it leaves to implementations. Times in ms, sizes in bytes.
+
+    Raises pydantic's ``ValidationError``, which names the field; :meth:`of` turns it into a ``ConfigurationError``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    mode: Mode
+    cluster_id: int = Field(ge=0, le=65_535)
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1), AfterValidator(_distinct)]
+    bootstrap_nodes: Multiaddrs
+    store_nodes: Multiaddrs | None = None
+    preferred_service_nodes: Multiaddrs | None = None
+    store_confirmation: bool = False
+    filter_confirmation: bool = True
+    confirm_content_topics: (
+        Annotated[tuple[ContentTopic, ...], Field(max_length=1_000), AfterValidator(_distinct)] | None
+    ) = None
+
+    store_query_interval_ms: int = Field(default=60_000, gt=0, description="ms between two confirmation queries")
+    store_settle_ms: int = Field(
+        default=5_000, ge=0, description="a message younger than this is not yet judged missing from the store"
+    )
+    attempt_timeout_ms: int = Field(
+        default=120_000, gt=0, description="an attempt that the transport never answers counts as unreachable"
+    )
+    max_in_flight: int = Field(default=64, gt=0, description="attempts handed to the transport and not yet answered")
+    max_records: int = Field(default=10_000, gt=0, description="older records are dropped beyond this many")
+    max_record_age_ms: int = Field(default=7 * 24 * 3_600_000, gt=0)
+    max_pending_requests: int = Field(default=10_000, gt=0)
+    max_subscriptions: int = Field(default=1_000, gt=0)
+
+    @classmethod
+    def of(cls, **fields: Any) -> MessagingConfig:
+        """The configuration from Python names; raises ``ConfigurationError`` naming every wrong field."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise _explained(error) from None
+
+    @classmethod
+    def from_wire(cls, document: Mapping[str, Any]) -> MessagingConfig:
+        """The configuration from the seed's JSON names (``clusterId`` …); unknown names are refused."""
+        names = {to_camel(name): name for name in cls.model_fields}
+        unknown = sorted(set(document) - set(names))
+        if unknown:
+            raise ConfigurationError(f"Unknown configuration {', '.join(unknown)}.", f"Known are {', '.join(names)}.")
+        return cls.of(**{names[key]: value for key, value in document.items()})
+
+    @property
+    def pubsub_topics(self) -> tuple[str, ...]:
+        """The pubsub topics of the configured shards (RELAY-SHARDING, static sharding)."""
+        return tuple(f"/waku/2/rs/{self.cluster_id}/{shard}" for shard in self.shards)
+
+
+def _explained(error: ValidationError) -> ConfigurationError:
+    parts = []
+    for item in error.errors(include_url=False, include_context=False):
+        where = ".".join(str(part) for part in item["loc"])
+        parts.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
+    return ConfigurationError(f"The messaging configuration is wrong: {'; '.join(parts)}.", "Correct the value.")

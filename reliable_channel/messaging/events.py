@@ -1,0 +1,74 @@
+"""The event source of the Messaging API (seed ``003…``, *Event source*).
+
+Dispatch only: whoever changes a record or the health calls :meth:`EventSource.emit` *after* the change is stored, so
+that no event tells of something a look-up does not show.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+_log = logging.getLogger(__name__)
+
+
+class EventName(StrEnum):
+    """Every event there is; listeners of other names are ignored."""
+
+    HEALTH_CHANGE = "health:change"
+    MESSAGE_CHANGE = "message:change"
+    MESSAGE_SENT = "message:sent"
+    MESSAGE_ERROR = "message:error"
+    MESSAGE_RECEIVED = "message:received"
+    MESSAGE_STORED = "message:stored"
+
+
+@dataclass(frozen=True, slots=True)
+class CustomEvent:
+    """``detail`` is the payload: a ``HealthStatus`` for ``health:change``, else the updated ``MessageRecord``.
+    ``timestamp_ms`` is the Unix time of the change in ms."""
+
+    type: EventName
+    detail: Any
+    timestamp_ms: int
+
+
+EventHandler: TypeAlias = Callable[[CustomEvent], object]
+
+
+class EventSource:
+    """Listeners by event name, called in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, list[EventHandler]] = {name: [] for name in EventName}
+        self._lock = threading.Lock()
+
+    def add_event_listener(self, event_name: str, handler: EventHandler) -> None:
+        """Call ``handler`` for every later event of this name. Unknown names are ignored; adding the same handler again
+        changes nothing, as with DOM event targets."""
+        with self._lock:
+            handlers = self._handlers.get(event_name)
+            if handlers is not None and handler not in handlers:
+                handlers.append(handler)
+
+    def remove_event_listener(self, event_name: str, handler: EventHandler) -> None:
+        """Undo :meth:`add_event_listener`; ignored when there is nothing to undo."""
+        with self._lock:
+            handlers = self._handlers.get(event_name)
+            if handlers is not None and handler in handlers:
+                handlers.remove(handler)
+
+    def emit(self, event: CustomEvent) -> None:
+        """Call the listeners of ``event.type``. What one raises is logged and affects nobody else. A listener that was
+        removed by an earlier one of the same event is still called: the list is that of the moment of dispatch."""
+        with self._lock:
+            handlers = tuple(self._handlers[event.type])
+        for handler in handlers:
+            try:
+                handler(event)
+            except Exception:
+                _log.exception("a listener of %s raised; the event goes on to the others", event.type)

@@ -1,0 +1,60 @@
+"""The health indicator (seed ``003…``, *Health Indicator*): the state of a node of one mode, and its changes.
+
+The criteria themselves stand in ``transport.health``; here they are applied to what the node reports, by the mode that
+is configured: ``edge`` judges its service nodes, ``relay`` its mesh. One to three mesh peers are *unhealthy*, because
+the seed's *minimally healthy* begins at four.
+"""
+
+from __future__ import annotations
+
+from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
+
+HealthStatus = HealthState
+"""The seed's name of the three states."""
+
+
+def judge(mode: Mode, report: Health) -> HealthStatus:
+    """The state of a node of ``mode`` that reports this. Counts stand before the reporter's own verdict, which stands
+    where a transport has no peers to count (Kafka, memory)."""
+    if mode is Mode.RELAY:
+        return report.state if report.relay_peers is None else judge_relay(report.relay_peers)
+    if report.lightpush_peers is None or report.filter_peers is None:
+        return report.state
+    return judge_edge(report.lightpush_peers, report.filter_peers)
+
+
+class HealthIndicator:
+    """The current state, and whether a report changed it. Begins *unhealthy*: nothing is connected yet."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self.report = Health(HealthStatus.UNHEALTHY, "not started")
+        self.change_seq = 0
+        """How often the state has changed: the cursor for long polling."""
+
+    @property
+    def status(self) -> HealthStatus:
+        """The state as of the last report."""
+        return self.report.state
+
+    @property
+    def usable(self) -> bool:
+        """Whether retries and store queries run: in every state but *unhealthy*."""
+        return self.status is not HealthStatus.UNHEALTHY
+
+    def observe(self, report: Health) -> HealthStatus | None:
+        """The new state if this report changes it, else None: so ``health:change`` comes exactly once per change."""
+        status = judge(self._mode, report)
+        changed = status is not self.status
+        self.report = Health(
+            status,
+            report.detail,
+            report.relay_peers,
+            report.lightpush_peers,
+            report.filter_peers,
+            report.store_peers,
+        )
+        if not changed:
+            return None
+        self.change_seq += 1
+        return status

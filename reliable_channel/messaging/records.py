@@ -1,0 +1,86 @@
+"""``MessageRecord`` and what a change of one means (seed ``003…``, *Message Storage* and *Events*). Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reliable_channel.messaging.events import EventName
+from reliable_channel.wire.waku import WakuMessage
+
+MAX_ERROR_CHARACTERS = 500
+"""Error texts come from outside, so they are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """What is known of one message. The first seven properties are the seed's; ``message`` is the newest envelope.
+
+    ``message_hash`` (32 bytes) and ``pubsub_topic`` belong to that envelope. ``record_id`` orders records by when they
+    were added, ``change_seq`` by their latest change (the cursor for long polling).
+    """
+
+    message: WakuMessage
+    sending: bool = False
+    sent: bool = False
+    stored: bool = False
+    received: bool = False
+    request_id: str | None = None
+    error: str | None = None
+    message_hash: bytes = b""
+    pubsub_topic: str = ""
+    record_id: int = 0
+    change_seq: int = 0
+    created_ms: int = 0
+
+    @property
+    def hash_hex(self) -> str:
+        """The message hash as running nodes write it: ``0x`` and 64 hex digits."""
+        return "0x" + self.message_hash.hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A stored change of a record; ``before`` is None for a new record, ``failed`` says that an error occurred now (it
+    may read the same as the one before)."""
+
+    before: MessageRecord | None
+    after: MessageRecord
+    failed: bool = False
+
+
+def events_of(change: Change) -> list[EventName]:
+    """The ``message:*`` events of a change, the general one first."""
+    before, after = change.before, change.after
+    was = before or MessageRecord(after.message)
+    names = []
+    if before is None or _flags(before) != _flags(after):
+        names.append(EventName.MESSAGE_CHANGE)
+    if not was.sent and after.sent:
+        names.append(EventName.MESSAGE_SENT)
+    if change.failed:
+        names.append(EventName.MESSAGE_ERROR)
+    if not was.received and after.received:
+        names.append(EventName.MESSAGE_RECEIVED)
+    if not was.stored and after.stored:
+        names.append(EventName.MESSAGE_STORED)
+    return names
+
+
+def _flags(record: MessageRecord) -> tuple[bool, bool, bool, bool]:
+    return record.sending, record.sent, record.stored, record.received
+
+
+def bounded(error: str) -> str:
+    """An error text of bounded length, in one line."""
+    return " ".join(error.split())[:MAX_ERROR_CHARACTERS]
+
+
+def parse_hash(text: str) -> bytes | None:
+    """A message hash from hex with or without ``0x``, or None when it is not one."""
+    digits = text[2:] if text[:2] in ("0x", "0X") else text
+    if len(digits) != 64:
+        return None
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        return None

@@ -1,0 +1,94 @@
+"""The SQLite tables of the records, and opening them safely.
+
+Two sets of equal tables: ``main`` is the file; ``temp`` lives in memory and holds ephemeral messages, which *SHOULD not
+be persisted* (seed ``003…``, ``ephemeral``). The views unite them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from reliable_channel.errors import EnvironmentFault
+
+VERSION = 1
+
+SCHEMAS = ("main", "temp")
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS {schema}.{prefix}record (
+  record_id INTEGER PRIMARY KEY, change_seq INTEGER NOT NULL, created_ms INTEGER NOT NULL,
+  message_hash BLOB NOT NULL, pubsub_topic TEXT NOT NULL, content_topic TEXT NOT NULL,
+  payload BLOB NOT NULL, version INTEGER, timestamp INTEGER, meta BLOB, rate_limit_proof BLOB, ephemeral INTEGER,
+  sending INTEGER NOT NULL, sent INTEGER NOT NULL, stored INTEGER NOT NULL, received INTEGER NOT NULL,
+  request_id TEXT UNIQUE, error TEXT);
+CREATE INDEX IF NOT EXISTS {schema}.{prefix}record_topic ON {prefix}record (content_topic, record_id);
+CREATE INDEX IF NOT EXISTS {schema}.{prefix}record_change ON {prefix}record (change_seq);
+CREATE INDEX IF NOT EXISTS {schema}.{prefix}record_age ON {prefix}record (created_ms);
+CREATE TABLE IF NOT EXISTS {schema}.{prefix}hash (
+  message_hash BLOB NOT NULL, record_id INTEGER NOT NULL, PRIMARY KEY (message_hash, record_id)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {schema}.{prefix}hash_record ON {prefix}hash (record_id);
+CREATE TABLE IF NOT EXISTS {schema}.{prefix}subscription (
+  subscription_id TEXT NOT NULL, record_id INTEGER NOT NULL, PRIMARY KEY (subscription_id, record_id)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {schema}.{prefix}subscription_record ON {prefix}subscription (record_id);
+CREATE TABLE IF NOT EXISTS {schema}.{prefix}request (
+  request_id TEXT PRIMARY KEY, record_id INTEGER NOT NULL, state TEXT NOT NULL, retries INTEGER NOT NULL DEFAULT 0,
+  in_doubt INTEGER NOT NULL DEFAULT 0, own_stamp INTEGER NOT NULL DEFAULT 0, resent INTEGER NOT NULL DEFAULT 0,
+  sent_ms INTEGER);
+CREATE INDEX IF NOT EXISTS {schema}.{prefix}request_record ON {prefix}request (record_id);
+"""
+
+_VIEW = "CREATE TEMP VIEW every_{table} AS SELECT * FROM main.{table} UNION ALL SELECT * FROM temp.volatile_{table}"
+
+TABLES = ("record", "hash", "subscription", "request")
+
+
+def table(name: str, ephemeral: bool) -> str:
+    """The qualified name of a table for kept or for ephemeral messages."""
+    return f"temp.volatile_{name}" if ephemeral else f"main.{name}"
+
+
+def open_database(path: Path | str) -> sqlite3.Connection:
+    """A connection in WAL mode that no other process shares, in autocommit mode, usable from any thread under the
+    caller's lock.
+
+    A committed transaction survives SIGKILL; ``synchronous=NORMAL`` may lose the latest ones when the machine itself
+    fails. Raises ``EnvironmentFault`` when the file is in use, unreadable or from a newer version.
+    """
+    if str(path) != ":memory:":
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
+        # Exclusive: two nodes on one database would each send what the other has pending.
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA temp_store=MEMORY")
+        _create(connection, path)
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
+        raise EnvironmentFault(
+            f"The message database {path} cannot be opened: {error}.",
+            "Stop the other process that uses it, or name another file.",
+        ) from error
+    return connection
+
+
+def _create(connection: sqlite3.Connection, path: Path | str) -> None:
+    found = connection.execute("PRAGMA main.user_version").fetchone()[0]
+    if found > VERSION:
+        connection.close()
+        raise EnvironmentFault(
+            f"The message database {path} has version {found}, newer than {VERSION}.", "Upgrade this program."
+        )
+    connection.execute("BEGIN IMMEDIATE")
+    for schema, prefix in (("main", ""), ("temp", "volatile_")):
+        for statement in _TABLES.format(schema=schema, prefix=prefix).split(";"):
+            if statement.strip():
+                connection.execute(statement)
+    for name in TABLES:
+        connection.execute(_VIEW.format(table=name))
+    connection.execute(f"PRAGMA main.user_version={VERSION}")
+    connection.execute("COMMIT")

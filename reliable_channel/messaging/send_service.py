@@ -1,0 +1,230 @@
+"""The send service (seed ``003…``, *Send*): which request goes next, what its answer makes of it, and when.
+
+A pure state machine over request ids: time (Unix ms) comes in as ``now``, attempts are made by whoever calls
+:meth:`SendService.take`, records are kept elsewhere. States and moves stand in :data:`TRANSITIONS`.
+
+Order: fresh requests first, in the order of submission; then retries that are due, the most recently scheduled first.
+Retries stop while the node is unhealthy; a fresh request still gets its initial attempt, whose answer then tells why it
+waits.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, Answer, Outcome, Verdict, decide
+
+
+class State(StrEnum):
+    """Where a request stands. The last three are final."""
+
+    FRESH = "fresh"
+    IN_FLIGHT = "in_flight"
+    WAITING = "waiting"
+    """A retry is scheduled."""
+    HALTED = "halted"
+    """A retry is scheduled, and the node is unhealthy."""
+    SENT = "sent"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def pending(self) -> bool:
+        """Not yet succeeded, failed or cancelled."""
+        return self not in FINAL
+
+
+FINAL = frozenset({State.SENT, State.FAILED, State.CANCELLED})
+
+
+class Input(StrEnum):
+    """What happens to a request."""
+
+    TAKE = "take"
+    SENT = "sent"
+    RETRY = "retry"
+    FAILED = "failed"
+    CANCEL = "cancel"
+    UNHEALTHY = "unhealthy"
+    HEALTHY = "healthy"
+    AGAIN = "again"
+    """A finished request is to be sent once more: ``retry(request_id)``, or not found in the store."""
+
+
+TRANSITIONS: dict[tuple[State, Input], State] = {
+    (State.FRESH, Input.TAKE): State.IN_FLIGHT,
+    (State.WAITING, Input.TAKE): State.IN_FLIGHT,
+    (State.IN_FLIGHT, Input.SENT): State.SENT,
+    (State.IN_FLIGHT, Input.RETRY): State.WAITING,
+    (State.IN_FLIGHT, Input.FAILED): State.FAILED,
+    (State.WAITING, Input.UNHEALTHY): State.HALTED,
+    (State.HALTED, Input.HEALTHY): State.WAITING,
+    (State.FRESH, Input.CANCEL): State.CANCELLED,
+    (State.IN_FLIGHT, Input.CANCEL): State.CANCELLED,
+    (State.WAITING, Input.CANCEL): State.CANCELLED,
+    (State.HALTED, Input.CANCEL): State.CANCELLED,
+    (State.SENT, Input.AGAIN): State.WAITING,
+    (State.FAILED, Input.AGAIN): State.WAITING,
+    (State.CANCELLED, Input.AGAIN): State.WAITING,
+}
+"""Every other pair leaves the state as it is."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One send operation. ``retries`` counts retries made in this round; ``in_doubt`` says that an attempt with the
+    current bytes may have reached the network unacknowledged."""
+
+    request_id: str
+    state: State
+    retries: int = 0
+    in_doubt: bool = False
+    due_ms: int = 0
+    scheduled: int = 0
+    deadline_ms: int = 0
+
+
+class SendService:
+    """The pending requests of one node. Not thread-safe: the node calls it under its lock."""
+
+    def __init__(self, max_in_flight: int, attempt_timeout_ms: int) -> None:
+        self._max_in_flight = max_in_flight
+        self._attempt_timeout_ms = attempt_timeout_ms
+        self._requests: dict[str, Request] = {}
+        self._fresh: deque[str] = deque()
+        self._timers: list[tuple[int, int, str]] = []
+        self._due: list[tuple[int, str]] = []
+        self._in_flight: dict[str, Request] = {}
+        self._scheduled = 0
+        self._usable = False
+
+    def submit(self, request_id: str) -> None:
+        """Schedule a new request."""
+        self._requests[request_id] = Request(request_id, State.FRESH)
+        self._fresh.append(request_id)
+
+    def again(self, request_id: str, now: int, retries: int = -1, in_doubt: bool = False) -> State:
+        """Put a finished request, or one that an earlier process left pending, among the retries, due at once.
+
+        ``retries=-1`` begins a new round: one attempt and three retries. Ignored when the request is pending.
+        """
+        if request_id in self._requests:
+            return self._requests[request_id].state
+        request = Request(request_id, State.WAITING, retries=retries, in_doubt=in_doubt)
+        self._requests[request_id] = request
+        self._schedule(request, now)
+        return request.state
+
+    def cancel(self, request_id: str) -> bool:
+        """Whether there was something to cancel. The answer to an attempt in flight is then no longer awaited."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return False
+        self._move(request, Input.CANCEL)
+        return True
+
+    def set_usable(self, usable: bool) -> list[str]:
+        """Health became *unhealthy* or left it; the ids whose retries halted or resumed thereby."""
+        if usable == self._usable:
+            return []
+        self._usable = usable
+        return [
+            request.request_id
+            for request in self._requests.values()
+            if self._move(request, Input.HEALTHY if usable else Input.UNHEALTHY)
+        ]
+
+    def take(self, now: int) -> Request | None:
+        """The request to attempt next, now in flight, or None."""
+        if len(self._in_flight) >= self._max_in_flight:
+            return None
+        request = self._next_fresh() or (self._next_retry(now) if self._usable else None)
+        if request is None:
+            return None
+        if request.state is State.WAITING:
+            request.retries += 1
+        request.deadline_ms = now + self._attempt_timeout_ms
+        self._move(request, Input.TAKE)
+        return request
+
+    def outcome(self, request_id: str, outcome: Outcome, now: int) -> Verdict | None:
+        """What an attempt's end makes of its request; None when it is not in flight (cancelled, or answered twice)."""
+        request = self._in_flight.get(request_id)
+        if request is None:
+            return None
+        verdict = decide(outcome.answer, max(request.retries, 0), request.in_doubt)
+        request.in_doubt = request.in_doubt or outcome.answer is Answer.IN_DOUBT
+        if verdict is Verdict.RETRY:
+            self._move(request, Input.RETRY)
+            self._schedule(request, now + RETRY_DELAYS_MS[max(request.retries, 0)])
+        else:
+            self._move(request, Input(verdict.value))
+            del self._requests[request_id]
+        return verdict
+
+    def overdue(self, now: int) -> list[str]:
+        """Attempts that the transport has not answered within the attempt time-out."""
+        return [request.request_id for request in self._in_flight.values() if request.deadline_ms <= now]
+
+    def restamped(self, request_id: str) -> None:
+        """The request now has other bytes, of which no earlier attempt can be in doubt."""
+        self._requests[request_id].in_doubt = False
+
+    def find(self, request_id: str) -> Request | None:
+        """A pending request."""
+        return self._requests.get(request_id)
+
+    def pending(self) -> list[str]:
+        """The ids of all pending requests, in the order in which they became pending."""
+        return list(self._requests)
+
+    def next_due(self) -> int | None:
+        """When :meth:`take` or :meth:`overdue` may next have something, in ms; 0 when at once; None when idle."""
+        free = len(self._in_flight) < self._max_in_flight
+        if free and (self._fresh or (self._due and self._usable)):
+            return 0
+        times = [request.deadline_ms for request in self._in_flight.values()]
+        if free and self._usable and self._timers:
+            times.append(self._timers[0][0])
+        return min(times, default=None)
+
+    def _schedule(self, request: Request, due_ms: int) -> None:
+        self._scheduled += 1
+        request.due_ms, request.scheduled = due_ms, self._scheduled
+        if len(self._timers) > 2 * len(self._requests) + 1_000:
+            self._timers = [timer for timer in self._timers if timer[2] in self._requests]
+            heapq.heapify(self._timers)
+        heapq.heappush(self._timers, (due_ms, request.scheduled, request.request_id))
+        if not self._usable:
+            self._move(request, Input.UNHEALTHY)
+
+    def _next_fresh(self) -> Request | None:
+        while self._fresh:
+            request = self._requests.get(self._fresh.popleft())
+            if request is not None and request.state is State.FRESH:
+                return request
+        return None
+
+    def _next_retry(self, now: int) -> Request | None:
+        while self._timers and self._timers[0][0] <= now:
+            _, scheduled, request_id = heapq.heappop(self._timers)
+            heapq.heappush(self._due, (-scheduled, request_id))
+        while self._due:
+            scheduled, request_id = heapq.heappop(self._due)
+            request = self._requests.get(request_id)
+            if request is not None and request.scheduled == -scheduled and request.state is State.WAITING:
+                return request
+        return None
+
+    def _move(self, request: Request, given: Input) -> bool:
+        """Apply :data:`TRANSITIONS`; whether the state changed."""
+        before = request.state
+        request.state = TRANSITIONS.get((before, given), before)
+        if request.state is State.IN_FLIGHT:
+            self._in_flight[request.request_id] = request
+        elif before is State.IN_FLIGHT:
+            self._in_flight.pop(request.request_id, None)
+        return request.state is not before

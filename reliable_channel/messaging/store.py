@@ -1,0 +1,245 @@
+"""The records in SQLite (seed ``003…``, *Message Storage*): written in one transaction per change, read by identifier.
+
+Every method that changes records returns the :class:`Change`s *after* they are committed, so that events can follow.
+Knows neither transports nor when to send. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.messaging.records import Change, MessageRecord, bounded
+from reliable_channel.messaging.schema import TABLES, open_database, table
+from reliable_channel.wire.waku import WakuMessage
+
+_COLUMNS = (
+    "record_id, change_seq, created_ms, message_hash, pubsub_topic, content_topic, payload, version, timestamp, meta, "
+    "rate_limit_proof, ephemeral, sending, sent, stored, received, request_id, error"
+)
+_INT64 = 2**63 - 1
+
+
+def _record(row: Sequence[Any]) -> MessageRecord:
+    return MessageRecord(
+        message=WakuMessage(
+            payload=row[6],
+            content_topic=row[5],
+            version=row[7],
+            timestamp=row[8],
+            meta=row[9],
+            rate_limit_proof=row[10],
+            ephemeral=None if row[11] is None else bool(row[11]),
+        ),
+        sending=bool(row[12]),
+        sent=bool(row[13]),
+        stored=bool(row[14]),
+        received=bool(row[15]),
+        request_id=row[16],
+        error=row[17],
+        message_hash=row[3],
+        pubsub_topic=row[4],
+        record_id=row[0],
+        change_seq=row[1],
+        created_ms=row[2],
+    )
+
+
+class RecordStore:
+    """All records, at most ``max_records`` and none older than ``max_age_ms``; the oldest go first, and never one whose
+    request is pending."""
+
+    def __init__(self, path: Path | str, max_records: int, max_age_ms: int) -> None:
+        self._max_records = max_records
+        self._max_age_ms = max_age_ms
+        self._lock = threading.RLock()
+        self._connection = open_database(path)
+        count, last_id, last_seq = self._connection.execute(
+            "SELECT count(*), coalesce(max(record_id), 0), coalesce(max(change_seq), 0) FROM main.record"
+        ).fetchone()
+        self._count: int = count
+        self._next_id: int = last_id + 1
+        self._next_seq: int = last_seq + 1
+
+    def close(self) -> None:
+        """Close the database; closing twice does nothing."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; nested ones join the outer. Raises ``EnvironmentFault`` when SQLite cannot write."""
+        with self._lock:
+            if self._connection.in_transaction:
+                yield self._connection
+                return
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                    self._count = self._counted()
+                    raise
+            except sqlite3.Error as error:
+                raise EnvironmentFault(
+                    f"The message database cannot be written: {error}.", "Free some space, or start the node again."
+                ) from error
+
+    def _counted(self) -> int:
+        count: int = self._connection.execute("SELECT count(*) FROM every_record").fetchone()[0]
+        return count
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    def add(self, record: MessageRecord, now: int, subscriptions: Collection[str] = ()) -> Change:
+        """Insert a record; its ids and times are given here."""
+        with self.transaction() as connection:
+            record = replace(record, record_id=self._next_id, change_seq=self._next_seq, created_ms=now)
+            message = record.message
+            ephemeral = bool(message.ephemeral)
+            values = (
+                record.record_id, record.change_seq, now, record.message_hash, record.pubsub_topic,
+                message.content_topic, message.payload, message.version, message.timestamp, message.meta,
+                message.rate_limit_proof, message.ephemeral, record.sending, record.sent, record.stored,
+                record.received, record.request_id, record.error,
+            )  # fmt: skip
+            marks = ", ".join("?" * len(values))
+            connection.execute(f"INSERT INTO {table('record', ephemeral)} ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608
+            self._link(connection, record, subscriptions)
+            self._next_id += 1
+            self._next_seq += 1
+            self._count += 1
+            self._prune(connection, now)
+        return Change(None, record)
+
+    def update(
+        self, record: MessageRecord, *, failed: bool = False, subscriptions: Collection[str] = (), **changes: Any
+    ) -> Change:
+        """Store other properties of a record (``sending``, ``sent``, ``stored``, ``received``, ``error``, or a newer
+        ``message`` with its ``message_hash``; older hashes still find it)."""
+        if changes.get("error") is not None:
+            changes["error"] = bounded(changes["error"])
+        with self.transaction() as connection:
+            after = replace(record, **changes, change_seq=self._next_seq)
+            ephemeral = bool(after.message.ephemeral)
+            connection.execute(
+                f"UPDATE {table('record', ephemeral)} SET change_seq=?, message_hash=?, timestamp=?, sending=?, sent=?,"  # noqa: S608
+                " stored=?, received=?, error=? WHERE record_id=?",
+                (after.change_seq, after.message_hash, after.message.timestamp, after.sending, after.sent,
+                 after.stored, after.received, after.error, after.record_id),
+            )  # fmt: skip
+            self._link(connection, after, subscriptions)
+            self._next_seq += 1
+        return Change(record, after, failed)
+
+    def _link(self, connection: sqlite3.Connection, record: MessageRecord, subscriptions: Collection[str]) -> None:
+        ephemeral = bool(record.message.ephemeral)
+        connection.execute(
+            f"INSERT OR IGNORE INTO {table('hash', ephemeral)} VALUES (?, ?)",  # noqa: S608
+            (record.message_hash, record.record_id),
+        )
+        for subscription_id in subscriptions:
+            connection.execute(
+                f"INSERT OR IGNORE INTO {table('subscription', ephemeral)} VALUES (?, ?)",  # noqa: S608
+                (subscription_id, record.record_id),
+            )
+
+    def _prune(self, connection: sqlite3.Connection, now: int) -> None:
+        pending = "record_id NOT IN (SELECT record_id FROM every_request WHERE state = 'pending')"
+        old = connection.execute(
+            f"SELECT record_id FROM every_record WHERE created_ms < ? AND {pending}",  # noqa: S608
+            (now - self._max_age_ms,),
+        ).fetchall()
+        excess = self._count - len(old) - self._max_records
+        if excess > 0:
+            old += connection.execute(
+                f"SELECT record_id FROM every_record WHERE created_ms >= ? AND {pending} ORDER BY record_id LIMIT ?",  # noqa: S608
+                (now - self._max_age_ms, excess),
+            ).fetchall()
+        for name in TABLES if old else ():
+            for ephemeral in (False, True):
+                connection.executemany(f"DELETE FROM {table(name, ephemeral)} WHERE record_id = ?", old)  # noqa: S608
+        self._count -= len(old)
+
+    # -- look-ups -----------------------------------------------------------------------------------------------
+
+    def by_request_id(self, request_id: str) -> MessageRecord | None:
+        """The record of a send request."""
+        return self._one("request_id = ?", request_id)
+
+    def by_hash(self, message_hash: bytes) -> MessageRecord | None:
+        """The newest record that has, or had before it was sent anew, this message hash."""
+        return self._one("record_id IN (SELECT record_id FROM every_hash WHERE message_hash = ?)", message_hash)
+
+    def all_by_hash(self, message_hash: bytes) -> list[MessageRecord]:
+        """Every record of a message hash: the same envelope may have been sent by several requests."""
+        where = "record_id IN (SELECT record_id FROM every_hash WHERE message_hash = ?)"
+        return self._many(where, message_hash)
+
+    def by_content_topic(
+        self, content_topic: str, skip: int = 0, take: int | None = None, since: int | None = None
+    ) -> list[MessageRecord]:
+        """Records of a content topic, in the order in which they were added; with ``since`` those changed after that
+        ``change_seq``, in the order of their latest change."""
+        return self._many("content_topic = ?", content_topic, skip=skip, take=take, since=since)
+
+    def by_subscription_id(
+        self, subscription_id: str, skip: int = 0, take: int | None = None, since: int | None = None
+    ) -> list[MessageRecord]:
+        """Records received under a subscription, ordered as :meth:`by_content_topic`."""
+        where = "record_id IN (SELECT record_id FROM every_subscription WHERE subscription_id = ?)"
+        return self._many(where, subscription_id, skip=skip, take=take, since=since)
+
+    def unconfirmed(self, content_topics: Collection[str], since_ms: int) -> list[MessageRecord]:
+        """Kept records of these topics, added since, that are not ephemeral and not known to be stored."""
+        marks = ", ".join("?" * len(content_topics))
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM main.record WHERE NOT stored AND created_ms >= ? AND content_topic IN ({marks})"  # noqa: S608
+            " ORDER BY record_id",
+            (since_ms, *content_topics),
+        )
+        return [_record(row) for row in rows]
+
+    def count(self) -> int:
+        """How many records there are."""
+        return self._count
+
+    def change_seq(self) -> int:
+        """The ``change_seq`` of the latest change, 0 before the first."""
+        return self._next_seq - 1
+
+    def _one(self, where: str, value: object) -> MessageRecord | None:
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM every_record WHERE {where} ORDER BY record_id DESC LIMIT 1",  # noqa: S608
+            (value,),
+        )
+        return _record(rows[0]) if rows else None
+
+    def _many(
+        self, where: str, value: object, skip: int = 0, take: int | None = None, since: int | None = None
+    ) -> list[MessageRecord]:
+        if skip < 0 or (take is not None and take < 0):
+            raise ValueError("skip and take are not negative")
+        order = "record_id" if since is None else "change_seq"
+        limit = -1 if take is None else min(take, _INT64)
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM every_record WHERE {where} AND change_seq > ? ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608
+            (value, -1 if since is None else min(since, _INT64), limit, min(skip, _INT64)),
+        )
+        return [_record(row) for row in rows]
+
+    def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
+        with self._lock:
+            try:
+                return self._connection.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise EnvironmentFault(f"The message database cannot be read: {error}.") from error
