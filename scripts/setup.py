@@ -27,7 +27,8 @@ OLDEST_JAVA = 17
 NO_SPACE = re.compile(r"no space left|file too large|disk quota", re.IGNORECASE)
 NO_REGISTRY = re.compile(
     r"connection refused|name resolution|newconnectionerror|max retries|read timed out|network is unreachable"
-    r"|no matching distribution|could not find a version|ssl(error|certverification)|proxyerror|connection(reset|aborted)",
+    r"|no matching distribution|could not find a version|ssl(error|certverification)|proxyerror"
+    r"|connection(reset|aborted)",
     re.IGNORECASE,
 )
 BAD_HASH = re.compile(r"do not match the hashes", re.IGNORECASE)
