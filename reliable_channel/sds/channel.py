@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reliable_channel.sds.config import SdsConfig
-from reliable_channel.sds.events import Outgoing, Step
-from reliable_channel.wire.sds import SdsMessage
+from reliable_channel.sds.events import (
+    DuplicateSeen,
+    Event,
+    Outgoing,
+    OutgoingReason,
+    RepairSent,
+    Step,
+)
+from reliable_channel.sds.log import Position
+from reliable_channel.sds.receiving import Receiver
+from reliable_channel.sds.sending import Sender
+from reliable_channel.sds.snapshot import read_snapshot, write_snapshot
+from reliable_channel.sds.state import ChannelState
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import SdsMessage, decode_sds_message
 
 
 class SdsChannel:
@@ -14,23 +27,102 @@ class SdsChannel:
 
     Every method takes ``now`` in ms, never going back, and returns a :class:`Step`. Timers run in :meth:`tick` only:
     ``tick(now)`` runs every timer due up to ``now`` one by one, each at its own due time, so that one late tick equals
-    many punctual ones.
+    many punctual ones. A participant has observed the channel since its first call: call ``tick(now)`` once on opening.
     """
 
     def __init__(self, channel_id: str, participant_id: str | None, config: SdsConfig | None = None) -> None:
-        self.channel_id = channel_id
-        self.participant_id = participant_id
-        self.config = config or SdsConfig()
+        self._use(ChannelState(channel_id, participant_id, config or SdsConfig()))
+
+    def _use(self, state: ChannelState) -> None:
+        self._state = state
+        self._sender = Sender(state)
+        self._receiver = Receiver(state)
+
+    @property
+    def channel_id(self) -> str:
+        """The SDS channel id."""
+        return self._state.channel_id
+
+    @property
+    def participant_id(self) -> str | None:
+        """The local participant, ``None`` for an observer."""
+        return self._state.participant_id
+
+    @property
+    def config(self) -> SdsConfig:
+        """The settings."""
+        return self._state.config
+
+    @property
+    def clock(self) -> int | None:
+        """The Lamport clock, ``None`` before the first call."""
+        return self._state.clock
+
+    # ---- sending -------------------------------------------------------------------------------------------------
 
     def send(self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None) -> Step:
         """Wrap the segments of one send in one step, with consecutive Lamport timestamps (data, then parity).
 
-        ``required``: how many of them a recipient needs (k of k + m); all by default."""
-        raise NotImplementedError
+        ``required``: how many of them a recipient needs (k of k + m); all by default. Raises ``EmptyMessage`` for an
+        empty content and ``LocalError`` for an observer or two equal contents."""
+        outgoing: list[Outgoing] = []
+        events: list[Event] = []
+        segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
+        self._sender.send(segments, required, now, outgoing, events)
+        return Step(tuple(outgoing), tuple(events))
 
     def send_ephemeral(self, content: bytes, now: int) -> Step:
         """Wrap one ephemeral message: no timestamp, history or filter, remembered nowhere."""
-        raise NotImplementedError
+        return Step((self._sender.ephemeral(content, now),))
+
+    def send_sync(self, now: int) -> Step:
+        """Send a sync message now instead of waiting for the timer; nothing when there is nothing to say."""
+        outgoing: list[Outgoing] = []
+        events: list[Event] = []
+        self._state.open(now)
+        self._sender.sync(now, outgoing, events)
+        return Step(tuple(outgoing), tuple(events))
+
+    def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> Step:
+        """A dispatch of an own message succeeded: the wait for its acknowledgement starts now."""
+        segment = self._state.outgoing.segments.get(message_id)
+        if segment is not None:
+            self._state.outgoing.sent(segment, now)
+        if retrieval_hint is not None:
+            self.set_retrieval_hint(message_id, retrieval_hint)
+        return Step()
+
+    def set_retrieval_hint(self, message_id: str, retrieval_hint: bytes) -> None:
+        """Remember the hash (32 bytes) of the newest envelope of a message; later histories carry it."""
+        entry = self._state.log.get(message_id) or self._state.incoming.waiting.get(message_id)
+        if entry is not None:
+            entry.set_hint(retrieval_hint)
+
+    def unacknowledged(self) -> tuple[Outgoing, ...]:
+        """What is in the outgoing buffer, oldest first: what a restarted participant dispatches again."""
+        outgoing = self._state.outgoing
+        return tuple(outgoing.outgoing(segment, OutgoingReason.RESEND) for segment in outgoing.open_segments())
+
+    def observe_sent(
+        self,
+        message: SdsMessage,
+        now: int,
+        *,
+        retrieval_hint: bytes | None = None,
+        content_digest: bytes | None = None,
+    ) -> Step:
+        """An own message seen on the wire by a pipeline with a participant id: log, filter and outgoing buffer, no
+        delivery. Seen again it is a retransmission (``DuplicateSeen``): hint and wait are renewed. What waited for it
+        is delivered."""
+        events: list[Event] = []
+        new = self._sender.observe_sent(message, now, retrieval_hint, content_digest, events)
+        if new:
+            self._receiver.cascade(message.message_id, now, events)
+        elif message.message_id in self._state.log:
+            events.append(DuplicateSeen(now, message.message_id, message.sender_id))
+        return Step((), tuple(events))
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
 
     def receive(
         self,
@@ -51,38 +143,70 @@ class SdsChannel:
         ``message.content`` is ``None``. ``id_verified``: whether the caller has recomputed the id from the content;
         ``None``: do it here, when there is a conflict.
         """
-        raise NotImplementedError
+        events = self._receiver.receive(message, now, retrieval_hint, repaired, data, content_digest, id_verified)
+        return Step((), tuple(events))
 
-    def observe_sent(self, message: SdsMessage, now: int, *, retrieval_hint: bytes | None = None) -> Step:
-        """An own message seen on the wire by a pipeline with a participant id: log, filter and outgoing buffer, no
-        delivery. Seen again, it is a retransmission: only the hint is renewed."""
-        raise NotImplementedError
-
-    def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> Step:
-        """A dispatch of an own message succeeded: the wait for its acknowledgement starts now."""
-        raise NotImplementedError
-
-    def set_retrieval_hint(self, message_id: str, retrieval_hint: bytes) -> None:
-        """Remember the hash of the newest envelope of a message; later histories carry it."""
-        raise NotImplementedError
+    # ---- timers --------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> Step:
         """Run every timer due up to ``now``, in the order of their due times, each at its own due time."""
-        raise NotImplementedError
+        outgoing: list[Outgoing] = []
+        events: list[Event] = []
+        state = self._state
+        if state.sync is not None:
+            state.open(now)
+            state.sync.skip_to(now)
+        while (due := self.next_due()) is not None and due <= now:
+            self._run(due, outgoing, events)
+        return Step(tuple(outgoing), tuple(events))
 
     def next_due(self) -> int | None:
         """The earliest time at which :meth:`tick` would do something, or ``None``."""
-        raise NotImplementedError
+        state = self._state
+        due = [state.incoming.next_due(), state.outgoing.next_due()]
+        if state.repair is not None:
+            due.append(state.repair.next_due())
+        if state.sync is not None:
+            due.append(state.sync.due)
+        return min((at for at in due if at is not None), default=None)
 
-    def unacknowledged(self) -> tuple[Outgoing, ...]:
-        """What is in the outgoing buffer, oldest first: what a restarted participant dispatches again."""
-        raise NotImplementedError
+    def _run(self, now: int, outgoing: list[Outgoing], events: list[Event]) -> None:
+        state = self._state
+        if state.incoming.next_due() == now:
+            lost = state.incoming.sweep(now, events)
+            self._receiver.give_up(lost, now, events)
+        state.outgoing.run(now, outgoing, events)
+        if state.repair is not None:
+            for message_id, data in state.repair.run(now):
+                message = decode_sds_message(data, state.config.wire_family)
+                if not isinstance(message, Malformed):
+                    outgoing.append(Outgoing(data, message, OutgoingReason.REPAIR))
+                    events.append(RepairSent(now, message_id))
+        if state.sync is not None and state.sync.due == now:
+            self._sender.sync(now, outgoing, events)
 
-    def to_bytes(self) -> bytes:
-        """A snapshot: versioned, bounded, protobuf (``proto/sds_state.proto``). The configuration is not in it."""
-        raise NotImplementedError
+    # ---- looking in ----------------------------------------------------------------------------------------------
+
+    def log_positions(self) -> tuple[Position, ...]:
+        """The log: ``(lamport timestamp, id)``, ascending."""
+        return self._state.log.positions()
+
+    def missing_ids(self) -> tuple[str, ...]:
+        """The ids that are named and not here, in the order they were reported."""
+        return tuple(self._state.incoming.missing)
+
+    # ---- snapshot ------------------------------------------------------------------------------------------------
+
+    def to_bytes(self, *, with_kept: bool = True) -> bytes:
+        """A snapshot: versioned, bounded, protobuf (``proto/sds_state.proto``). The configuration is not in it.
+
+        ``with_kept`` False leaves out the original bytes of messages (``max_kept_bytes``) that only answer repair
+        requests."""
+        return write_snapshot(self._state, with_kept=with_kept)
 
     @classmethod
     def from_bytes(cls, data: bytes, config: SdsConfig | None = None) -> SdsChannel:
         """Restore a snapshot; continues identically. Raises ``LocalError`` for bytes that are none."""
-        raise NotImplementedError
+        channel = cls.__new__(cls)
+        channel._use(read_snapshot(data, config or SdsConfig()))
+        return channel

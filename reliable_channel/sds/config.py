@@ -82,14 +82,16 @@ class SdsConfig:
     """Messages in the incoming buffer."""
     max_waiting_bytes: int = 64 * 1024 * 1024
     max_log_entries: int = 10_000
-    max_kept_bytes: int = 16 * 1024 * 1024
+    max_kept_bytes: int = 4 * 1024 * 1024
     """Original bytes of other participants' messages, kept to answer repair requests."""
     max_tracked: int = 1_000
     """Messages of others whose acknowledgements are tracked; own ones are tracked as long as they are in the
     outgoing buffer."""
     max_participants: int = 1_000
+    max_finished_sends: int = 200
+    """Own sends that are delivered or given up and still followed, for acknowledgements by more participants."""
     max_remembered: int = 10_000
-    """Lost ids, ids before observation, and finished sends that are remembered."""
+    """Lost ids, and ids before observation, that are remembered."""
 
     def __post_init__(self) -> None:
         for name in ("causal_history_size", "max_retransmissions", "sync_min_interval_ms", "repair_t_min_ms"):

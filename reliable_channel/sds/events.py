@@ -1,8 +1,7 @@
 """What an SDS channel reports (protocol.md §5): one frozen class per thing that can happen, in the order it happened.
 
 ``at`` is the ``now`` (ms) of the call or timer that reports. Ids are SDS message ids. Nothing is called back: events
-are
-in the :class:`Step` that ``send``, ``receive``, ``tick`` and the others return.
+are in the :class:`Step` that ``send``, ``receive``, ``tick`` and the others return.
 """
 
 from __future__ import annotations
@@ -153,12 +152,14 @@ class RefusalReason(StrEnum):
     INCOMING_BUFFER_FULL = "incoming_buffer_full"
     OLDER_THAN_LOG = "older_than_log"
     """Older than everything the bounded log still knows: it may have been delivered long ago."""
+    NOT_CAUSAL = "not_causal"
+    """Only a dependency is refused: it names a message whose Lamport timestamp is not below the namer's."""
     INVALID_KIND = "invalid_kind"
 
 
 @dataclass(frozen=True, slots=True)
 class Refused(Event):
-    """A message (or, for ``filter_size``, its filter) was refused and changed nothing."""
+    """A message (for ``filter_size`` its filter, for ``not_causal`` a dependency) was refused and changed nothing."""
 
     message_id: str
     sender_id: str
@@ -364,8 +365,7 @@ class RepairSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RepairCancelled(Event):
-    """An own request or answer is not needed for now: ``cause`` is ``requested`` (by another), ``answered`` or
-    ``found``."""
+    """An own request or answer is not needed for now: ``cause`` is ``requested`` or ``answered`` (by another)."""
 
     message_id: str
     cause: str

@@ -1,0 +1,189 @@
+"""Who has acknowledged what, on which evidence (protocol.md §5, *Acks*).
+
+Holds one :class:`Tracked` per message whose acknowledgements are followed, and finds which of them a received filter
+holds. Cost of a filter: a few NumPy gathers over the messages its sender has not acknowledged yet.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from reliable_channel.sds.config import SdsConfig
+from reliable_channel.wire.bloom import Bytes
+
+_FIRST_LOOK = 2
+"""Bits looked at for every open message; the rest only for those that pass. Most pass neither or all."""
+
+
+class Tracked:
+    """One message whose acknowledgements are followed."""
+
+    __slots__ = ("acks", "hits", "lamport", "message_id", "row", "sender_id", "since")
+
+    def __init__(self, message_id: str, sender_id: str, lamport: int, since: int) -> None:
+        self.message_id = message_id
+        self.sender_id = sender_id
+        self.lamport = lamport
+        self.since = since
+        self.row = -1
+        self.acks: dict[str, bool] = {}
+        """Participant → whether its acknowledgement is certain."""
+        self.hits: dict[str, list[str]] = {}
+        """Participant → the messages of its own whose filters hold the id."""
+
+    def hit_count(self) -> int:
+        """Different messages, of all participants, whose filters hold the id."""
+        return sum(map(len, self.hits.values()))
+
+
+class Participants:
+    """The participants heard on a channel, each with a number. Bounded: later ones have none."""
+
+    def __init__(self, max_participants: int) -> None:
+        self._max = max_participants
+        self._numbers: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, participant_id: str) -> int | None:
+        """The number of a participant, given on first use."""
+        number = self._numbers.get(participant_id)
+        if number is None and len(self._numbers) < self._max:
+            number = self._numbers[participant_id] = len(self._numbers)
+        return number
+
+
+class AckTable:
+    """The tracked messages, and the bits of their ids as arrays of (bit, row)."""
+
+    def __init__(self, config: SdsConfig, participants: Participants) -> None:
+        self._format = config.filter_format
+        self._participants = participants
+        self._tracked: dict[str, Tracked] = {}
+        self._by_row: list[Tracked | None] = []
+        self._free: list[int] = []
+        self._by_lamport: list[tuple[int, str]] = []
+        k = self._format.hash_count
+        self._at: npt.NDArray[np.intp] = np.zeros((k, 0), np.intp)
+        self._masks: Bytes = np.zeros((k, 0), np.uint8)
+        self._open: npt.NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
+        self._unlocated: list[int] = []
+        self._views: dict[int, tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tracked)
+
+    def __iter__(self) -> Iterator[Tracked]:
+        return iter(self._tracked.values())
+
+    def get(self, message_id: str) -> Tracked | None:
+        """The tracked message of an id."""
+        return self._tracked.get(message_id)
+
+    def floor(self) -> int | None:
+        """The lowest Lamport timestamp tracked: the causal past below it needs no walk."""
+        heap = self._by_lamport
+        while heap and heap[0][1] not in self._tracked:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def add(self, tracked: Tracked) -> None:
+        """Follow a message from now on."""
+        self._tracked[tracked.message_id] = tracked
+        heapq.heappush(self._by_lamport, (tracked.lamport, tracked.message_id))
+        if self._free:
+            row = self._free.pop()
+            self._by_row[row] = tracked
+        else:
+            row = len(self._by_row)
+            self._by_row.append(tracked)
+            if row >= self._at.shape[1]:
+                self._grow_rows(max(64, 2 * row))
+        tracked.row = row
+        self._unlocated.append(row)
+        self._open[:, row] = True
+        own = self._participants.number(tracked.sender_id)
+        if own is not None and own < self._open.shape[0]:
+            self._open[own, row] = False
+        self._views.clear()
+
+    def discard(self, message_id: str) -> None:
+        """Stop following a message."""
+        tracked = self._tracked.pop(message_id, None)
+        if tracked is None:
+            return
+        self._open[:, tracked.row] = False
+        self._by_row[tracked.row] = None
+        self._free.append(tracked.row)
+        self._views.clear()
+
+    def close(self, tracked: Tracked, number: int) -> None:
+        """A participant has acknowledged a message: its filters need not be asked again."""
+        if number < self._open.shape[0]:
+            self._open[number, tracked.row] = False
+        self._views.pop(number, None)
+
+    def held_by(self, words: Bytes, number: int) -> list[Tracked]:
+        """The tracked messages that a participant has not acknowledged and whose ids its filter holds, ascending."""
+        if self._unlocated:
+            self._locate()
+        if number >= self._open.shape[0]:
+            self._grow_participants(number)
+        view = self._views.get(number)
+        if view is None:
+            rows = np.flatnonzero(self._open[number, : len(self._by_row)])
+            view = self._views[number] = (rows, self._at[:_FIRST_LOOK, rows], self._masks[:_FIRST_LOOK, rows])
+        rows, at, masks = view
+        if not rows.size:
+            return []
+        bits = words.take(at)
+        bits &= masks
+        passed = rows[bits.all(axis=0)]
+        if not passed.size:
+            return []
+        bits = words.take(self._at[_FIRST_LOOK:, passed])
+        bits &= self._masks[_FIRST_LOOK:, passed]
+        held = [tracked for row in passed[bits.all(axis=0)].tolist() if (tracked := self._by_row[row])]
+        held.sort(key=lambda tracked: (tracked.lamport, tracked.message_id))
+        return held
+
+    def _locate(self) -> None:
+        for row in self._unlocated:
+            tracked = self._by_row[row]
+            if tracked is not None:
+                self._at[:, row], self._masks[:, row] = self._format.locate(tracked.message_id)
+        self._unlocated.clear()
+        self._views.clear()
+
+    def _grow_rows(self, rows: int) -> None:
+        k, had = self._at.shape
+        at, masks = np.zeros((k, rows), np.intp), np.zeros((k, rows), np.uint8)
+        at[:, :had], masks[:, :had] = self._at, self._masks
+        self._at, self._masks = at, masks
+        grown = np.zeros((self._open.shape[0], rows), np.bool_)
+        grown[:, :had] = self._open
+        self._open = grown
+
+    def _grow_participants(self, number: int) -> None:
+        had = self._open.shape[0]
+        grown = np.zeros((max(8, 2 * number), self._at.shape[1]), np.bool_)
+        grown[:had] = self._open
+        for tracked in self._tracked.values():
+            grown[had:, tracked.row] = True
+            owner = self._participants.number(tracked.sender_id)
+            if owner is not None and had <= owner < grown.shape[0]:
+                grown[owner, tracked.row] = False
+            for by in tracked.acks:
+                acked = self._participants.number(by)
+                if acked is not None and had <= acked < grown.shape[0]:
+                    grown[acked, tracked.row] = False
+        self._open = grown
+        self._views.clear()

@@ -1,0 +1,165 @@
+"""Sending: wrapping, histories, filters, ids, and sync messages (protocol.md §4 and §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reliable_channel.errors import EmptyMessage, LocalError
+from reliable_channel.sds.acks import Tracked
+from reliable_channel.sds.events import Event, Outgoing, OutgoingReason, RepairRequested
+from reliable_channel.sds.log import LogEntry
+from reliable_channel.sds.outgoing import Segment, Send
+from reliable_channel.sds.receiving import content_digest
+from reliable_channel.sds.state import ChannelState
+from reliable_channel.wire.hashing import sds_message_id
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+
+
+class Sender:
+    """Sends for the participant of a channel's state."""
+
+    def __init__(self, state: ChannelState) -> None:
+        self._state = state
+
+    def send(
+        self, contents: Sequence[bytes], required: int | None, now: int, outgoing: list[Outgoing], events: list[Event]
+    ) -> None:
+        """All segments of one send; see :meth:`SdsChannel.send`."""
+        state = self._state
+        me = self._participant()
+        if not contents or not all(contents):
+            raise EmptyMessage("A content of 0 bytes cannot be sent.", "On the wire it would be a sync message.")
+        required = len(contents) if required is None else required
+        if not 1 <= required <= len(contents):
+            raise LocalError(f"required is {required} of {len(contents)} segments.", "Use 1 up to their number.")
+        first = max(now, state.open(now) + 1)
+        ids = [sds_message_id(me, first, content) for content in contents]
+        if len(set(ids)) < len(ids):
+            raise LocalError("Two contents of one send are equal.", "They would have one id: send them one by one.")
+        segments = []
+        for index, content in enumerate(contents):
+            message = self._wrap(ids[index], first + index, content, now, events)
+            data = encode_sds_message(message, state.config.wire_family)
+            outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
+            segments.append(self._remember(message, data, index, first + index, content, now, events))
+        state.outgoing.add(Send(ids[0], required, segments), now)
+        self._forget_old_sends()
+        self._spoke(now)
+
+    def observe_sent(
+        self, message: SdsMessage, now: int, hint: bytes | None, digest: bytes | None, events: list[Event]
+    ) -> bool:
+        """An own message seen on the wire; returns whether it is new here."""
+        state = self._state
+        lamport = message.lamport_timestamp
+        if message.channel_id != state.channel_id or message.sender_id != self._participant() or lamport is None:
+            return False
+        clock = state.open(now, lamport)
+        if lamport > now + state.config.lamport_max_ahead_ms:
+            return False
+        state.clock = max(clock, lamport)
+        if not message.content and digest is None:
+            return False
+        known = state.log.get(message.message_id)
+        if known is not None:
+            if hint is not None:
+                known.set_hint(hint)
+            segment = state.outgoing.segments.get(message.message_id)
+            if segment is not None:
+                state.outgoing.sent(segment, now)
+            return False
+        data = encode_sds_message(message, state.config.wire_family)
+        segment = self._remember(message, data, 0, lamport, message.content or b"", now, events, digest)
+        entry = state.log.get(message.message_id)
+        if entry is not None and hint is not None:
+            entry.set_hint(hint)
+        state.outgoing.add(Send(message.message_id, 1, [segment]), now)
+        if state.config.wait_for_sent:
+            state.outgoing.sent(segment, now)
+        self._forget_old_sends()
+        missing = state.incoming.found(message.message_id)
+        if missing is not None:
+            state.review.arrived(missing, now, events)
+        return True
+
+    def ephemeral(self, content: bytes, now: int) -> Outgoing:
+        """An ephemeral message: no timestamp, history or filter, remembered nowhere."""
+        state = self._state
+        me = self._participant()
+        if not content:
+            raise EmptyMessage("A content of 0 bytes cannot be sent.")
+        state.open(now)
+        state.ephemeral_counter += 1
+        message_id = sds_message_id(f"{me}/ephemeral/{state.ephemeral_counter}/", now, content)
+        message = SdsMessage(me, message_id, state.channel_id, content=content)
+        return Outgoing(encode_sds_message(message, state.config.wire_family), message, OutgoingReason.EPHEMERAL)
+
+    def sync(self, now: int, outgoing: list[Outgoing], events: list[Event]) -> None:
+        """A sync message, unless there is nothing to say."""
+        state = self._state
+        me = self._participant()
+        lamport = max(now, (state.clock or 0) + 1)
+        requests_due = state.repair is not None and any(at <= now for at, _ in state.repair.requests.values())
+        if len(state.log) or requests_due:
+            message_id = sds_message_id(me, lamport, b"")
+            message = self._wrap(message_id, lamport, None, now, events)
+            data = encode_sds_message(message, state.config.wire_family)
+            outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
+        self._spoke(now)
+
+    def _wrap(self, message_id: str, lamport: int, content: bytes | None, now: int, events: list[Event]) -> SdsMessage:
+        """A message with clock, history, filter (before adding itself) and due repair requests."""
+        state = self._state
+        state.clock = lamport
+        requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
+        events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
+        return SdsMessage(
+            sender_id=self._participant(),
+            message_id=message_id,
+            channel_id=state.channel_id,
+            lamport_timestamp=lamport,
+            causal_history=state.history(),
+            bloom_filter=state.filter.encode() if state.filter is not None else None,
+            repair_request=tuple(requests),
+            content=content,
+        )
+
+    def _remember(
+        self,
+        message: SdsMessage,
+        data: bytes,
+        index: int,
+        lamport: int,
+        content: bytes,
+        now: int,
+        events: list[Event],
+        digest: bytes | None = None,
+    ) -> Segment:
+        """Log, filter, tracked acknowledgements, original bytes; returns the segment for the outgoing buffer."""
+        state = self._state
+        message_id = message.message_id
+        history = tuple([entry.message_id for entry in message.causal_history])
+        digest = content_digest(content) if digest is None else digest[:16]
+        state.log.add(LogEntry(message_id, lamport, message.sender_id, history, digest, None))
+        state.insert_into_filter(message_id, now, events)
+        state.review.track(Tracked(message_id, message.sender_id, lamport, now), events, now)
+        if state.repair is not None:
+            state.repair.keep(message_id, data)
+        return Segment(message_id, index, data, message, state.config.acknowledgement_timeout_ms)
+
+    def _forget_old_sends(self) -> None:
+        outgoing = self._state.outgoing
+        while len(outgoing.finished) > self._state.config.max_finished_sends:
+            send = outgoing.sends[next(iter(outgoing.finished))]
+            outgoing.drop(send)
+            for segment in send.segments:
+                self._state.review.untrack(segment.message_id)
+
+    def _spoke(self, now: int) -> None:
+        if self._state.sync is not None:
+            self._state.sync.restart(now, self._state.repairs_pending())
+
+    def _participant(self) -> str:
+        if self._state.participant_id is None:
+            raise LocalError("An observer sends nothing.", "Give the channel a participant id.")
+        return self._state.participant_id

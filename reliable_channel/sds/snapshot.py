@@ -1,0 +1,248 @@
+"""The snapshot of a channel (``proto/sds_state.proto``): version 1.
+
+The log is copied column by column and its entries stay encoded until they are needed, so that a touch of a channel costs
+what changed plus a copy of the bytes. What can be derived (timers, bit positions, who waits for whom) is not stored.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from reliable_channel.errors import LocalError
+from reliable_channel.sds.acks import Tracked
+from reliable_channel.sds.config import SdsConfig
+from reliable_channel.sds.incoming import Missing, Remembered, Waiting
+from reliable_channel.sds.log import Log
+from reliable_channel.sds.outgoing import Segment, SegmentState, Send
+from reliable_channel.sds.review import AckReview
+from reliable_channel.sds.state import ChannelState
+from reliable_channel.wire._pb import sds_state_pb2 as pb
+
+VERSION = 1
+_STATES = tuple(SegmentState)
+
+
+def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
+    """The bytes of a channel's state."""
+    proto = pb.SdsState(
+        version=VERSION,
+        channel_id=state.channel_id,
+        participant_id=state.participant_id,
+        clock=state.clock,
+        observed_since=state.observed_since,
+        sequence=state.sequence,
+        ephemeral_counter=state.ephemeral_counter,
+        lost=state.incoming.lost,
+        before_observation=state.incoming.before_observation,
+        participants=state.review.participants,
+        finished_sends=state.outgoing.finished,
+    )
+    state.log.write(proto)
+    for waiting in state.incoming.waiting.values():
+        _write_waiting(proto.waiting.add(), waiting)
+    for missing in state.incoming.missing.values():
+        _write_missing(proto.missing.add(), missing)
+    for tracked in state.review.table:
+        _write_tracked(proto.tracked.add(), tracked, state.review)
+    for send in state.outgoing.sends.values():
+        _write_send(proto.sends.add(), send)
+    if state.filter is not None:
+        proto.filter_words = bytes(state.filter.words)
+        proto.filter_count = state.filter.count
+        proto.filter_pending.extend(state.filter.pending)
+    if state.sync is not None:
+        proto.sync_counter = state.sync.counter
+        if state.sync.due is not None:
+            proto.sync_due = state.sync.due
+        if state.sync.owing_since is not None:
+            proto.sync_waiting_since = state.sync.owing_since
+    if state.repair is not None:
+        repair = state.repair
+        for message_id, (due, sender_id) in repair.requests.items():
+            proto.repair_requests.add(message_id=message_id, due=due, sender_id=sender_id)
+        for message_id, due in repair.responses.items():
+            proto.repair_responses.add(message_id=message_id, due=due)
+        if with_kept:
+            for message_id in repair.kept:
+                size = repair.kept[message_id][1]
+                proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size)
+    return proto.SerializeToString()
+
+
+def read_snapshot(data: bytes, config: SdsConfig) -> ChannelState:
+    """The state of bytes that :func:`write_snapshot` gave. Raises ``LocalError`` for anything else."""
+    try:
+        proto = pb.SdsState.FromString(data)
+    except DecodeError as error:
+        raise LocalError(f"These bytes are no SDS snapshot: {error}.", "Restore another one.") from error
+    if proto.version != VERSION:
+        raise LocalError(
+            f"The SDS snapshot is of version {proto.version}; this program reads version {VERSION}.",
+            "Use the program that wrote it, or a newer one.",
+        )
+    try:
+        return _read(proto, config)
+    except (ValueError, KeyError, IndexError) as error:
+        raise LocalError(f"The SDS snapshot contradicts itself: {error}.", "Restore another one.") from error
+
+
+def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
+    participant_id = proto.participant_id if proto.HasField("participant_id") else None
+    state = ChannelState(proto.channel_id, participant_id, config)
+    state.clock = proto.clock if proto.HasField("clock") else None
+    state.observed_since = proto.observed_since
+    state.sequence = proto.sequence
+    state.ephemeral_counter = proto.ephemeral_counter
+    state.log = Log.read(proto, config.max_log_entries)
+    incoming = state.incoming
+    incoming.lost = Remembered(config.max_remembered, proto.lost)
+    incoming.before_observation = Remembered(config.max_remembered, proto.before_observation)
+    for waiting in proto.waiting:
+        incoming.hold(_read_waiting(waiting))
+    for missing in proto.missing:
+        incoming.restore_missing(_read_missing(missing))
+    state.review = AckReview(config, participant_id, state.log, incoming, state.outgoing)
+    participants = list(proto.participants)
+    for participant in participants:
+        state.review.participants.number(participant)
+    for tracked in proto.tracked:
+        state.review.restore(_read_tracked(tracked, participants))
+    for send in proto.sends:
+        _read_send(send, state)
+    state.outgoing.finished = dict.fromkeys(proto.finished_sends)
+    if state.filter is not None and proto.filter_words:
+        if len(proto.filter_words) != len(state.filter.words):
+            raise ValueError("its filter has another size than the configuration's")
+        state.filter.words = bytearray(proto.filter_words)
+        state.filter.count = proto.filter_count
+        state.filter.pending = list(proto.filter_pending)
+    _read_timers(proto, state)
+    return state
+
+
+def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
+    if state.sync is not None:
+        state.sync.counter = proto.sync_counter
+        state.sync.due = proto.sync_due if proto.HasField("sync_due") else None
+        state.sync.owing_since = proto.sync_waiting_since if proto.HasField("sync_waiting_since") else None
+    if state.repair is not None:
+        for request in proto.repair_requests:
+            sender_id = request.sender_id if request.HasField("sender_id") else None
+            state.repair.requests[request.message_id] = (request.due, sender_id)
+        for response in proto.repair_responses:
+            state.repair.restore_response(response.message_id, response.due)
+        for kept in proto.kept:
+            state.repair.keep(kept.message_id, kept.data, kept.size)
+
+
+# ---- the parts ---------------------------------------------------------------------------------------------------
+
+
+def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
+    proto.message_id, proto.sender_id, proto.lamport = waiting.message_id, waiting.sender_id, waiting.lamport
+    proto.history.extend(waiting.history)
+    proto.digest, proto.hint = waiting.digest, waiting.hint or b""
+    proto.past = waiting.past.to_bytes((waiting.past.bit_length() + 7) // 8, "little")
+    if waiting.content is not None:
+        proto.content = waiting.content
+    proto.received_at = waiting.received_at
+    proto.unmet.extend(waiting.unmet)
+    proto.lost.extend(waiting.lost)
+    proto.before_observation.extend(waiting.before_observation)
+    proto.repaired, proto.replaces, proto.late = waiting.repaired, waiting.replaces, waiting.late
+
+
+def _read_waiting(proto: pb.Waiting) -> Waiting:
+    waiting = Waiting(
+        proto.message_id,
+        proto.sender_id,
+        proto.lamport,
+        tuple(proto.history),
+        proto.digest,
+        proto.content if proto.HasField("content") else None,
+        proto.hint or None,
+        proto.received_at,
+    )
+    waiting.past = int.from_bytes(proto.past, "little")
+    waiting.unmet = dict.fromkeys(proto.unmet)
+    waiting.lost, waiting.before_observation = tuple(proto.lost), tuple(proto.before_observation)
+    waiting.repaired, waiting.replaces, waiting.late = proto.repaired, proto.replaces, proto.late
+    return waiting
+
+
+def _write_missing(proto: pb.Missing, missing: Missing) -> None:
+    proto.message_id, proto.hint, proto.since = missing.message_id, missing.hint or b"", missing.since
+    proto.refetches, proto.due, proto.named_by_sender = missing.refetches, missing.due, missing.charged_to
+    if missing.sender_id is not None:
+        proto.sender_id = missing.sender_id
+    if missing.lost_at is not None:
+        proto.lost_at = missing.lost_at
+    for by, (via, directly) in missing.reached.items():
+        proto.reached.add(by=by, via=via, directly=directly)
+
+
+def _read_missing(proto: pb.Missing) -> Missing:
+    missing = Missing(
+        proto.message_id,
+        proto.sender_id if proto.HasField("sender_id") else None,
+        proto.hint or None,
+        proto.since,
+        proto.due,
+        proto.lost_at if proto.HasField("lost_at") else None,
+        proto.named_by_sender,
+    )
+    missing.refetches = proto.refetches
+    missing.reached = {reached.by: (reached.via, reached.directly) for reached in proto.reached}
+    return missing
+
+
+def _write_tracked(proto: pb.Tracked, tracked: Tracked, review: AckReview) -> None:
+    proto.message_id, proto.sender_id = tracked.message_id, tracked.sender_id
+    proto.lamport, proto.since = tracked.lamport, tracked.since
+    number = review.participants.number
+    for by, certain in tracked.acks.items():
+        proto.acks.add(by=number(by), certain=certain)
+    for by, vias in tracked.hits.items():
+        for via in vias:
+            proto.hits.add(by=number(by), via=via)
+
+
+def _read_tracked(proto: pb.Tracked, participants: list[str]) -> Tracked:
+    tracked = Tracked(proto.message_id, proto.sender_id, proto.lamport, proto.since)
+    tracked.acks = {participants[ack.by]: ack.certain for ack in proto.acks}
+    for hit in proto.hits:
+        tracked.hits.setdefault(participants[hit.by], []).append(hit.via)
+    return tracked
+
+
+def _write_send(proto: pb.Send, send: Send) -> None:
+    proto.send_id, proto.required = send.send_id, send.required
+    proto.delivered, proto.failed = send.delivered, send.failed
+    proto.complete_for.extend(send.complete_for)
+    for segment in send.segments:
+        proto.segments.add(
+            message_id=segment.message_id,
+            data=segment.data,
+            attempts=segment.attempts,
+            wait=segment.wait,
+            due=segment.due,
+            state=_STATES.index(segment.state),
+        )
+
+
+def _read_send(proto: pb.Send, state: ChannelState) -> None:
+    segments = []
+    for index, stored in enumerate(proto.segments):
+        segment = Segment(stored.message_id, index, stored.data, None, stored.wait)
+        segment.attempts = stored.attempts
+        segment.due = stored.due if stored.HasField("due") else None
+        segment.state = _STATES[stored.state]
+        segments.append(segment)
+    send = Send(proto.send_id, proto.required, segments)
+    send.delivered, send.failed = proto.delivered, proto.failed
+    send.complete_for = dict.fromkeys(proto.complete_for)
+    for segment in segments:
+        tracked = state.review.table.get(segment.message_id)
+        for by in tracked.acks if tracked is not None else ():
+            send.by_count[by] = send.by_count.get(by, 0) + 1
+    state.outgoing.restore(send)

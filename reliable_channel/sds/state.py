@@ -1,0 +1,68 @@
+"""The parts of one channel, and the few things that both sending and receiving do to them."""
+
+from __future__ import annotations
+
+from reliable_channel.sds.config import SdsConfig
+from reliable_channel.sds.events import Event, FilterRolledOver
+from reliable_channel.sds.filter import OwnFilter
+from reliable_channel.sds.incoming import IncomingBuffer
+from reliable_channel.sds.log import Log
+from reliable_channel.sds.outgoing import OutgoingBuffer
+from reliable_channel.sds.repair import Repair
+from reliable_channel.sds.review import AckReview
+from reliable_channel.sds.sync import SyncTimer
+from reliable_channel.wire.sds import HistoryEntry
+
+
+class ChannelState:
+    """Everything a channel remembers. An observer has no filter, no sync timer and no repair of its own."""
+
+    def __init__(self, channel_id: str, participant_id: str | None, config: SdsConfig) -> None:
+        self.channel_id = channel_id
+        self.participant_id = participant_id
+        self.config = config
+        self.clock: int | None = None
+        self.observed_since = 0
+        """Lamport timestamp of the first observation: what is named by a message up to it is older still."""
+        self.sequence = 0
+        self.ephemeral_counter = 0
+        self.log = Log(config.max_log_entries)
+        self.incoming = IncomingBuffer(config, observer=participant_id is None)
+        self.outgoing = OutgoingBuffer(config)
+        self.review = AckReview(config, participant_id, self.log, self.incoming, self.outgoing)
+        self.filter: OwnFilter | None = None
+        self.sync: SyncTimer | None = None
+        self.repair: Repair | None = None
+        if participant_id is not None:
+            self.filter = OwnFilter(config.filter_format)
+            self.sync = SyncTimer(config, channel_id, participant_id)
+            self.repair = Repair(config, participant_id) if config.repair else None
+
+    def open(self, now: int, lamport: int | None = None) -> int:
+        """The clock, started at the first call: a participant has observed the channel since then, an observer since
+        the first message it saw."""
+        if self.clock is None:
+            self.clock = now
+            self.observed_since = now if lamport is None else lamport
+            if self.sync is not None:
+                self.observed_since = max(now, self.observed_since)
+                self.sync.restart(now)
+        return self.clock
+
+    def insert_into_filter(self, message_id: str, now: int, events: list[Event]) -> None:
+        """An id is seen, or sent; at capacity the filter is rebuilt from the recent half of what it may hold."""
+        if self.filter is not None and self.filter.insert(message_id):
+            recent = self.log.recent_ids(self.config.filter_format.capacity // 2)
+            self.filter.roll_over(recent)
+            events.append(FilterRolledOver(now, len(recent)))
+
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """The causal history of a message sent now: the highest entries of the log, with hints where known."""
+        return tuple(
+            HistoryEntry(entry.message_id, entry.hint, entry.sender_id)
+            for entry in self.log.last(self.config.causal_history_size)
+        )
+
+    def repairs_pending(self) -> bool:
+        """Whether there is something to ask other participants for."""
+        return self.repair is not None and bool(self.repair.requests)

@@ -1,0 +1,233 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SdsState(_message.Message):
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "filter_pending", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EPHEMERAL_COUNTER_FIELD_NUMBER: _ClassVar[int]
+    LOG_LAMPORTS_FIELD_NUMBER: _ClassVar[int]
+    LOG_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    HORIZON_ID_FIELD_NUMBER: _ClassVar[int]
+    FILTER_WORDS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FILTER_PENDING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_FIELD_NUMBER: _ClassVar[int]
+    SENDS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_SENDS_FIELD_NUMBER: _ClassVar[int]
+    SYNC_DUE_FIELD_NUMBER: _ClassVar[int]
+    SYNC_COUNTER_FIELD_NUMBER: _ClassVar[int]
+    SYNC_WAITING_SINCE_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    channel_id: str
+    participant_id: str
+    clock: int
+    observed_since: int
+    sequence: int
+    ephemeral_counter: int
+    log_lamports: _containers.RepeatedScalarFieldContainer[int]
+    log_ids: _containers.RepeatedScalarFieldContainer[str]
+    log_entries: _containers.RepeatedScalarFieldContainer[bytes]
+    horizon_lamport: int
+    horizon_id: str
+    filter_words: bytes
+    filter_count: int
+    filter_pending: _containers.RepeatedScalarFieldContainer[str]
+    waiting: _containers.RepeatedCompositeFieldContainer[Waiting]
+    missing: _containers.RepeatedCompositeFieldContainer[Missing]
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    before_observation: _containers.RepeatedScalarFieldContainer[str]
+    participants: _containers.RepeatedScalarFieldContainer[str]
+    tracked: _containers.RepeatedCompositeFieldContainer[Tracked]
+    sends: _containers.RepeatedCompositeFieldContainer[Send]
+    finished_sends: _containers.RepeatedScalarFieldContainer[str]
+    sync_due: int
+    sync_counter: int
+    sync_waiting_since: int
+    repair_requests: _containers.RepeatedCompositeFieldContainer[Timer]
+    repair_responses: _containers.RepeatedCompositeFieldContainer[Timer]
+    kept: _containers.RepeatedCompositeFieldContainer[Kept]
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., filter_pending: _Optional[_Iterable[str]] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
+
+class LogEntry(_message.Message):
+    __slots__ = ("sender_id", "history", "digest", "hint", "past")
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
+    sender_id: str
+    history: _containers.RepeatedScalarFieldContainer[str]
+    digest: bytes
+    hint: bytes
+    past: bytes
+    def __init__(self, sender_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("message_id", "sender_id", "lamport", "history", "digest", "hint", "past", "content", "received_at", "unmet", "lost", "before_observation", "repaired", "replaces", "late")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_AT_FIELD_NUMBER: _ClassVar[int]
+    UNMET_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    sender_id: str
+    lamport: int
+    history: _containers.RepeatedScalarFieldContainer[str]
+    digest: bytes
+    hint: bytes
+    past: bytes
+    content: bytes
+    received_at: int
+    unmet: _containers.RepeatedScalarFieldContainer[str]
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    before_observation: _containers.RepeatedScalarFieldContainer[str]
+    repaired: bool
+    replaces: bool
+    late: bool
+    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ...) -> None: ...
+
+class Missing(_message.Message):
+    __slots__ = ("message_id", "sender_id", "hint", "since", "refetches", "due", "lost_at", "named_by_sender", "reached")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    REFETCHES_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    LOST_AT_FIELD_NUMBER: _ClassVar[int]
+    NAMED_BY_SENDER_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    sender_id: str
+    hint: bytes
+    since: int
+    refetches: int
+    due: int
+    lost_at: int
+    named_by_sender: str
+    reached: _containers.RepeatedCompositeFieldContainer[Reached]
+    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., hint: _Optional[bytes] = ..., since: _Optional[int] = ..., refetches: _Optional[int] = ..., due: _Optional[int] = ..., lost_at: _Optional[int] = ..., named_by_sender: _Optional[str] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ...) -> None: ...
+
+class Reached(_message.Message):
+    __slots__ = ("by", "via", "directly")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
+    DIRECTLY_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    via: str
+    directly: bool
+    def __init__(self, by: _Optional[str] = ..., via: _Optional[str] = ..., directly: _Optional[bool] = ...) -> None: ...
+
+class Tracked(_message.Message):
+    __slots__ = ("message_id", "sender_id", "lamport", "since", "acks", "hits")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    sender_id: str
+    lamport: int
+    since: int
+    acks: _containers.RepeatedCompositeFieldContainer[Ack]
+    hits: _containers.RepeatedCompositeFieldContainer[Hit]
+    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., since: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Ack, _Mapping]]] = ..., hits: _Optional[_Iterable[_Union[Hit, _Mapping]]] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("by", "certain")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    CERTAIN_FIELD_NUMBER: _ClassVar[int]
+    by: int
+    certain: bool
+    def __init__(self, by: _Optional[int] = ..., certain: _Optional[bool] = ...) -> None: ...
+
+class Hit(_message.Message):
+    __slots__ = ("by", "via")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
+    by: int
+    via: str
+    def __init__(self, by: _Optional[int] = ..., via: _Optional[str] = ...) -> None: ...
+
+class Send(_message.Message):
+    __slots__ = ("send_id", "required", "segments", "delivered", "failed", "complete_for")
+    SEND_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FOR_FIELD_NUMBER: _ClassVar[int]
+    send_id: str
+    required: int
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    delivered: bool
+    failed: bool
+    complete_for: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, send_id: _Optional[str] = ..., required: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., delivered: _Optional[bool] = ..., failed: _Optional[bool] = ..., complete_for: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("message_id", "data", "attempts", "wait", "due", "state")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    data: bytes
+    attempts: int
+    wait: int
+    due: int
+    state: int
+    def __init__(self, message_id: _Optional[str] = ..., data: _Optional[bytes] = ..., attempts: _Optional[int] = ..., wait: _Optional[int] = ..., due: _Optional[int] = ..., state: _Optional[int] = ...) -> None: ...
+
+class Timer(_message.Message):
+    __slots__ = ("message_id", "due", "sender_id")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    due: int
+    sender_id: str
+    def __init__(self, message_id: _Optional[str] = ..., due: _Optional[int] = ..., sender_id: _Optional[str] = ...) -> None: ...
+
+class Kept(_message.Message):
+    __slots__ = ("message_id", "data", "size")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    data: bytes
+    size: int
+    def __init__(self, message_id: _Optional[str] = ..., data: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
