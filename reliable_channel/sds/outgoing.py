@@ -77,8 +77,8 @@ LIFECYCLE: dict[tuple[SegmentState, SegmentInput], SegmentState] = {
     (_S.RELEASED, _I.POSSIBLE): _S.RELEASED,
     (_S.RELEASED, _I.ACKNOWLEDGE): _S.ACKNOWLEDGED,
 }
-"""(state, input) → next state. A pair that is not here cannot happen: only a waiting segment has a timer, and a send gives
-up or releases only what is still in the buffer."""
+"""(state, input) → next state. A pair that is not here cannot happen: only a waiting segment has a timer, and a send
+gives up or releases only what is still in the buffer."""
 
 OPEN_STATES = frozenset({_S.UNSENT, _S.WAITING})
 """In the outgoing buffer."""

@@ -1,7 +1,7 @@
 """The snapshot of a channel (``proto/sds_state.proto``): version 1.
 
-The log is copied column by column and its entries stay encoded until they are needed, so that a touch of a channel costs
-what changed plus a copy of the bytes. What can be derived (timers, bit positions, who waits for whom) is not stored.
+The log is copied column by column and its entries stay encoded until they are needed: a touch of a channel costs what
+changed plus a copy of the bytes. What can be derived (timers, bit positions, who waits for whom) is not stored.
 """
 
 from __future__ import annotations
