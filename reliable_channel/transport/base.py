@@ -61,6 +61,8 @@ class FailureReason(StrEnum):
     """The node is there, and has nobody to send to."""
     UNREACHABLE = "unreachable"
     """No answer, or a fault of the node: the message may or may not have been sent."""
+    DUPLICATE = "duplicate"
+    """The network says that it has this envelope already: after an ``unreachable`` of the same envelope, a success."""
     STOPPED = "stopped"
     """The transport was stopped before the message was dispatched."""
 

@@ -33,6 +33,11 @@ from reliable_channel.wire.waku import (
 MAX_DETAIL = 300
 """Characters of a peer's error text that are kept."""
 
+_FIELDS_BYTES = 256
+"""More than tags, lengths, meta, version, timestamp and flag can take on the wire."""
+
+_LARGEST_STAMP = -(2**63)
+
 
 def new_request_id() -> RequestId:
     """A fresh GUID (seed ``003…``, *RequestID*)."""
@@ -90,8 +95,12 @@ class NodeBase:
             raise LocalError("An envelope needs a content topic.")
         if message.meta is not None and len(message.meta) > MAX_META_BYTES:
             raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
-        # A stamp is at most 11 bytes on the wire, its tag included.
-        size = len(encode_waku_message(message)) + (0 if message.timestamp is not None else 11)
+        # Far from the limit the fields' lengths are enough, and a segment is not encoded twice.
+        size = (
+            len(message.payload) + len(message.content_topic) * 4 + _FIELDS_BYTES + len(message.rate_limit_proof or b"")
+        )
+        if size > MAX_ENVELOPE_BYTES:
+            size = len(encode_waku_message(replace(message, timestamp=message.timestamp or _LARGEST_STAMP)))
         if size > MAX_ENVELOPE_BYTES:
             raise MessageTooLarge(
                 f"The envelope is {size} bytes, the network takes at most {MAX_ENVELOPE_BYTES} bytes.",

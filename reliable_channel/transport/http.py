@@ -1,0 +1,130 @@
+"""One bounded HTTP client for nodes that may be slow, wrong or hostile: time-outs, size limits, no secret in a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from reliable_channel.errors import ConfigurationError, EnvironmentFault
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Largest answer that is read: a full page of 100 messages of 150 KiB in base64 is 21 MB."""
+
+DEFAULT_TIMEOUT_S = 10.0
+"""nwaku answers within 5 s, or says that it could not; see waku-rest.md *Common*."""
+
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_MISSING = object()
+
+
+class NodeUnreachable(EnvironmentFault):
+    """No usable answer: connection refused, time-out, or an answer over the size limit. The cause names the node
+    without credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer: status, and the body as bytes, at most ``MAX_BODY_BYTES``."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether HTTP calls it a success; the body may still tell of a failure."""
+        return 200 <= self.status < 300
+
+    @property
+    def text(self) -> str:
+        """The body as text, at most 300 characters, for reasons and logs."""
+        return self.body[:1200].decode("utf-8", "replace").strip()[:300]
+
+    def json(self) -> Any:
+        """The body as JSON; ``None`` for a body that is none, and for ``null``."""
+        found = self._json()
+        return None if found is _MISSING else found
+
+    def is_json(self) -> bool:
+        """Whether the body is JSON at all."""
+        return self._json() is not _MISSING
+
+    def _json(self) -> Any:
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):  # also: not UTF-8, numbers of thousands of digits
+            return _MISSING
+
+
+class BoundedHttp:
+    """HTTP to one node. ``base_url`` may carry credentials; ``name`` is the address without them. Thread-safe."""
+
+    def __init__(
+        self,
+        base_url: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        try:
+            url = httpx.URL(base_url)
+        except (httpx.InvalidURL, TypeError):
+            raise ConfigurationError("A node's address is not a URL.", "Write http://host:8645.") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ConfigurationError("A node's address is not an http(s) URL.", "Write http://host:8645.")
+        port = f":{url.port}" if url.port else ""
+        host = f"[{url.host}]" if ":" in url.host else url.host
+        self.name = f"{url.scheme}://{host}{port}{url.path.rstrip('/')}"
+        self._max_body_bytes = max_body_bytes
+        self._base = str(url).split("?")[0].split("#")[0].rstrip("/")
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
+            follow_redirects=False,  # a node has no reason to send us elsewhere
+            trust_env=url.host not in _LOOPBACK,  # a proxy is not for loopback
+            headers={"Accept": "application/json", **(headers or {})},
+        )
+
+    def get(self, path: str, query: Mapping[str, str] | None = None, timeout_s: float | None = None) -> Answer:
+        """``path`` is already encoded; ``query`` is encoded here. Raises :class:`NodeUnreachable`."""
+        return self._ask("GET", path, query, None, timeout_s)
+
+    def post(self, path: str, body: Any) -> Answer:
+        """Send ``body`` as JSON. Raises :class:`NodeUnreachable`."""
+        return self._ask("POST", path, None, body, None)
+
+    def delete(self, path: str, body: Any, timeout_s: float | None = None) -> Answer:
+        """The same with DELETE. Raises :class:`NodeUnreachable`."""
+        return self._ask("DELETE", path, None, body, timeout_s)
+
+    def close(self) -> None:
+        """Close connections. Closing twice does nothing."""
+        self._client.close()
+
+    def _ask(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, timeout_s: float | None
+    ) -> Answer:
+        content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        try:
+            with self._client.stream(
+                method,
+                self._base + path,
+                params=None if query is None else dict(query),
+                content=content,
+                headers=headers,
+                timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
+            ) as response:
+                received = bytearray()
+                for part in response.iter_bytes():
+                    received += part
+                    if len(received) > self._max_body_bytes:
+                        raise NodeUnreachable(f"{self.name} answered with more than {self._max_body_bytes} bytes.")
+                return Answer(response.status_code, bytes(received))
+        except httpx.TimeoutException as error:
+            raise NodeUnreachable(f"{self.name} did not answer in time ({type(error).__name__}).") from None
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, RuntimeError) as error:
+            # RuntimeError: the client was closed by another thread. The texts of httpx may hold the whole URL.
+            raise NodeUnreachable(f"{self.name} cannot be reached ({type(error).__name__}).") from None
