@@ -9,12 +9,20 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from reliable_channel.config.section import Bytes, Count, Section
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
 TopicName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+
+
+def _text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, bool | int | float) else value
+
+
+PassThrough = Annotated[SecretStr, BeforeValidator(_text)]
+"""A value that we do not read; as it may be a secret, it is shown as one."""
 
 
 class TopicSettings(Section):
@@ -73,8 +81,8 @@ class KafkaSettings(Section):
     topics: TopicSettings = TopicSettings()
     security: SecuritySettings = SecuritySettings()
     broker: BrokerSettings = BrokerSettings()
-    client: dict[str, SecretStr] = Field(default={}, description="more options for kafka-python, by its names")
-    spark: dict[str, SecretStr] = Field(default={}, description="more options for Spark, without the prefix `kafka.`")
+    client: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python, by its names")
+    spark: dict[str, PassThrough] = Field(default={}, description="more options for Spark, without the prefix `kafka.`")
 
     @property
     def servers(self) -> str:

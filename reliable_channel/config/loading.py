@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -208,22 +208,25 @@ def _place_of(cause: str, file: Traversable) -> str:
     return str(file)
 
 
-def _secret(path: list[str]) -> bool:
-    """Whether a key may hold a secret: it is declared so, or nothing is known about it."""
-    model: Any = Settings
+def _annotation(path: list[str]) -> Any:
+    """The declared type of a key: a section (model or dataclass), a plain type, or None when nothing is known."""
+    declared: Any = Settings
     for part in path:
-        known = getattr(model, "model_fields", None)
-        if known is None:
-            return "Secret" in str(model)
-        if part not in known:
-            return True
-        annotation = known[part].annotation
-        if "Secret" in str(annotation):
-            return True
-        model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-        if model is None:
-            return False
-    return False
+        if is_dataclass(declared):
+            declared = get_type_hints(declared).get(part)
+        elif isinstance(declared, type) and issubclass(declared, BaseModel):
+            field = declared.model_fields.get(part)
+            declared = field.annotation if field else None
+        else:  # inside a list or a mapping: what holds it says whether it is secret
+            return declared
+    return declared
+
+
+def _secret(path: list[str]) -> bool:
+    """Whether the value of a key may hold a secret: it is declared so, or a section, or nothing is known about it."""
+    declared = _annotation(path)
+    section = is_dataclass(declared) or (isinstance(declared, type) and issubclass(declared, BaseModel))
+    return declared is None or section or "Secret" in str(declared)
 
 
 def _remedy(error: ValidationError) -> str:
@@ -232,17 +235,14 @@ def _remedy(error: ValidationError) -> str:
     for item in error.errors():
         if item["type"] in _UNKNOWN:
             path = [str(part) for part in item["loc"][:-1]]
-            if keys := _keys(path):
-                known[".".join(path)] = f"Keys of {'.'.join(path) or 'the file'} are {', '.join(keys)}."
+            if keys := _keys(_annotation(path)):
+                where = f"Keys of {'.'.join(path)}" if path else "Sections"
+                known[".".join(path)] = f"{where} are {', '.join(keys)}."
     return " ".join(known.values()) or "Correct the value."
 
 
-def _keys(path: list[str]) -> list[str]:
-    """The keys of one section, empty inside lists and mappings."""
-    model: Any = Settings
-    for part in path:
-        field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field else None
-    if is_dataclass(model):
-        return [field.name for field in fields(model)]
-    return list(getattr(model, "model_fields", ()))
+def _keys(section: Any) -> list[str]:
+    """The keys of a section, empty inside lists and mappings."""
+    if is_dataclass(section):
+        return [field.name for field in fields(section)]
+    return list(getattr(section, "model_fields", ()))

@@ -1,0 +1,256 @@
+"""The configuration: what is set wins in order, what is wrong is refused by name, what is secret is never shown."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reliable_channel.config import load
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.sds.config import SdsConfig
+from reliable_channel.segmentation.config import SegmentationConfig
+
+SECRET = "hunter2-and-more"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def refusal(source: Path | str | None = None) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        load(source)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["local", "cluster"])
+def test_the_shipped_files_are_valid(name: str) -> None:
+    assert load(name).kafka.topics.envelopes == "waku.envelopes"
+
+
+def test_the_local_file_uses_the_own_broker_and_the_cluster_file_another() -> None:
+    assert load("local").kafka.servers == "127.0.0.1:9092"
+    assert load("cluster").kafka.servers.startswith("kafka-1:")
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, "kafka: {broker: {port: 1111, heap: 256m}}")
+    monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", "2222")
+    broker = load(file).kafka.broker
+    assert (broker.port, broker.heap) == (2222, "256m")
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL_CONFIG", str(write(tmp_path, "spark: {shuffle_partitions: 7}")))
+    assert load().spark.shuffle_partitions == 7
+
+
+def test_core_sections_are_the_cores_own_dataclasses_with_its_defaults() -> None:
+    settings = load("local")
+    assert settings.segmentation == SegmentationConfig()
+    assert settings.sds == SdsConfig()
+
+
+def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__SDS__CAUSAL_HISTORY_SIZE", "5")
+    monkeypatch.setenv("RELIABLE_CHANNEL__SDS__FILTER_FORMAT__CAPACITY", "500")
+    monkeypatch.setenv("RELIABLE_CHANNEL__SEGMENTATION__ACCEPTED_DIALECTS", '["lip243"]')
+    settings = load("local")
+    assert settings.sds.causal_history_size == 5
+    assert settings.sds.filter_format.capacity == 500
+    assert settings.segmentation.accepted_dialects == {"lip243"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kafk: {}", ["kafk", "Sections are kafka"]),
+        ("kafka: {brokr: {}}", ["kafka.brokr"]),
+        ("kafka: {broker: {prt: 1}}", ["kafka.broker.prt", "port, heap"]),
+        ("kafka: {broker: {port: none}}", ["kafka.broker.port", "'none'"]),
+        ("kafka: {broker: {port: 70000}}", ["kafka.broker.port", "65536"]),
+        ("kafka: {bootstrap_servers: nowhere}", ["kafka.bootstrap_servers", "'nowhere'"]),
+        ("spark: {shuffle_partitions: 0}", ["spark.shuffle_partitions"]),
+        ("sds: {causal_history: 3}", ["sds.causal_history", "causal_history_size"]),
+        ("sds: {filter_format: {size: 3}}", ["sds.filter_format.size", "capacity"]),
+        ("segmentation: {dialect: v9}", ["segmentation.dialect", "'v9'"]),
+        ("segmentation: {segment_size_bytes: 3}", ["segment_size_bytes", "64"]),
+        ("channels: {content_topics: [{family: spec}]}", ["channels.content_topics.0.content_topic"]),
+        ("pipeline: {starting_offsets: middle}", ["pipeline.starting_offsets", "'middle'"]),
+        ("kafka: {broker: {port: 1, port: 2}}", ["line 1", "port stands twice"]),
+        ("kafka: [", ["line 1", "not valid YAML"]),
+        ("- kafka", ["no mapping"]),
+        ("1: 2", ["a key must be text"]),
+    ],
+)
+def test_a_wrong_key_or_value_in_a_file_is_refused_by_name(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = write(tmp_path, text)
+    message = refusal(file)
+    for word in [str(file), *words]:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "word"),
+    [
+        ("RELIABLE_CHANNEL__KAFKAA__BROKER__PORT", "1", "names no section"),
+        ("RELIABLE_CHANNEL__KAFKA__BROKER__PRT", "1", "kafka.broker.prt"),
+        ("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", "x", "kafka.broker.port"),
+        ("RELIABLE_CHANNEL__SDS__CAUSAL_HISTORY_SIZE", "-1", "causal_history_size"),
+        ("RELIABLE_CHANNEL__SPARK__CONF", "{", "spark"),
+    ],
+)
+def test_a_wrong_environment_variable_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, word: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    message = refusal("local")
+    assert word in message
+    assert variable in message or "environment variable" in message
+
+
+def test_a_missing_file_is_refused_by_name() -> None:
+    assert "nowhere.yaml" in refusal("nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"kafka: {{security: {{protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_password: {SECRET}}}}}",  # no user name
+        f"kafka: {{security: {{sasl_pasword: {SECRET}}}}}",
+        f"kafka: {{security: {{sasl_password: [{SECRET}]}}}}",
+        f"kafka: {{client: {{sasl_oauth_token: [{SECRET}]}}}}",
+        f"kafka: {SECRET}",
+        f"kafka: {{security: {SECRET}}}",
+        f"kafka: {{security: {{sasl_password: {SECRET}: x}}}}",
+        f"{SECRET}",
+    ],
+)
+def test_no_error_text_shows_a_secret(tmp_path: Path, text: str) -> None:
+    assert SECRET not in refusal(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("variable", ["KAFKA", "KAFKA__SECURITY", "KAFKA__SECURITY__SSL_KEY", "KAFKA__CLIENT"])
+def test_no_error_text_shows_a_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(f"RELIABLE_CHANNEL__{variable}", SECRET)
+    assert SECRET not in refusal("local")
+
+
+def secured(tmp_path: Path) -> Path:
+    return write(
+        tmp_path,
+        f"""
+        kafka:
+          bootstrap_servers: one:9093,two:9093
+          security:
+            protocol: SASL_SSL
+            sasl_mechanism: SCRAM-SHA-512
+            sasl_username: me
+            sasl_password: '{SECRET}"\\'
+            ssl_ca_file: /etc/ca.pem
+            ssl_certificate_file: /etc/me.pem
+            ssl_key_password: {SECRET}
+            ssl_check_hostname: false
+          client: {{request_timeout_ms: 1234}}
+          spark: {{max.poll.records: 77}}
+        """,
+    )
+
+
+def test_secrets_are_masked_wherever_the_configuration_is_shown(tmp_path: Path) -> None:
+    settings = load(secured(tmp_path))
+    for shown in (settings.to_yaml(), repr(settings), str(settings), str(settings.kafka.model_dump())):
+        assert SECRET not in shown
+    assert "**********" in settings.to_yaml()
+
+
+def test_tls_and_sasl_reach_kafka_python(tmp_path: Path) -> None:
+    options = load(secured(tmp_path)).kafka.client_options()
+    assert options == {
+        "bootstrap_servers": ["one:9093", "two:9093"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "me",
+        "sasl_plain_password": SECRET + '"\\',
+        "ssl_check_hostname": False,
+        "ssl_cafile": "/etc/ca.pem",
+        "ssl_certfile": "/etc/me.pem",
+        "ssl_keyfile": "/etc/me.pem",
+        "ssl_password": SECRET,
+        "request_timeout_ms": 1234,
+    }
+
+
+def test_every_option_is_one_that_kafka_python_knows(tmp_path: Path) -> None:
+    from kafka import KafkaAdminClient
+
+    assert set(load(secured(tmp_path)).kafka.client_options()) <= set(KafkaAdminClient.DEFAULT_CONFIG)
+
+
+def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
+    options = load(secured(tmp_path)).kafka.spark_options()
+    assert options.pop("kafka.sasl.jaas.config") == (
+        f'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="{SECRET}\\"\\\\";'
+    )
+    assert options == {
+        "kafka.bootstrap.servers": "one:9093,two:9093",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/etc/ca.pem",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": "/etc/me.pem",
+        "kafka.ssl.key.password": SECRET,
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.max.poll.records": "77",
+    }
+
+
+def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
+    settings = load("local", spark={"conf": {"spark.eventLog.enabled": "false"}})
+    assert load(write(tmp_path, settings.to_yaml())) == settings
+
+
+def test_settings_survive_pickling() -> None:
+    settings = load("local")
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - our own bytes
+
+
+def test_paths_are_absolute_and_uris_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = load(write(tmp_path, "paths: {run_dir: here, data_dir: 's3a://bucket/tables/'}")).paths
+    assert paths.run_dir == str(tmp_path / "here")
+    assert paths.checkpoint("ack") == str(tmp_path / "here" / "checkpoints" / "ack")
+    assert paths.table("acks") == "s3a://bucket/tables/acks"
+
+
+def test_the_run_directory_must_be_local(tmp_path: Path) -> None:
+    assert "run_dir" in refusal(write(tmp_path, "paths: {run_dir: 's3a://bucket/run'}"))
+
+
+def test_the_first_matching_content_topic_counts(tmp_path: Path) -> None:
+    channels = load(
+        write(tmp_path, "channels: {content_topics: [{content_topic: /a/1/x/proto, family: nim}, /a/1/*/proto]}")
+    ).channels
+    assert [topic and topic.family for topic in map(channels.topic_for, ("/a/1/x/proto", "/a/1/y/proto", "/b"))] == [
+        "nim",
+        "spec",
+        None,
+    ]
+
+
+def test_a_channel_can_be_tied_to_a_pubsub_topic(tmp_path: Path) -> None:
+    channels = load(
+        write(tmp_path, "channels: {content_topics: [{content_topic: /a, pubsub_topic: /waku/2/rs/1/0}]}")
+    ).channels
+    assert channels.topic_for("/a", "/waku/2/rs/1/0") is not None
+    assert channels.topic_for("/a", "/waku/2/rs/1/1") is None
+
+
+def test_every_section_is_documented_in_yaml() -> None:
+    assert set(yaml.safe_load(load("local").to_yaml())) == set(type(load("local")).model_fields)

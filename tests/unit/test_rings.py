@@ -1,0 +1,141 @@
+"""Imports point inward only (design.md *Rings*). Read from the source: an import inside a function counts too."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "reliable_channel"
+CORE = {"wire", "segmentation", "sds", "rate_limit"}
+PARTICIPANT = {"channel", "messaging", "transport", "store"}
+PIPELINE = {"pipeline"}
+EVERYWHERE = {"errors"}
+CORE_LIBRARIES = {"numpy", "google", "Crypto", "reedsolo", "mmh3"}
+# Modules of the standard library by which a clock, randomness, I/O or the machine would enter the core.
+FORBIDDEN_IN_CORE = {
+    "asyncio", "calendar", "concurrent", "ctypes", "datetime", "glob", "http", "importlib", "io", "logging",
+    "multiprocessing", "os", "pathlib", "platform", "random", "secrets", "select", "shutil", "signal", "socket",
+    "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid", "zoneinfo",
+}  # fmt: skip
+SPARK = {"pyspark", "delta"}
+FORBIDDEN_IN_PARTICIPANT = SPARK | {"pandas", "pyarrow", "deltalake", "duckdb"}
+
+
+def modules(rings: set[str]) -> list[Path]:
+    """The source files of rings, generated code excepted."""
+    found = [file for ring in rings for file in (PACKAGE / ring).rglob("*.py") if "_pb" not in file.parts]
+    return sorted(found + [PACKAGE / f"{ring}.py" for ring in rings if (PACKAGE / f"{ring}.py").is_file()])
+
+
+def imports(file: Path) -> Iterator[tuple[str, int]]:
+    """Every imported module's absolute name with its line; ``if TYPE_CHECKING`` blocks are imports as well."""
+    here = ["reliable_channel", *file.relative_to(PACKAGE).with_suffix("").parts]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: -node.level] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            if module == "reliable_channel":
+                yield from ((f"reliable_channel.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield module, node.lineno
+
+
+def ring_of(name: str) -> str:
+    return name.split(".")[1] if name.startswith("reliable_channel.") else ""
+
+
+def outward(rings: set[str], allowed: set[str]) -> list[str]:
+    """The imports of these rings that leave what they are allowed to know of this package."""
+    return [
+        f"{file.relative_to(PACKAGE.parent)}:{line} imports {name}"
+        for file in modules(rings)
+        for name, line in imports(file)
+        if name.startswith("reliable_channel") and ring_of(name) not in allowed
+    ]
+
+
+def test_the_core_is_there_to_be_tested() -> None:
+    assert len(modules(CORE)) > 10
+
+
+def test_the_core_imports_only_the_core_and_the_errors() -> None:
+    assert outward(CORE, CORE | EVERYWHERE) == []
+
+
+def test_the_core_has_no_clock_randomness_or_input_and_output() -> None:
+    found = [
+        f"{file.relative_to(PACKAGE.parent)}:{line} imports {name}"
+        for file in modules(CORE)
+        for name, line in imports(file)
+        if (top := name.split(".")[0]) in FORBIDDEN_IN_CORE
+        or not (top in sys.stdlib_module_names or top in CORE_LIBRARIES or top == "reliable_channel")
+    ]
+    assert found == []
+
+
+def test_the_core_opens_no_file() -> None:
+    calls = [
+        f"{file.relative_to(PACKAGE.parent)}:{node.lineno}"
+        for file in modules(CORE)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"open", "input", "print"}
+    ]
+    assert calls == []
+
+
+def test_the_participant_imports_only_inward() -> None:
+    assert outward(PARTICIPANT, CORE | PARTICIPANT | EVERYWHERE) == []
+
+
+def test_the_participant_knows_no_spark_and_no_tables() -> None:
+    found = [
+        f"{file.relative_to(PACKAGE.parent)}:{line} imports {name}"
+        for file in modules(PARTICIPANT)
+        for name, line in imports(file)
+        if name.split(".")[0] in FORBIDDEN_IN_PARTICIPANT
+    ]
+    assert found == []
+
+
+def test_the_pipeline_imports_only_inward_and_the_configuration() -> None:
+    assert outward(PIPELINE, CORE | PIPELINE | EVERYWHERE | {"config"}) == []
+
+
+def test_the_errors_import_nothing_of_the_package() -> None:
+    assert [name for name, _ in imports(PACKAGE / "errors.py") if name.startswith("reliable_channel")] == []
+
+
+def test_only_one_module_opens_spark() -> None:
+    opening = {
+        str(file.relative_to(PACKAGE))
+        for file in PACKAGE.rglob("*.py")
+        if "SparkSession.builder" in file.read_text(encoding="utf-8")
+    }
+    assert opening == {"runtime/spark.py"}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import time", "time"),
+        ("from os import path", "os"),
+        ("def f():\n    import random", "random"),
+        ("from reliable_channel import pipeline", "reliable_channel.pipeline"),
+        ("from . import split", "reliable_channel.segmentation"),
+        ("from ..sds import channel", "reliable_channel.sds"),
+    ],
+)
+def test_the_reader_of_imports_sees_every_form(
+    source: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    file = tmp_path / "segmentation" / "x.py"
+    file.parent.mkdir()
+    file.write_text(source, encoding="utf-8")
+    assert [name for name, _ in imports(file)] == [expected]
