@@ -1,0 +1,136 @@
+"""The console script: one sentence instead of a stack trace, the right exit code, and a fast ``--help``."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from reliable_channel import __version__, cli
+from reliable_channel.cli import as_fault, build, main
+from reliable_channel.errors import EnvironmentFault, LocalError
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """A console script of one command, which raises."""
+
+    def with_fault() -> typer.Typer:
+        app = typer.Typer(pretty_exceptions_enable=False)
+
+        @app.callback()
+        def options(debug: bool = False) -> None:
+            """Accepts --debug."""
+
+        @app.command()
+        def fail() -> None:
+            raise error
+
+        return app
+
+    monkeypatch.setattr(cli, "build", with_fault)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"reliable-channel {__version__}\n", "")
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = {group.name for group in build().registered_groups} | {
+        command.name or command.callback.__name__ for command in build().registered_commands if command.callback
+    }
+    assert {"config", "kafka", "setup"} <= groups
+    for name in sorted(filter(None, groups)):
+        status, out, _ = run(capsys, name.replace("_", "-"), "--help")
+        assert status == 0
+        assert len(out.splitlines()) > 3
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from reliable_channel.cli import build; build(); "
+        "print(*{'pyspark', 'pandas', 'pyarrow', 'kafka', 'deltalake', 'numpy', 'duckdb'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_config_show_prints_what_is_in_effect(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", "4711")
+    status, out, err = run(capsys, "config", "show")
+    assert (status, err) == (0, "")
+    assert "port: 4711" in out
+
+
+def test_the_configuration_file_is_an_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("spark: {shuffle_partitions: 77}", encoding="utf-8")
+    _, out, _ = run(capsys, "--config", str(file), "config", "show")
+    assert "shuffle_partitions: 77" in out
+
+
+def test_a_wrong_configuration_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", "x")
+    status, out, err = run(capsys, "config", "show")
+    assert (status, out) == (2, "")
+    assert err.startswith("reliable-channel: environment variable RELIABLE_CHANNEL__KAFKA__BROKER__PORT: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(EnvironmentFault("It broke.", "Mend it."), 1), (LocalError("You erred.", "Err not."), 2)],
+)
+def test_a_fault_is_cause_and_remedy_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    failing(monkeypatch, error)
+    assert run(capsys, "fail") == (status, "", f"reliable-channel: {error}\n")
+
+
+def test_debug_shows_the_stack_trace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, EnvironmentFault("It broke.", "Mend it."))
+    status, _, err = run(capsys, "--debug", "fail")
+    assert status == 1
+    assert "Traceback" in err
+    assert err.endswith("reliable-channel: It broke. Mend it.\n")
+
+
+def test_ctrl_c_exits_130_without_a_stack_trace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, KeyboardInterrupt())
+    status, _, err = run(capsys, "fail")
+    assert status == 130
+    assert "Traceback" not in err
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device", "/data/x"))
+    status, _, err = run(capsys, "fail")
+    assert status == 1
+    assert err.startswith("reliable-channel: The disk is full writing /data/x.")
+
+
+def test_other_operating_system_errors_are_not_hidden() -> None:
+    assert as_fault(OSError(errno.EIO, "I/O error")) is None
+
+
+def test_an_unknown_command_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "nonsense")
+    assert status == 2
+    assert "nonsense" in err
