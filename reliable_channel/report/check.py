@@ -6,7 +6,6 @@ An empty list means the promise is kept. Nothing here reads a file, prints or kn
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from reliable_channel.report.observed import Observed
 from reliable_channel.simulation.truth import Outcome, TrueMessage, TrueSegment, Truth
 
 LOST_AFTER_MS = 300_000
+LOST, BEFORE_OBSERVATION, IMPLIED = "lost", "before_observation", "implied"
 Key = TypeVar("Key", bound=tuple[object, ...])
 
 
@@ -42,7 +42,7 @@ def check(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) 
         *check_message_order(truth, observed, lost_after_ms),
         *check_incomplete(truth, observed),
         *check_lost(truth, observed),
-        *check_acknowledgements(truth, observed),
+        *check_acknowledgements(truth, observed, lost_after_ms),
         *check_quarantine(truth, observed),
     ]
 
@@ -129,12 +129,13 @@ def check_numbers(observed: Observed) -> list[Difference]:
 
 
 def check_causal_order(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) -> list[Difference]:
-    """Within a channel every segment comes after what it depends on, unless that came after its time was up.
+    """Within a channel every segment comes after what it depends on, unless that was not to be waited for: it is older
+    than the observation, or it came after its time was up.
 
     What was rebuilt has no causal history here: parity carries contents, not headers."""
     position = {(row.channel_id, row.sds_id): row.row_seq for row in observed.segments}
     segments = {(s.channel_id, s.sds_id): s for s in truth.segments}
-    waited_from = _first_wait(truth.segments)
+    patience = _patience(truth, lost_after_ms)
     out = []
     for (channel, sds_id), seq in position.items():
         segment = segments.get((channel, sds_id))
@@ -145,7 +146,7 @@ def check_causal_order(truth: Truth, observed: Observed, lost_after_ms: int = LO
             if before is None or before < seq:
                 continue
             known = segments[channel, dependency].known_at_ms
-            if known is not None and known < waited_from[channel, dependency] + lost_after_ms:
+            if known is not None and known < patience.get((channel, dependency), known + 1):
                 what = f"is row {seq}, before what it depends on ({dependency[:12]}…, row {before})"
                 out.append(Difference("causal order", channel, _name_segment(segment), what))
     return out
@@ -158,13 +159,13 @@ def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = L
     messages = {(m.channel_id, m.number): m for m in truth.messages}
     seq = {(row.channel_id, row.first_sds_id): row.delivery_seq for row in observed.messages}
     last = {(m.channel_id, m.last_sds_id): m for m in truth.messages if not m.ephemeral}
+    until = _patience(truth, lost_after_ms)
     patience: dict[tuple[str, int], int] = {}
-    waited_from = _first_wait(truth.segments)
     for s in truth.segments:
-        since = waited_from.get((s.channel_id, s.sds_id))
-        if s.message is not None and since is not None:
+        end = until.get((s.channel_id, s.sds_id))
+        if s.message is not None and end is not None:
             key = (s.channel_id, s.message)
-            patience[key] = min(patience.get(key, since + lost_after_ms), since + lost_after_ms)
+            patience[key] = min(patience.get(key, end), end)
     out = []
     for segment in truth.segments:
         if segment.message is None or not segment.history_seen:
@@ -176,7 +177,8 @@ def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = L
             if earlier is None or earlier is message or earlier.complete_at_ms is None or mine is None:
                 continue
             theirs = seq.get((earlier.channel_id, earlier.first_sds_id))
-            in_time = earlier.complete_at_ms < patience[earlier.channel_id, earlier.number]
+            complete_at = earlier.complete_at_ms
+            in_time = complete_at < patience.get((earlier.channel_id, earlier.number), complete_at + 1)
             if in_time and theirs is not None and theirs > mine:
                 what = f"is number {mine}, before {_name(earlier)} (number {theirs}), on which it depends"
                 out.append(Difference("message order", message.channel_id, _name(message), what))
@@ -211,31 +213,44 @@ def check_incomplete(truth: Truth, observed: Observed) -> list[Difference]:
 
 
 def check_lost(truth: Truth, observed: Observed) -> list[Difference]:
-    """Every id that arrived messages depend on and that never became known is named as lost, once; no other in the
-    end."""
+    """Every id that arrived messages name and that never became known is given up by name, once, as lost or as older
+    than the observation; no other is, in the end."""
     promise = "lost dependencies"
-    expected = Counter((row.channel_id, row.sds_id) for row in truth.lost)
-    return _differ(promise, expected, Counter(observed.lost), "is not named as lost", "is named as lost")
+    expected = Counter(
+        (d.channel_id, d.sds_id, BEFORE_OBSERVATION if d.before_observation else LOST)
+        for d in truth.dependencies
+        if d.known_at_ms is None
+    )
+    return _differ(promise, expected, Counter(observed.lost), "is not named", "is named")
 
 
-def check_acknowledgements(truth: Truth, observed: Observed) -> list[Difference]:
-    """Certain acknowledgements that arrived are all there, and none is false: whoever is said to have a message had
-    it, and nobody acknowledges their own."""
+def check_acknowledgements(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) -> list[Difference]:
+    """The certain acknowledgements that arrived are all there; none is false: whoever is said to have a message had
+    it, and nobody acknowledges their own.
+
+    What was named when it was no longer, or not yet, waited for leaves no acknowledgement behind. An implied one may
+    be false of a time before the participant joined: a causal past says nothing of that (protocol.md §5)."""
     promise = "acknowledgements"
     rows = {(a.channel_id, a.sds_id, a.by) for a in observed.acks if a.certain}
-    known = {(s.channel_id, s.sds_id) for s in truth.segments if s.known_at_ms is not None and s.message is not None}
-    out = [
-        Difference(promise, a.channel_id, a.sds_id, f"by {a.by} is not in the table")
-        for a in truth.acks
-        if (a.channel_id, a.sds_id) in known and (a.channel_id, a.sds_id, a.by) not in rows
-    ]
+    segments = {(s.channel_id, s.sds_id): s for s in truth.segments}
+    patience = _patience(truth, lost_after_ms)
+    out = []
+    for ack in truth.acks:
+        key = (ack.channel_id, ack.sds_id)
+        known = segments[key].known_at_ms
+        due = known is not None and (known <= ack.at_ms or known < patience.get(key, known + 1))
+        if due and (*key, ack.by) not in rows:
+            out.append(Difference(promise, ack.channel_id, ack.sds_id, f"by {ack.by} is not in the table"))
     heard = {(h.channel_id, h.sds_id, h.participant) for h in truth.heard}
-    sender = {(s.channel_id, s.sds_id): s.sender for s in truth.segments}
-    for ack in observed.acks:
-        if sender.get((ack.channel_id, ack.sds_id)) == ack.by:
-            out.append(Difference(promise, ack.channel_id, ack.sds_id, f"by {ack.by}, who sent it"))
-        elif (ack.channel_id, ack.sds_id, ack.by) not in heard:
-            out.append(Difference(promise, ack.channel_id, ack.sds_id, f"by {ack.by}, who never had it"))
+    joined = {(p.channel_id, p.participant): p.joined_at_ms for p in truth.presences}
+    for row in observed.acks:
+        segment = segments.get((row.channel_id, row.sds_id))
+        if segment is not None and segment.sender == row.by:
+            out.append(Difference(promise, row.channel_id, row.sds_id, f"by {row.by}, who sent it"))
+        elif (row.channel_id, row.sds_id, row.by) not in heard:
+            absent = segment is not None and segment.made_at_ms < joined.get((row.channel_id, row.by), 0)
+            if not (absent and row.evidence == IMPLIED):
+                out.append(Difference(promise, row.channel_id, row.sds_id, f"by {row.by}, who never had it"))
     return out
 
 
@@ -281,16 +296,12 @@ def _differ(promise: str, expected: Counter[Key], found: Counter[Key], absent: s
     return out
 
 
-def _first_wait(segments: Iterable[TrueSegment]) -> dict[tuple[str, str], int]:
-    """(channel, SDS id) → when the first message that depends on it arrived (ms)."""
-    first: dict[tuple[str, str], int] = {}
-    for segment in segments:
-        if segment.arrived_at_ms is None or not segment.history_seen:
-            continue
-        for dependency in segment.history:
-            key = (segment.channel_id, dependency)
-            first[key] = min(first.get(key, segment.arrived_at_ms), segment.arrived_at_ms)
-    return first
+def _patience(truth: Truth, lost_after_ms: int) -> dict[tuple[str, str], int]:
+    """(channel, SDS id) of what was named before it was known → until when (ms) it was waited for."""
+    return {
+        (d.channel_id, d.sds_id): 0 if d.before_observation else d.first_named_ms + lost_after_ms
+        for d in truth.dependencies
+    }
 
 
 def _bytes_differ(expected: bytes, found: bytes | None) -> str:

@@ -66,14 +66,16 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """All that is compared. ``lost`` are (channel id, SDS id); ``row_numbers`` are (channel id, ``row_seq``), one for
-    each row of ``deliveries``."""
+    """All that is compared.
+
+    ``lost`` are (channel id, SDS id, status) of what was given up in the end; ``row_numbers`` are (channel id,
+    ``row_seq``), one for each row of ``deliveries``."""
 
     messages: list[DeliveredMessage] = field(default_factory=list)
     segments: list[DeliveredSegment] = field(default_factory=list)
     row_numbers: list[tuple[str, int]] = field(default_factory=list)
     incomplete: list[IncompleteMessage] = field(default_factory=list)
-    lost: list[tuple[str, str]] = field(default_factory=list)
+    lost: list[tuple[str, str, str]] = field(default_factory=list)
     acks: list[Acknowledgement] = field(default_factory=list)
     quarantine: list[Quarantined] = field(default_factory=list)
     envelopes: int = 0

@@ -20,7 +20,7 @@ from reliable_channel.report.observed import (
     Quarantined,
 )
 
-EPHEMERAL, CERTAIN, LOST = "ephemeral", "certain", ("lost", "before_observation")
+EPHEMERAL, CERTAIN, RECOVERED = "ephemeral", "certain", "recovered"
 
 
 def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -111,9 +111,12 @@ def _message(row: dict[str, Any]) -> DeliveredMessage:
     )
 
 
-def _lost(data_dir: str | Path) -> list[tuple[str, str]]:
-    """What is given up in the end: declared lost, and not recovered since."""
+def _lost(data_dir: str | Path) -> list[tuple[str, str, str]]:
+    """What is given up in the end: lost or before observation, and not recovered since."""
     rows = _rows(data_dir, "lost_dependencies", "channel_id sds_id status")
-    recovered = {(row["channel_id"], row["sds_id"]) for row in rows if row["status"] == "recovered"}
-    given_up = [(row["channel_id"], row["sds_id"]) for row in rows if row["status"] in LOST]
-    return [key for key in given_up if key not in recovered]
+    recovered = {(row["channel_id"], row["sds_id"]) for row in rows if row["status"] == RECOVERED}
+    return [
+        (row["channel_id"], row["sds_id"], row["status"])
+        for row in rows
+        if row["status"] != RECOVERED and (row["channel_id"], row["sds_id"]) not in recovered
+    ]

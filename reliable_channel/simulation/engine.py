@@ -34,7 +34,8 @@ class _Play:
         self.end = scenario.end_ms
         self.journal = ChannelJournal(plan)
         self.participants = {name: Participant(name, plan) for name in plan.participants}
-        self.joined_at = {name: self.start + at for name, at in plan.joins_at}
+        joins = dict(plan.joins_at)
+        self.journal.joined = {name: self.start + joins.get(name, 0) for name in plan.participants}
         self.faults = dict(plan.faults)
         self.treatments: dict[str, Treatment] = {}
         self.links = {
@@ -46,6 +47,8 @@ class _Play:
         self._queue: list[tuple[int, int, Callable[[int], None]]] = []
         self._scheduled = 0
         self._next_tick: dict[str, int] = {}
+        for name, when in self.journal.joined.items():
+            self._at(when, lambda now, p=self.participants[name]: self._follow(p, p.tick(now), now))  # type: ignore[misc]
         for message in planned_messages(plan, scenario.seed):
             self._at(self.start + message.at_ms, lambda now, m=message: self._speak(m, now))  # type: ignore[misc]
 
@@ -161,7 +164,7 @@ class _Play:
         return lambda now: self._hear(self.participants[name], envelope, now)
 
     def _hear(self, participant: Participant, envelope: Envelope, now: int) -> None:
-        if now < self.joined_at.get(participant.name, 0):
+        if now < self.journal.joined[participant.name]:
             return
         self.journal.heard.setdefault((participant.name, envelope.sds_id), now)
         self._follow(participant, participant.hear(envelope, now), now)

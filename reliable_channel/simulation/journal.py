@@ -73,6 +73,8 @@ class ChannelJournal:
     """What a fault kept from the network."""
     observed: list[ObserverRecord] = field(default_factory=list)
     heard: dict[tuple[str, str], int] = field(default_factory=dict)
+    joined: dict[str, int] = field(default_factory=dict)
+    """Participant → since when it is on the channel."""
     confirmed: dict[int, int] = field(default_factory=dict)
     """Message number → when its sender learned that everybody it needs has it."""
     failed: dict[int, int] = field(default_factory=dict)

@@ -85,9 +85,7 @@ class TrueSegment:
     def history_seen(self) -> bool:
         """Whether it came to the observer by itself before its siblings made it known: only then is its causal
         history known there."""
-        if self.arrived_at_ms is None:
-            return False
-        return self.repaired_at_ms is None or self.arrived_at_ms < self.repaired_at_ms
+        return self.arrived_at_ms is not None and self.repaired_at_ms is None
 
     @property
     def known_at_ms(self) -> int | None:
@@ -117,12 +115,24 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class LostDependency:
-    """An SDS id that arrived messages depend on and that never became known to the observer."""
+class Presence:
+    """A participant was on the channel from that time on. What it says later implies nothing about what was before."""
+
+    channel_id: str
+    participant: str
+    joined_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrueDependency:
+    """An SDS id that a message named when the observer did not know it. It is waited for, unless it is older than the
+    first observation of the channel (protocol.md §5). ``known_at_ms`` is ``None`` when it never came."""
 
     channel_id: str
     sds_id: str
-    first_referenced_ms: int
+    first_named_ms: int
+    before_observation: bool
+    known_at_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,8 @@ class Truth:
     segments: list[TrueSegment]
     acks: list[TrueAck]
     heard: list[Heard]
-    lost: list[LostDependency]
+    presences: list[Presence]
+    dependencies: list[TrueDependency]
     bad: list[BadRecord]
 
     def located(self, coordinates: Sequence[tuple[str, int, int]]) -> Truth:
@@ -192,7 +203,8 @@ _KINDS: dict[str, type] = {
     "segments": TrueSegment,
     "acks": TrueAck,
     "heard": Heard,
-    "lost": LostDependency,
+    "presences": Presence,
+    "dependencies": TrueDependency,
     "bad": BadRecord,
 }
 _ARROW: dict[str, pa.DataType] = {

@@ -13,9 +13,10 @@ from reliable_channel.report.observed import (
 from reliable_channel.simulation.truth import (
     BadRecord,
     Heard,
-    LostDependency,
     Outcome,
+    Presence,
     TrueAck,
+    TrueDependency,
     TrueMessage,
     TrueSegment,
     Truth,
@@ -115,7 +116,8 @@ def true_conversation() -> Truth:
             for who, ids in {"bob": "a0 c0 f0", "alice": "a0 b0 b1 bp", "carol": "a0 b0 b1 bp f0 l0"}.items()
             for sds_id in ids.split()
         ],
-        lost=[LostDependency(CHANNEL, "l0", 4_050)],
+        presences=[Presence(CHANNEL, who, 0) for who in ("alice", "bob", "carol")],
+        dependencies=[TrueDependency(CHANNEL, "l0", 4_050, False, None)],
         bad=[BadRecord(7, "garbage", "malformed_envelope", b"\xff\xff\xff", "waku.envelopes", 1, 42)],
     )
 
@@ -138,7 +140,7 @@ def faultless() -> Observed:
         ],
         row_numbers=[(CHANNEL, n) for n in range(1, 8)],
         incomplete=[IncompleteMessage(CHANNEL, "alice", keccak256(b"A" * 40).hex(), (1,), 2)],
-        lost=[(CHANNEL, "l0")],
+        lost=[(CHANNEL, "l0", "lost")],
         acks=[
             Acknowledgement(CHANNEL, "a0", "bob", "causal_history", True),
             Acknowledgement(CHANNEL, "a0", "carol", "implied", True),

@@ -17,6 +17,7 @@ from reliable_channel.report.observed import (
     Observed,
     Quarantined,
 )
+from reliable_channel.simulation.truth import Presence, TrueDependency
 
 Mutation = Callable[[Observed], Observed]
 
@@ -93,8 +94,12 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         added("incomplete", IncompleteMessage(CHANNEL, "bob", "00", (1,), 2)),
         "is named as lacking",
     ),
-    "a lost dependency is not named": (without("lost", 0), "l0: is not named as lost"),
-    "a dependency that came is called lost": (added("lost", (CHANNEL, "b1")), "b1: is named as lost"),
+    "a lost dependency is not named": (without("lost", 0), "l0 lost: is not named"),
+    "a dependency that came is called lost": (added("lost", (CHANNEL, "b1", "lost")), "b1 lost: is named"),
+    "a lost dependency is called older than the observation": (
+        lambda t: replace(t, lost=[(CHANNEL, "l0", "before_observation")]),
+        "l0 before_observation: is named",
+    ),
     "a certain acknowledgement is missing": (without("acks", 0), "a0: by bob is not in the table"),
     "somebody acknowledges what they never had": (
         added("acks", Acknowledgement(CHANNEL, "c0", "alice", "bloom_filter", False)),
@@ -146,10 +151,33 @@ def test_what_came_after_its_time_was_up_may_stand_late(waited_ms: int, allowed:
         truth,
         messages=[replace(truth.messages[0], complete_at_ms=came_at), *truth.messages[1:]],
         segments=[replace(truth.segments[0], arrived_at_ms=came_at), *truth.segments[1:]],
+        dependencies=[*truth.dependencies, TrueDependency(CHANNEL, "a0", 1_050, False, came_at)],
     )
     late = swapped("segments", "row_seq", 0, 1)(swapped("messages", "delivery_seq", 0, 1)(faultless()))
     found = {difference.promise for difference in check(truth, late)}
     assert found == (set() if allowed else {"causal order", "message order"})
+
+
+def test_what_is_older_than_the_observation_may_stand_late() -> None:
+    truth = true_conversation()
+    older = TrueDependency(CHANNEL, "a0", 1_050, True, 1_060)
+    truth = replace(
+        truth,
+        messages=[replace(truth.messages[0], complete_at_ms=1_060), *truth.messages[1:]],
+        segments=[replace(truth.segments[0], arrived_at_ms=1_060), *truth.segments[1:]],
+        dependencies=[*truth.dependencies, older],
+    )
+    tables = swapped("segments", "row_seq", 0, 1)(swapped("messages", "delivery_seq", 0, 1)(faultless()))
+    assert check(truth, tables) == []
+
+
+def test_an_implied_acknowledgement_of_what_was_before_somebody_joined_is_not_called_false() -> None:
+    claim = Acknowledgement(CHANNEL, "f0", "dave", "implied", True)
+    truth, tables = true_conversation(), added("acks", claim)(faultless())
+    late = replace(truth, presences=[*truth.presences, Presence(CHANNEL, "dave", 3_000)])
+    there = replace(truth, presences=[*truth.presences, Presence(CHANNEL, "dave", 1_000)])
+    assert check(late, tables) == []
+    assert [d.what for d in check(there, tables)] == ["by dave, who never had it"]
 
 
 def test_the_bounded_beginning_of_a_large_record_is_enough() -> None:

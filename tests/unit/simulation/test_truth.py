@@ -76,12 +76,25 @@ def test_parity_alone_rebuilds_nothing_and_is_still_a_trace() -> None:
 def test_a_message_that_only_others_name_is_told_from_one_that_left_no_trace() -> None:
     truth = truth_of(arrival("x", 100))
     assert [m.outcome for m in truth.messages] == [Outcome.REFERENCED, Outcome.DELIVERED, Outcome.NO_TRACE]
-    assert [(row.sds_id, row.first_referenced_ms) for row in truth.lost] == [("d2", 100), ("p0", 100)]
+    assert [(d.sds_id, d.first_named_ms, d.known_at_ms) for d in truth.dependencies] == [
+        ("d2", 100, None),
+        ("p0", 100, None),
+    ]
+    assert all(d.before_observation for d in truth.dependencies)
+
+
+def test_only_what_the_first_observed_message_names_is_older_than_the_observation() -> None:
+    truth = truth_of(arrival("d0", 100), arrival("y", 200), arrival("x", 900))
+    assert [(d.sds_id, d.first_named_ms, d.before_observation, d.known_at_ms) for d in truth.dependencies] == [
+        ("d2", 900, False, None),
+        ("p0", 200, False, None),
+        ("x", 200, False, 900),
+    ]
 
 
 def test_what_parity_made_known_is_not_lost() -> None:
     truth = truth_of(arrival("p0", 100), arrival("d0", 110), arrival("d1", 120), arrival("x", 130))
-    assert truth.lost == []
+    assert [d.sds_id for d in truth.dependencies if d.known_at_ms is None] == []
     assert segment(truth, "d2").repaired_at_ms == 120
 
 

@@ -1,0 +1,77 @@
+"""What the observer comes to know of a channel, record by record: arrivals, completions, and what is named before it is
+known. Plain sets and counting, by the protocol's rules and without its state machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reliable_channel.simulation.journal import ChannelJournal, SentMessage
+from reliable_channel.simulation.scenario import Fault
+
+
+@dataclass(slots=True)
+class Naming:
+    """An id that was named before it was known: when first, and whether it is older than the observation."""
+
+    first_ms: int
+    before_observation: bool
+
+
+@dataclass(slots=True)
+class Observation:
+    """All times are virtual Unix ms. ``complete`` is by message number; ``repaired`` are segments that never arrived
+    before their message was complete; ``named`` are ids that were unknown when a message named them; ``acks`` are
+    (SDS id, by whom) as causal histories say."""
+
+    arrived: dict[str, int] = field(default_factory=dict)
+    repaired: dict[str, int] = field(default_factory=dict)
+    complete: dict[int, int] = field(default_factory=dict)
+    named: dict[str, Naming] = field(default_factory=dict)
+    acks: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def known_at(self, sds_id: str) -> int | None:
+        """When the SDS message was known to the observer, ``None`` when never."""
+        times = [times[sds_id] for times in (self.arrived, self.repaired) if sds_id in times]
+        return min(times) if times else None
+
+
+def observe(journal: ChannelJournal) -> Observation:
+    """Walk through the observer's records of a channel in the order of reception."""
+    seen = Observation()
+    observed_since: int | None = None
+    for record in journal.observed:
+        if record.sds_id is None or record.reason is not None:
+            continue
+        sent, now = journal.sds[record.sds_id], record.at_ms
+        new = record.sds_id not in seen.arrived
+        seen.arrived.setdefault(record.sds_id, now)
+        if not new:
+            continue
+        if sent.lamport is not None and observed_since is None:
+            observed_since = sent.lamport
+        for dependency in sent.history:
+            about = journal.sds[dependency]
+            if about.sender != sent.sender:
+                seen.acks.setdefault((dependency, sent.sender), now)
+            known = dependency in seen.arrived or dependency in seen.repaired
+            if not known and record.sds_id not in seen.repaired:
+                older = sent.lamport is not None and observed_since is not None and sent.lamport <= observed_since
+                seen.named.setdefault(dependency, Naming(now, older))
+        if sent.message is not None and sent.message not in seen.complete:
+            _complete(journal.messages[sent.message], now, seen)
+    return seen
+
+
+def _complete(message: SentMessage, now: int, seen: Observation) -> None:
+    """A message is whole when k of its k + m segments arrived and one of them says k: v0.1 parity does not
+    (protocol.md §3). Then its other segments are known as well (§4, *verified repair*)."""
+    if message.fault is Fault.HASH_MISMATCH:
+        return
+    held = [sds_id for sds_id in message.sds_ids if sds_id in seen.arrived]
+    says_k = any(sds_id in seen.arrived for sds_id in message.sds_ids[: message.data_count])
+    if len(held) < message.data_count or not says_k:
+        return
+    seen.complete[message.number] = now
+    for sds_id in message.sds_ids:
+        if sds_id not in seen.arrived:
+            seen.repaired[sds_id] = now
