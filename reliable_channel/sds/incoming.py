@@ -7,6 +7,7 @@ observation*. Each missing id is reported once, asked for again with back-off, a
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from reliable_channel.sds.config import SdsConfig
@@ -104,11 +105,12 @@ class Missing:
 
 
 class Remembered:
-    """A bounded set of ids, the oldest dropped first."""
+    """A bounded set of ids, the oldest dropped first. (An ``OrderedDict``: finding the first key of a plain dict whose
+    first keys were deleted is not O(1).)"""
 
     def __init__(self, limit: int, ids: Iterable[str] = ()) -> None:
         self._limit = limit
-        self._ids = dict.fromkeys(ids)
+        self._ids = OrderedDict.fromkeys(ids)
 
     def __contains__(self, message_id: object) -> bool:
         return message_id in self._ids
@@ -123,7 +125,7 @@ class Remembered:
         """Remember an id."""
         self._ids[message_id] = None
         if len(self._ids) > self._limit:
-            del self._ids[next(iter(self._ids))]
+            self._ids.popitem(last=False)
 
     def discard(self, message_id: str) -> bool:
         """Forget an id; returns whether it was there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from reliable_channel.sds.config import SdsConfig
@@ -41,7 +42,7 @@ class Repair:
         self.responses: dict[str, int] = {}
         """Id → T_resp."""
         self._timers: list[tuple[int, str]] = []
-        self.kept: dict[str, tuple[bytes | SdsMessage, int]] = {}
+        self.kept: OrderedDict[str, tuple[bytes | SdsMessage, int]] = OrderedDict()
         """Id → original bytes, or the decoded message where the caller gave none (it is encoded when it is needed), and
         the size it counts for."""
         self._kept_bytes = 0
@@ -132,7 +133,7 @@ class Repair:
         self.kept[message_id] = (message, size)
         self._kept_bytes += size
         while self._kept_bytes > self._config.max_kept_bytes:
-            self._kept_bytes -= self.kept.pop(next(iter(self.kept)))[1]
+            self._kept_bytes -= self.kept.popitem(last=False)[1][1]
 
     def forget(self, message_id: str) -> None:
         """Another message with this id has won."""

@@ -1,0 +1,135 @@
+"""What receiving costs in the SDS core (issue targets), how it grows with the log, and what a snapshot costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from bench.registry import Result, bench
+from reliable_channel.sds import SdsChannel, SdsConfig
+from reliable_channel.wire.bloom import FilterFormat
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage
+
+START = 1_750_000_000_000
+OUTSTANDING = 200
+REPETITIONS = 3
+
+
+def _messages(count: int, *, filters: bool, senders: int = 1, first: int = 0) -> list[SdsMessage]:
+    """A conversation: every message names the two before it. Each filter is another one of 2 000 ids, none of ours."""
+    made: list[SdsMessage] = []
+    variants = _filters(16) if filters else [None]
+    history: tuple[HistoryEntry, ...] = ()
+    for number in range(first, first + count):
+        message_id = f"{number:064x}"
+        words = variants[number % len(variants)]
+        made.append(
+            SdsMessage(
+                sender_id=f"sender-{number % senders}",
+                message_id=message_id,
+                channel_id="bench",
+                lamport_timestamp=START + number,
+                causal_history=history,
+                bloom_filter=bytes(bytearray(words)) if words is not None else None,
+                content=b"%d" % number,
+            )
+        )
+        history = (*history[-1:], HistoryEntry(message_id, None, made[-1].sender_id))
+    return made
+
+
+def _filters(count: int) -> list[bytes]:
+    filter_format = FilterFormat()
+    made = []
+    for variant in range(count):
+        words = bytearray(filter_format.byte_count)
+        filter_format.insert(words, (f"other-{variant}-{number}" for number in range(2_000)))
+        made.append(bytes(words))
+    return made
+
+
+def _best(make: Callable[[], SdsChannel], messages: list[SdsMessage]) -> float:
+    """Seconds for receiving ``messages``, the best of a few runs on fresh channels."""
+    best = float("inf")
+    for _ in range(REPETITIONS):
+        channel = make()
+        receive = channel.receive
+        now = messages[-1].lamport_timestamp or START
+        started = time.process_time()
+        for message in messages:
+            receive(message, now)
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def _participant(outstanding: int) -> SdsChannel:
+    channel = SdsChannel("bench", "me", SdsConfig(max_log_entries=60_000))
+    channel.tick(START - 1_000)
+    for number in range(outstanding):
+        channel.send(b"mine %d" % number, START - 1_000)
+    return channel
+
+
+def _observer(outstanding: int) -> SdsChannel:
+    return SdsChannel("bench", None, SdsConfig(max_log_entries=60_000, max_tracked=outstanding))
+
+
+@bench
+def receive() -> Iterator[Result]:
+    """Messages per second on one core, CPU time."""
+    with_filters = _messages(4_000, filters=True)
+    seconds = _best(lambda: _participant(OUTSTANDING), with_filters)
+    yield Result(
+        "receive, 18 752-byte filter, 200 outstanding", len(with_filters) / seconds, "messages/s", target=15_000
+    )
+    seconds = _best(lambda: _observer(OUTSTANDING), _messages(4_000, filters=True, senders=3))
+    yield Result("receive as observer of 3 senders, filters, 200 tracked", 4_000 / seconds, "messages/s")
+    plain = _messages(20_000, filters=False)
+    seconds = _best(lambda: _participant(OUTSTANDING), plain)
+    yield Result("receive, no filters, 200 outstanding", len(plain) / seconds, "messages/s", target=50_000)
+    seconds = _best(lambda: _observer(1_000), _messages(20_000, filters=False, senders=3))
+    yield Result("receive as observer of 3 senders, no filters", 20_000 / seconds, "messages/s")
+
+
+@bench
+def growth() -> Iterator[Result]:
+    """Cost of a message with 50 000 entries in the log, against 1 000; the messages themselves are equally fresh."""
+    seconds = {1_000: float("inf"), 50_000: float("inf")}
+    now = START + 100_000
+    for _ in range(REPETITIONS):
+        for entries in seconds:
+            channel = _participant(0)
+            for message in _messages(entries, filters=False):
+                channel.receive(message, now)
+            fresh = _messages(5_000, filters=False, first=entries)
+            started = time.process_time()
+            for message in fresh:
+                channel.receive(message, now)
+            seconds[entries] = min(seconds[entries], time.process_time() - started)
+    ratio = seconds[50_000] / seconds[1_000]
+    yield Result("receive, 50 000 log entries against 1 000", ratio, "ratio", target=1.2, lower_is_better=True)
+
+
+@bench
+def snapshot() -> Iterator[Result]:
+    """What Spark pays at each touch of a channel: restore, one message, snapshot."""
+    messages = _messages(10_001, filters=False, senders=3)
+    for entries in (1_000, 10_000):
+        channel = SdsChannel("bench", None)
+        for message in messages[:entries]:
+            channel.receive(message, START + 20_000)
+        blob = channel.to_bytes()
+        label = f"{entries} log entries"
+        yield Result(f"snapshot size, {label}", len(blob) / entries * 1_000 / 1_000, "kB per 1 000 entries")
+        seconds = {"restore": 9.0, "write after a restore and one message": 9.0}
+        for _ in range(5):
+            started = time.process_time()
+            restored = SdsChannel.from_bytes(blob)
+            seconds["restore"] = min(seconds["restore"], time.process_time() - started)
+            restored.receive(messages[entries], START + 20_000)
+            started = time.process_time()
+            restored.to_bytes()
+            name = "write after a restore and one message"
+            seconds[name] = min(seconds[name], time.process_time() - started)
+        for name, spent in seconds.items():
+            yield Result(f"snapshot {name}, {label}", spent * 1_000 / entries * 1_000, "ms per 1 000 entries")
