@@ -1,0 +1,75 @@
+"""A node's health from what its REST API reports (waku-rest.md *Health, info, peers*)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
+from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.waku_api import WakuApi
+from reliable_channel.transport.waku_json import listed
+
+RELAY = "/vac/waku/relay/"
+LIGHTPUSH = "/vac/waku/lightpush/"
+FILTER = "/vac/waku/filter-subscribe/"
+STORE = "/vac/waku/store-query/"
+
+_CONNECTION = {
+    "connected": HealthState.HEALTHY,
+    "partiallyconnected": HealthState.MINIMALLY_HEALTHY,
+    "disconnected": HealthState.UNHEALTHY,
+}
+
+
+def node_health(api: WakuApi, mode: Mode) -> Health:
+    """Ask a node. Peers counted through the admin API stand first; without it the node's own judgement; without that
+    a node that answers is minimally healthy. Never raises: a node that does not answer is unhealthy."""
+    try:
+        peers = api.peers()
+        if peers is not None:
+            return judge_peers(peers, mode)
+        answer = api.health()
+        reported = answer.json()
+        if answer.ok and isinstance(reported, dict):
+            return judge_report(reported, mode)
+        api.dialect()
+        return Health(HealthState.MINIMALLY_HEALTHY, "the node answers, and reports neither peers nor health")
+    except NodeUnreachable as error:
+        return Health(HealthState.UNHEALTHY, error.cause)
+
+
+def judge_peers(peers: list[dict[str, Any]], mode: Mode) -> Health:
+    """The admin API's list: nwaku ``connected: "Connected"``, go-waku ``connected: true``, ``protocols`` maybe null."""
+    connected = [peer for peer in peers if _connected(peer.get("connected"))]
+
+    def serving(protocol: str) -> int:
+        return sum(
+            any(isinstance(p, str) and p.startswith(protocol) for p in listed(peer.get("protocols")))
+            for peer in connected
+        )
+
+    relay, lightpush, filters, store = (serving(p) for p in (RELAY, LIGHTPUSH, FILTER, STORE))
+    state = judge_relay(relay) if mode is Mode.RELAY else judge_edge(lightpush, filters)
+    return Health(state, f"{len(connected)} peers connected", relay, lightpush, filters, store)
+
+
+def judge_report(reported: dict[str, Any], mode: Mode) -> Health:
+    """nwaku's ``/health``: ``connectionStatus`` (≥ 0.38) is its count of peers in three steps, else the protocols."""
+    protocols: dict[str, str] = {}
+    for entry in listed(reported.get("protocolsHealth")):
+        if isinstance(entry, dict):
+            protocols.update({k: v for k, v in entry.items() if k != "desc" and isinstance(v, str)})
+    needed = ("Relay",) if mode is Mode.RELAY else ("Lightpush Client", "Filter Client")
+    known = [protocols[name] for name in needed if name in protocols]
+    status = reported.get("connectionStatus")
+    node = reported.get("nodeHealth")
+    detail = f"node {str(node)[:40]}, connection {str(status)[:40]}"
+    if (node is not None and node != "READY") or any(state != "READY" for state in known):
+        return Health(HealthState.UNHEALTHY, detail)
+    if isinstance(status, str) and (state := _CONNECTION.get(status.lower().replace("_", ""))):
+        return Health(state, detail)
+    return Health(HealthState.MINIMALLY_HEALTHY, detail)
+
+
+def _connected(value: Any) -> bool:
+    return value is True or (isinstance(value, str) and value.lower() == "connected")

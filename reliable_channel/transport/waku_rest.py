@@ -1,0 +1,238 @@
+"""A node over the REST API of a running Waku node: relay or lightpush to send, relay or filter messages to receive.
+
+Two threads do the I/O: one sends, in order, one reads and watches the health. Sends are not repeated here: the
+Messaging API and the reliable channel do that, and one retry layer per fault is enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tenacity import RetryCallState, wait_exponential
+
+from reliable_channel.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.transport.base import (
+    FailureReason,
+    NodeEvent,
+    Received,
+    RequestId,
+    SendBufferFull,
+    StoreUnavailable,
+)
+from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.dispatcher import Dispatcher
+from reliable_channel.transport.health import Health, HealthState, Mode
+from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.node import NodeBase, new_request_id
+from reliable_channel.transport.recent import RecentHashes
+from reliable_channel.transport.sharding import PubsubTopics
+from reliable_channel.transport.waku_api import Published, WakuApi
+from reliable_channel.transport.waku_health import node_health
+from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+_log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 30.0
+MAX_QUEUED = 1_000
+"""Envelopes that may wait to be sent: at most 150 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a node is asked, in seconds. ``max_backoff_s`` bounds the wait after faults, which doubles."""
+
+    poll_s: float = 0.5
+    health_s: float = 10.0
+    min_backoff_s: float = 0.5
+    max_backoff_s: float = 15.0
+    max_block_s: float = 30.0
+
+
+class Backoff:
+    """The wait after the n-th fault in a row: exponential, bounded (tenacity's ``wait_exponential``)."""
+
+    def __init__(self, shortest_s: float, longest_s: float) -> None:
+        self._wait = wait_exponential(multiplier=shortest_s, min=shortest_s, max=longest_s)
+        self._faults = 0
+
+    def fault(self) -> float:
+        """One more fault; seconds to wait."""
+        self._faults += 1
+        state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+        state.attempt_number = self._faults
+        return float(self._wait(state))
+
+    def well(self) -> None:
+        """The fault is over."""
+        self._faults = 0
+
+    @property
+    def faults(self) -> int:
+        """Faults in a row."""
+        return self._faults
+
+
+class WakuRestNode(NodeBase):
+    """A :class:`~reliable_channel.transport.base.Node` behind ``api``.
+
+    In relay mode *sent* means that the node took the message: running nodes answer well to a publish that reaches
+    nobody (waku-rest.md *Relay*), so end-to-end acknowledgement stays the reliable channel's. Received envelopes are
+    de-duplicated by message hash, and an echo of one's own is given as well (it confirms that the
+    network has it); after a fault reading goes on where the node's cache still reaches back.
+    """
+
+    def __init__(
+        self,
+        api: WakuApi,
+        pubsub_topics: PubsubTopics,
+        mode: Mode = Mode.RELAY,
+        *,
+        store: StoreQuerying | None = None,
+        pace: Pace | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(pubsub_topics, clock)
+        self._api = api
+        self._mode = mode
+        self._store = store
+        self._pace = pace or Pace()
+        self._state = threading.Lock()
+        self._running = False
+        self._stopping = threading.Event()
+        self._outgoing: queue.Queue[tuple[RequestId, WakuMessage, str]] = queue.Queue(MAX_QUEUED)
+        self._wake = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._dispatcher = Dispatcher("waku-node")
+        self._recent = RecentHashes()
+
+    def start(self) -> None:
+        with self._state:
+            if self._running:
+                return
+            self._running = True
+            self._stopping = threading.Event()
+            self._dispatcher.start()
+            self._threads = [
+                threading.Thread(target=work, args=(self._stopping,), name=f"waku-node-{name}", daemon=True)
+                for name, work in (("send", self._send_loop), ("read", self._read_loop))
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def stop(self) -> None:
+        with self._state:
+            if not self._running:
+                return
+            self._running = False
+            self._stopping.set()
+            self._wake.set()
+            threads, self._threads = self._threads, []
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(STOP_TIMEOUT_S)
+        self._fail_queued()
+        self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
+        self._dispatcher.stop()
+
+    def subscribe(self, content_topics: Collection[str]) -> None:
+        super().subscribe(content_topics)
+        self._wake.set()
+
+    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+        if not self._running:
+            raise self._not_started()
+        message, topic = self._prepare(message, pubsub_topic)
+        request_id = new_request_id()
+        try:
+            self._outgoing.put((request_id, message, topic), timeout=self._pace.max_block_s)
+        except queue.Full:
+            raise SendBufferFull(
+                f"{MAX_QUEUED} envelopes wait to be sent by {self._api.name}.", "Send more slowly, or see the node."
+            ) from None
+        return request_id
+
+    def query_store(self, query: StoreQuery) -> StorePage:
+        if self._store is None:
+            raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
+        return self._store.query(query)
+
+    def _send_loop(self, stopping: threading.Event) -> None:
+        backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)
+        while not stopping.is_set():
+            try:
+                request_id, message, topic = self._outgoing.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            message = self._stamp(message)
+            found = message_hash(topic, message)
+            published = self._publish(topic, message)
+            if published.reason is None:
+                backoff.well()
+                self._emit(self._sent(request_id, message, topic))
+                continue
+            self._emit(self._failed(request_id, published.reason, published.detail, found))
+            if published.reason is FailureReason.RATE_LIMITED:
+                stopping.wait(backoff.fault())  # everything behind it would be refused as well
+
+    def _publish(self, topic: str, message: WakuMessage) -> Published:
+        try:
+            if self._mode is Mode.RELAY:
+                return self._api.relay_publish(topic, message)
+            return self._api.lightpush(topic, message)
+        except NodeUnreachable as error:
+            return Published(FailureReason.UNREACHABLE, error.cause)
+
+    def _read_loop(self, stopping: threading.Event) -> None:
+        receiver = WakuReceiver(self._api, self._mode, self._clock)
+        backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)
+        health_wait = 0.0
+        while not stopping.is_set():
+            if health_wait <= 0:
+                self._set_health(node_health(self._api, self._mode))
+                health_wait = self._pace.health_s
+            wait = self._pace.poll_s
+            try:
+                batch = receiver.read(self._wanted())
+                if backoff.faults:
+                    health_wait = 0.0
+                backoff.well()
+                if batch.full:
+                    wait = 0.0
+                if batch.maybe_lost:
+                    _log.warning("envelopes may have been lost in %s: %s", self._api.name, batch.maybe_lost)
+            except ReadInterrupted as error:
+                batch = error.partial
+                if not backoff.faults:
+                    health_wait = 0.0
+                wait = backoff.fault()
+                _log.debug("reading: %s", error.cause)
+            self._deliver(batch)
+            health_wait -= max(wait, 0.05)
+            if wait and self._wake.wait(wait):
+                self._wake.clear()
+        receiver.leave()
+
+    def _wanted(self) -> list[tuple[str, str]]:
+        return [(self.pubsub_topic_for(topic), topic) for topic in sorted(self._subscribed)]
+
+    def _deliver(self, batch: Batch) -> None:
+        for envelope in batch.envelopes:
+            # Not on a subscribed topic: not remembered either, somebody may subscribe to it later.
+            if envelope.message.content_topic in self._subscribed and self._recent.add(envelope.message_hash):
+                self._dispatcher.put_bounded(lambda event=Received(envelope): self._call_listeners(event))  # type: ignore[misc]
+
+    def _fail_queued(self) -> None:
+        while True:
+            try:
+                request_id, _message, _topic = self._outgoing.get_nowait()
+            except queue.Empty:
+                return
+            self._emit(self._failed(request_id, FailureReason.STOPPED, "the node was stopped"))
+
+    def _emit(self, event: NodeEvent) -> None:
+        self._dispatcher.put(lambda: self._call_listeners(event))
