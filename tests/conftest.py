@@ -35,3 +35,15 @@ def spark(spark_settings: Settings) -> Iterator[SparkSession]:
 def settings(spark_settings: Settings, tmp_path: Path) -> Settings:
     """The configuration with a run directory of its own: fresh tables and checkpoints, the shared session."""
     return spark_settings.with_run_dir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """The one real broker of the test run, on a free port, topics created; yields the settings that point to it."""
+    from reliable_channel.runtime import jars
+    from reliable_channel.runtime.broker import running_broker
+
+    settings = load("local", paths={"run_dir": str(tmp_path_factory.mktemp("kafka"))})
+    jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+    with running_broker(settings) as there:
+        yield there

@@ -28,7 +28,7 @@ def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
     }
 
 
-def ensure_topics(kafka: KafkaSettings, timeout_s: float = 30.0) -> list[str]:
+def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
     """Create those of the two topics that do not exist; returns the names of the created ones.
 
     Existing topics are left as they are. Raises ``EnvironmentFault`` when the cluster cannot be reached or refuses.

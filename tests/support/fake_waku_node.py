@@ -1,0 +1,711 @@
+"""A Waku node's REST API on loopback, answering as the recordings in ``vectors/waku_rest.json`` do, with faults.
+
+Both dialects: go-waku as recorded, nwaku as documented (waku-rest.md). Nodes of one :class:`FakeWakuNetwork` relay to
+each other and share one archive. ``tests/unit/transport/test_fake_waku_node.py`` holds it to the recordings.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import random
+import re
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from reliable_channel.store.memory_source import MemorySource
+from reliable_channel.store.source import Selection
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+
+PUBSUB_TOPIC = "/waku/2/rs/16/32"
+PEER_ADDRESS = "/ip4/127.0.0.1/tcp/60001/p2p/16Uiu2HAkvaJ1E6ZaY3dAddTgUqvorsHYsY4cxuqSeCcvuccdR4Xz"
+
+Dialect = Literal["nwaku", "go-waku"]
+
+
+@dataclass
+class Faults:
+    """What is wrong with a node now; change it at any time. ``paths`` restricts the faults to paths that contain it."""
+
+    down: bool = False
+    slow_s: float = 0.0
+    status: int | None = None
+    body: str = ""
+    paths: str = ""
+    publish_reaches_nobody: bool = False
+    """Publishing answers well and nothing happens."""
+    publish_but_fail: int | None = None
+    """The message goes out, and the answer is this status all the same."""
+    no_peers: bool = False
+    repeat_reads: bool = False
+    """Every read of messages gives the last one's messages once more."""
+    store_status_code: int | None = None
+    """A peer's failure inside HTTP 200."""
+    store_corrupt: bool = False
+    """Stored messages come back with another payload under their hash."""
+    garbage: bytes | None = None
+    """The body of every answer."""
+
+
+class FakeWakuNetwork:
+    """What nodes share: the mesh and the archive."""
+
+    def __init__(self) -> None:
+        self.archive = MemorySource()
+        self.nodes: list[FakeWakuNode] = []
+        self.lock = threading.RLock()
+        self._seen: set[bytes] = set()
+
+    def publish(self, pubsub_topic: str, message: WakuMessage, origin: FakeWakuNode | None = None) -> bool:
+        """Relay and store one message; ``False`` for a duplicate, which goes nowhere."""
+        found = message_hash(pubsub_topic, message)
+        with self.lock:
+            if found in self._seen:
+                return False
+            self._seen.add(found)
+            if not message.ephemeral:
+                self.archive.add(pubsub_topic, message)
+            for node in self.nodes:
+                if node is not origin:
+                    node.arrive(pubsub_topic, message)
+            return True
+
+
+@dataclass
+class _Reply(Exception):  # noqa: N818 — the way out of a handler
+    status: int
+    body: Any = None
+    kind: Literal["json", "text", "none"] = "json"
+
+
+@dataclass
+class _Call:
+    method: str
+    path: str
+    query: dict[str, str]
+    raw: bytes
+    body: Any = None
+    segments: list[str] = field(default_factory=list)
+
+
+class FakeWakuNode:
+    """One node; use it as a context manager. ``url`` is its REST address, ``requests`` what it was asked."""
+
+    def __init__(
+        self,
+        dialect: Dialect = "nwaku",
+        network: FakeWakuNetwork | None = None,
+        *,
+        joined: tuple[str, ...] = (PUBSUB_TOPIC,),
+        relay_cache: int | None = None,
+        filter_cache: int | None = None,
+        lightpush_v3: bool = True,
+        store: bool = True,
+        mesh_peers: int = 6,
+        service_peers: int = 2,
+        admin: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.dialect: Dialect = dialect
+        self.network = network or FakeWakuNetwork()
+        self.faults = Faults()
+        self.joined = set(joined)
+        """Pubsub topics of the node's own configuration."""
+        self.relay_cache = relay_cache or (50 if dialect == "nwaku" else 1000)
+        self.filter_cache = filter_cache or (50 if dialect == "nwaku" else 30)
+        self.lightpush_v3 = lightpush_v3 and dialect == "nwaku"
+        self.store = store
+        self.mesh_peers = mesh_peers
+        self.service_peers = service_peers
+        self.admin = admin
+        self.requests: list[tuple[str, str]] = []
+        self.published: list[tuple[str, WakuMessage]] = []
+        self._random = random.Random(seed)
+        self._relay: dict[str, list[deque[dict[str, Any]]]] = {}
+        self._filter: dict[tuple[str, str], deque[dict[str, Any]]] = {}
+        self._last_read: dict[str, list[dict[str, Any]]] = {}
+        self._server: ThreadingHTTPServer | None = None
+        self._port = 0
+        if dialect == "nwaku":
+            for topic in joined:
+                self._relay[topic] = [deque()]
+        self.network.nodes.append(self)
+
+    # life
+
+    def __enter__(self) -> FakeWakuNode:
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def up(self) -> None:
+        """Listen; on the same port as before when it was up already."""
+        if self._server is None:
+            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler(self))
+            self._server.daemon_threads = True
+            self._port = self._server.server_address[1]
+            threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def down(self) -> None:
+        """Refuse connections; caches and subscriptions stay."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def restart(self) -> None:
+        """A new process: caches and REST subscriptions are gone."""
+        self.down()
+        self._relay = {t: [deque()] for t in self.joined} if self.dialect == "nwaku" else {}
+        self._filter.clear()
+        self.up()
+
+    # messages
+
+    def arrive(self, pubsub_topic: str, message: WakuMessage) -> None:
+        """A message from the mesh, or pushed by a filter service."""
+        entry = self.to_json(message, relay=True)
+        with self.network.lock:
+            for cache in self._relay.get(pubsub_topic, []):
+                cache.append(entry)
+                while len(cache) > self.relay_cache:
+                    cache.remove(min(cache, key=lambda one: one.get("timestamp") or 0))
+            held = self._filter.get((pubsub_topic, message.content_topic))
+            if held is not None:
+                held.append(self.to_json(message, relay=False))
+                while len(held) > self.filter_cache:
+                    held.popleft()
+
+    def to_json(self, message: WakuMessage, relay: bool, store: bool = False) -> dict[str, Any]:
+        """A message as this dialect writes it."""
+        entry: dict[str, Any] = {
+            "payload": base64.b64encode(message.payload).decode(),
+            "contentTopic": message.content_topic,
+        }
+        if message.meta:
+            entry["meta"] = base64.b64encode(message.meta).decode()
+        if self.dialect == "nwaku":
+            entry |= {
+                "version": message.version or 0,
+                "timestamp": message.timestamp or 0,
+                "ephemeral": bool(message.ephemeral),
+            }
+            if relay:
+                entry["proof"] = ""
+        else:
+            if message.version is not None:
+                entry["version"] = message.version
+            if message.timestamp is not None:
+                entry["timestamp"] = str(message.timestamp) if store else message.timestamp
+            entry["ephemeral"] = message.ephemeral
+        return entry
+
+    # answering
+
+    def answer(self, call: _Call) -> _Reply:
+        self.requests.append((call.method, call.path))
+        try:
+            if call.raw:
+                try:
+                    call.body = json.loads(call.raw)
+                except ValueError:
+                    call.body = None
+            call.segments = [unquote(part) for part in call.path.strip("/").split("/")]
+            return self._route(call)
+        except _Reply as reply:
+            return reply
+
+    def _route(self, call: _Call) -> _Reply:
+        head = "/".join(call.segments[:3])
+        go = self.dialect == "go-waku"
+        if head in ("debug/v1/info", "debug/v1/version"):
+            return self._about(call.segments[2])
+        if call.path in ("/info", "/version"):
+            return _Reply(404, "404 page not found\n", "text") if go else self._about(call.path[1:])
+        if call.path == "/health":
+            return self._health()
+        if head == "admin/v1/peers" and self.admin:
+            return self._peers(call)
+        if head == "relay/v1/subscriptions":
+            return self._relay_subscriptions(call)
+        if head == "relay/v1/messages" and len(call.segments) == 4:
+            return self._relay_messages(call, call.segments[3])
+        if head == "lightpush/v1/message":
+            return self._lightpush(call, v3=False)
+        if head == "lightpush/v3/message" and self.lightpush_v3:
+            return self._lightpush(call, v3=True)
+        if head == "filter/v2/subscriptions":
+            return self._filter_subscriptions(call)
+        if head == "filter/v2/messages":
+            return self._filter_messages(call)
+        if head == "store/v3/messages" and self.store:
+            return self._store_v3(call)
+        if head == "store/v1/messages" and self.store and go:
+            return self._store_v1(call)
+        return _Reply(404, "404 page not found\n", "text") if go else _Reply(400, "", "text")
+
+    def _ok(self) -> _Reply:
+        return _Reply(200, True) if self.dialect == "go-waku" else _Reply(200, "OK", "text")
+
+    def _about(self, what: str) -> _Reply:
+        if what == "info":
+            return _Reply(200, {"listenAddresses": [PEER_ADDRESS], "enrUri": "enr:-Jq4Q"})
+        return _Reply(200, "-") if self.dialect == "go-waku" else _Reply(200, "v0.37.1", "text")
+
+    def _health(self) -> _Reply:
+        if self.dialect == "go-waku":
+            return _Reply(501, "Non RLN healthcheck is not implemented")
+        ready = "READY" if self.mesh_peers or self.service_peers else "NOT_READY"
+        status = (
+            "Disconnected" if ready == "NOT_READY" else "Connected" if self.mesh_peers >= 6 else "PartiallyConnected"
+        )
+        return _Reply(
+            200,
+            {
+                "nodeHealth": "READY",
+                "connectionStatus": status,
+                "protocolsHealth": [{"Relay": ready}, {"Rln Relay": "NOT_MOUNTED"}],
+            },
+        )
+
+    def _peers(self, call: _Call) -> _Reply:
+        if call.method != "GET":
+            return _Reply(400, None, "none")
+        kinds = [["/vac/waku/relay/2.0.0"]] * self.mesh_peers
+        kinds += [["/vac/waku/lightpush/3.0.0", "/vac/waku/filter-subscribe/2.0.0-beta1"]] * self.service_peers
+        if self.dialect == "go-waku":
+            peers: list[dict[str, Any]] = [
+                {"id": f"16U{n}", "multiaddrs": [PEER_ADDRESS], "protocols": p, "connected": True, "pubsubTopics": []}
+                for n, p in enumerate(kinds)
+            ]
+            return _Reply(200, [*peers, {"id": "x", "multiaddrs": [], "protocols": None, "connected": False}])
+        return _Reply(
+            200,
+            [
+                {
+                    "multiaddr": PEER_ADDRESS,
+                    "protocols": p,
+                    "shards": [32],
+                    "connected": "Connected",
+                    "agent": "",
+                    "origin": "",
+                }
+                for p in kinds
+            ],
+        )
+
+    # relay
+
+    def _relay_subscriptions(self, call: _Call) -> _Reply:
+        go = self.dialect == "go-waku"
+        if not isinstance(call.body, list) or not all(isinstance(t, str) for t in call.body):
+            return _Reply(400, None, "none") if go else _Reply(400, "Invalid content body", "text")
+        if not go and (bad := [t for t in call.body if not re.fullmatch(r"/waku/2/rs/\d+/\d+", t)]):
+            return _Reply(400, f'Invalid pubsub topic(s): @["{bad[0]}"]', "text")
+        with self.network.lock:
+            for topic in call.body:
+                if call.method == "DELETE":
+                    if topic not in self._relay and go:
+                        return _Reply(500, None, "none")
+                    self._relay.pop(topic, None)
+                elif go:
+                    self._relay.setdefault(topic, []).append(deque())
+                else:
+                    self._relay.setdefault(topic, [deque()])
+        return self._ok()
+
+    def _relay_messages(self, call: _Call, topic: str) -> _Reply:
+        go = self.dialect == "go-waku"
+        if call.method == "POST":
+            message = self._parse(call.body)
+            if topic not in self.joined and topic not in self._relay:
+                return (
+                    _Reply(500, None, "none")
+                    if go
+                    else _Reply(400, f"Failed to publish: Node not subscribed to topic: {topic}", "text")
+                )
+            size = len(encode_waku_message(message))
+            if size > (150_000 if go else 153_600):
+                return (
+                    _Reply(500, None, "none")
+                    if go
+                    else _Reply(400, "Failed to publish: Message size exceeded maximum of 153600 bytes", "text")
+                )
+            if self.faults.no_peers and go:
+                return _Reply(500, None, "none")
+            self._out(topic, message)
+            return self._ok()
+        with self.network.lock:
+            queues = self._relay.get(topic)
+            if queues is None:
+                return _Reply(404, "no subscription found for pubsubTopic" if go else "", "text")
+            chosen = queues[0] if len(queues) == 1 else self._random.choice(queues)
+            return self._drained(call.path, chosen, None if go else [])
+
+    def _drained(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> _Reply:
+        found = list(cache)
+        cache.clear()
+        if self.faults.repeat_reads:
+            found, self._last_read[path] = self._last_read.get(path, []) + found, found
+        return _Reply(200, found or empty)
+
+    def _out(self, topic: str, message: WakuMessage) -> bool:
+        if self.faults.publish_reaches_nobody:
+            return True
+        if message.timestamp is None and self.dialect == "nwaku":
+            message = WakuMessage(
+                message.payload,
+                message.content_topic,
+                message.version,
+                time.time_ns(),
+                message.meta,
+                None,
+                message.ephemeral,
+            )
+        self.published.append((topic, message))
+        fresh = self.network.publish(topic, message, self)
+        if self.faults.publish_but_fail is not None:
+            raise _Reply(self.faults.publish_but_fail, "", "text")
+        return fresh
+
+    # lightpush
+
+    def _lightpush(self, call: _Call, v3: bool) -> _Reply:
+        go = self.dialect == "go-waku"
+        body = call.body if isinstance(call.body, dict) else {}
+        if "message" not in body and go:
+            return _Reply(400, "waku message is required", "text")
+        try:
+            message = self._parse(body.get("message"))
+        except _Reply as reply:
+            if go:
+                raise _Reply(503, reply.body, "text") from None
+            if v3:
+                raise _Reply(400, {"statusDesc": f"Invalid push request: {reply.body}"}) from None
+            raise
+        if "pubsubTopic" not in body and go:
+            return _Reply(503, "no suitable remote peers", "text")
+        if self.faults.no_peers or not self.service_peers:
+            if v3:
+                return _Reply(505, {"statusDesc": "No peers for topic, skipping publish"})
+            return _Reply(
+                503,
+                "no suitable remote peers" if go else "Failed to request a message push: not_published_to_any_peer",
+                "text",
+            )
+        if len(encode_waku_message(message)) > (150_000 if go else 153_600):
+            if v3:
+                return _Reply(413, {"statusDesc": "message size exceeded"})
+            return _Reply(
+                503, "lightpush errorCould not publish message: message size exceeds gossipsub max message size", "text"
+            )
+        fresh = self._out(body.get("pubsubTopic", PUBSUB_TOPIC), message)
+        if v3:
+            return _Reply(200, {"relayPeerCount": 1}) if fresh else _Reply(420, {"statusDesc": "duplicate message"})
+        if not fresh and not go:
+            return _Reply(503, "Failed to request a message push: not_published_to_any_peer", "text")
+        return self._ok()
+
+    # filter
+
+    def _filter_subscriptions(self, call: _Call) -> _Reply:
+        go = self.dialect == "go-waku"
+        if call.method == "GET":
+            request_id = call.segments[-1]
+            if self._filter:
+                return _Reply(200, {"requestId": request_id, "statusDesc": "OK"})
+            text = "peer has no subscription" if go else "NOT_FOUND: peer has no subscriptions"
+            return _Reply(404, {"requestId": request_id, "statusDesc": text})
+        if call.method == "PUT" and go:
+            return _Reply(405, None, "none")
+        body = call.body if isinstance(call.body, dict) else {}
+        request_id, topics = body.get("requestId", "unknown"), body.get("contentFilters")
+        if not topics and not go:
+            return _Reply(400, {"requestId": "unknown", "statusDesc": "BAD_REQUEST: Failed to decode request"})
+        if not self.service_peers:
+            text = (
+                "subscription failed" if go else "SERVICE_UNAVAILABLE: No suitable service peer & no discovery method"
+            )
+            return _Reply(400 if go else 503, {"requestId": request_id, "statusDesc": text})
+        if len(topics) > 100:
+            return _Reply(
+                400,
+                {
+                    "requestId": request_id,
+                    "statusDesc": "subscription failed" if go else "BAD_REQUEST: exceeds maximum criteria",
+                },
+            )
+        pubsub_topic = body.get("pubsubTopic", PUBSUB_TOPIC)
+        with self.network.lock:
+            for topic in topics:
+                if call.method == "DELETE":
+                    if self._filter.pop((pubsub_topic, topic), None) is None and go:
+                        return _Reply(
+                            200,
+                            {
+                                "requestId": request_id,
+                                "statusDesc": "can't unsubscribe from 16Uiu2HAkvaJ1E6ZaY3dAddTgUqvorsHYsY4cxuqSeCcvuccdR4Xz",
+                            },
+                        )
+                else:
+                    self._filter.setdefault((pubsub_topic, topic), deque())
+        return _Reply(200, {"requestId": request_id, "statusDesc": "OK"})
+
+    def _filter_messages(self, call: _Call) -> _Reply:
+        with self.network.lock:
+            if self.dialect == "nwaku":
+                topic = call.segments[3] if len(call.segments) == 4 else ""
+                held = [cache for (_, content), cache in self._filter.items() if content == topic]
+                if not held:
+                    return _Reply(400, f"Not subscribed to topic: {topic}", "text")
+                return self._drained(call.path, held[0], [])
+            if len(call.segments) == 4:
+                if call.segments[3].count("/") != 4 or call.segments[3].startswith("/waku/2/rs"):
+                    return _Reply(400, "bad content topic", "text")
+                pubsub_topic, topic = "/waku/2/rs/1/4", call.segments[3]
+            else:
+                pubsub_topic, topic = call.segments[3], call.segments[4]
+            cache = self._filter.get((pubsub_topic, topic))
+            if cache is None:
+                return _Reply(404, f"not subscribed to pubsubTopic:{pubsub_topic} contentTopic: {topic}", "text")
+            return self._drained(call.path, cache, [])
+
+    # store
+
+    def _store_v3(self, call: _Call) -> _Reply:
+        if self.faults.store_status_code is not None:
+            return _Reply(
+                200,
+                {
+                    "requestId": "",
+                    "statusCode": self.faults.store_status_code,
+                    "statusDesc": "peer failed",
+                    "messages": [],
+                },
+            )
+        return self._store_v3_go(call) if self.dialect == "go-waku" else self._store_v3_nwaku(call)
+
+    def _store_v3_nwaku(self, call: _Call) -> _Reply:
+        query = call.query
+        size = int(query.get("pageSize") or 0) or 20
+        cursor = bytes.fromhex(query["cursor"][2:]) if query.get("cursor") else None
+        hashes = tuple(bytes.fromhex(h[2:]) for h in query.get("hashes", "").split(",") if h) or None
+        forward = query.get("ascending", "true") == "true"
+        place = None if cursor is None else self.network.archive.position(cursor)
+        if cursor is not None and place is None:
+            return _Reply(500, "BAD_RESPONSE: archive error: cursor not found", "text")
+        found = self.network.archive.select(
+            _selection(query, hashes), place, forward, (size if 0 < size <= 100 else 100) + 1
+        )
+        entries, last = self._page(found, 100 if not 0 < size <= 100 else size, forward)
+        answer: dict[str, Any] = {"requestId": "", "statusCode": 200, "statusDesc": "OK", "messages": []}
+        for found_hash, topic, message in entries:
+            entry: dict[str, Any] = {"messageHash": "0x" + found_hash.hex()}
+            if query.get("includeData", "").lower() in ("true", "1", "yes", "on"):
+                entry |= {"message": self.to_json(message, relay=False), "pubsubTopic": topic}
+            answer["messages"].append(entry)
+        if last is not None:
+            answer["paginationCursor"] = "0x" + last.hex()
+        return _Reply(200, answer)
+
+    def _store_v3_go(self, call: _Call) -> _Reply:
+        query = call.query
+        hashes: tuple[bytes, ...] | None = None
+        if query.get("hashes"):
+            try:
+                hashes = tuple(
+                    base64.b64decode(h.encode(), altchars=b"-_", validate=True) for h in query["hashes"].split(",")
+                )
+            except binascii.Error:
+                return _Reply(400, {"status_code": 400, "status_desc": "illegal base64 data at input byte 0"})
+            if "pubsubTopic" in query:
+                return _Reply(
+                    400, {"status_code": 400, "status_desc": "cant use content filters while specifying message hashes"}
+                )
+            if "peerAddr" not in query:
+                return _Reply(
+                    500,
+                    {
+                        "messages": None,
+                        "error_message": "a peer ID or multiaddress is required when checking for message hashes",
+                    },
+                )
+        elif not query.get("pubsubTopic") or not query.get("contentTopics"):
+            return _Reply(400, {"status_code": 400, "status_desc": "pubsubTopic and contentTopics are required"})
+        cursor = base64.urlsafe_b64decode(query["cursor"]) if query.get("cursor") else None
+        place = None if cursor is None else self.network.archive.position(cursor)
+        size = min(int(query.get("pageSize") or 20), 100)
+        forward = query.get("ascending", "true") == "true"
+        found = self.network.archive.select(_selection(query, hashes), place, forward, size + 1)
+        entries, last = self._page(found, size, forward)
+        answer: dict[str, Any] = {"request_id": "r", "status_code": 200, "status_desc": "OK", "messages": []}
+        for found_hash, topic, message in entries:
+            entry: dict[str, Any] = {"message_hash": base64.b64encode(found_hash).decode(), "pubsub_topic": topic}
+            if query.get("includeData") == "true":
+                entry["message"] = self.to_json(message, relay=False, store=True)
+            answer["messages"].append(entry)
+        if last is not None:
+            answer["pagination_cursor"] = base64.b64encode(last).decode()
+        if not answer["messages"]:
+            answer["messages"] = None
+        return _Reply(200, answer)
+
+    def _store_v1(self, call: _Call) -> _Reply:
+        query = call.query
+        size = int(query.get("pageSize") or 20)
+        forward = query.get("ascending", "true") == "true"
+        place = None
+        if query.get("digest"):
+            try:
+                wanted = base64.b64decode(query["digest"], altchars=b"-_", validate=True)
+            except binascii.Error:
+                return _Reply(400, {"messages": None, "error_message": "illegal base64 data at input byte 23"})
+            place = self.network.archive.position(wanted)  # digests here are message hashes; real ones are not
+        found = self.network.archive.select(_selection(query, None), place, forward, size + 1)
+        entries, last = self._page(found, size, forward)
+        answer: dict[str, Any] = {"messages": []}
+        for _, _topic, message in entries:
+            entry = {"payload": base64.b64encode(message.payload).decode(), "contentTopic": message.content_topic}
+            answer["messages"].append(entry | ({"timestamp": message.timestamp} if message.timestamp else {}))
+        if last is not None and (at := self.network.archive.position(last)):
+            stamp = str(at.timestamp_ns)
+            answer["cursor"] = {
+                "pubsubTopic": query.get("pubsubTopic", ""),
+                "senderTime": stamp,
+                "storeTime": stamp,
+                "digest": base64.b64encode(last).decode(),
+            }
+        return _Reply(200, answer if answer["messages"] else {"messages": None})
+
+    def _page(
+        self, found: list[Any], size: int, forward: bool
+    ) -> tuple[list[tuple[bytes, str, WakuMessage]], bytes | None]:
+        page, last = found[:size], found[size - 1].message_hash if len(found) > size else None
+        data = self.network.archive.load([p.message_hash for p in page])
+        entries = [(p.message_hash, *data[p.message_hash]) for p in (page if forward else reversed(page))]
+        if self.faults.store_corrupt:
+            entries = [(h, t, WakuMessage(b"forged", m.content_topic, timestamp=m.timestamp)) for h, t, m in entries]
+        return entries, last
+
+    def _parse(self, body: Any) -> WakuMessage:
+        """A request's message, or the node's refusal."""
+        go = self.dialect == "go-waku"
+        if not isinstance(body, dict):
+            raise _Reply(400, "Invalid content body, could not decode: not an object", "text")
+        known = {"payload", "contentTopic", "version", "timestamp", "meta", "ephemeral", "proof"}
+        if not go and set(body) - known:
+            raise _Reply(400, "Invalid content body, could not decode: unknown field", "text")
+        if not body.get("payload"):
+            raise _Reply(
+                400, "missing Payload field" if go else "Invalid content body, could not decode: payload", "text"
+            )
+        if not body.get("contentTopic"):
+            raise _Reply(
+                400,
+                "missing ContentTopic field" if go else "Invalid content body, could not decode: contentTopic",
+                "text",
+            )
+        if isinstance(body.get("timestamp"), str):
+            raise _Reply(
+                400,
+                "json: cannot unmarshal string into Go struct field WakuMessage.timestamp of type int64"
+                if go
+                else "Invalid content body, could not decode: timestamp",
+                "text",
+            )
+        payload = str(body["payload"])
+        if go:
+            payload = payload.replace("-", "+").replace("_", "/")
+            payload += "=" * (-len(payload) % 4)
+        try:
+            decoded = base64.b64decode(payload, validate=True)
+            meta = base64.b64decode(body.get("meta") or "", validate=True)
+        except binascii.Error:
+            raise _Reply(
+                400,
+                "illegal base64 data at input byte 0" if go else "Invalid content body, could not decode: base64",
+                "text",
+            ) from None
+        if len(meta) > 64:
+            raise _Reply(
+                400, "invalid length for Meta field" if go else "Invalid content body, could not decode: meta", "text"
+            )
+        return WakuMessage(
+            decoded,
+            body["contentTopic"],
+            body.get("version"),
+            body.get("timestamp"),
+            meta or None,
+            None,
+            body.get("ephemeral"),
+        )
+
+
+def _selection(query: dict[str, str], hashes: tuple[bytes, ...] | None) -> Selection:
+    start, end = int(query.get("startTime") or 0), int(query.get("endTime") or 0)
+    topics = tuple(t for t in query.get("contentTopics", "").split(",") if t) or None
+    return Selection(
+        query.get("pubsubTopic") or None, topics, start if start > 0 else None, end if end > 0 else None, hashes
+    )
+
+
+def _handler(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            split = urlsplit(self.path)
+            faults = node.faults
+            if faults.paths in split.path:
+                if faults.slow_s:
+                    time.sleep(faults.slow_s)
+                if faults.down:
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                if faults.status is not None:
+                    self._reply(_Reply(faults.status, faults.body, "text"))
+                    return
+            query = {k: v[-1] for k, v in parse_qs(split.query, keep_blank_values=True).items()}
+            reply = node.answer(_Call(self.command, split.path, query, raw))
+            if faults.garbage is not None and faults.paths in split.path:
+                self._send(200, faults.garbage, "application/json")
+                return
+            self._reply(reply)
+
+        def _reply(self, reply: _Reply) -> None:
+            if reply.kind == "json":
+                self._send(reply.status, json.dumps(reply.body).encode(), "application/json")
+            else:
+                self._send(reply.status, str(reply.body or "").encode(), "text/plain" if reply.kind == "text" else None)
+
+        def _send(self, status: int, body: bytes, kind: str | None) -> None:
+            try:
+                self.send_response(status)
+                if kind:
+                    self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+            except OSError:
+                pass
+
+        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815 — the names http.server calls
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
