@@ -456,7 +456,7 @@ class FakeWakuNode:
                             200,
                             {
                                 "requestId": request_id,
-                                "statusDesc": "can't unsubscribe from 16Uiu2HAkvaJ1E6ZaY3dAddTgUqvorsHYsY4cxuqSeCcvuccdR4Xz",
+                                "statusDesc": "can't unsubscribe from " + PEER_ADDRESS.rsplit("/", 1)[1],
                             },
                         )
                 else:
@@ -525,9 +525,7 @@ class FakeWakuNode:
         hashes: tuple[bytes, ...] | None = None
         if query.get("hashes"):
             try:
-                hashes = tuple(
-                    base64.b64decode(h.encode(), altchars=b"-_", validate=True) for h in query["hashes"].split(",")
-                )
+                hashes = tuple(_urlsafe(h) for h in query["hashes"].split(","))
             except binascii.Error:
                 return _Reply(400, {"status_code": 400, "status_desc": "illegal base64 data at input byte 0"})
             if "pubsubTopic" in query:
@@ -569,7 +567,7 @@ class FakeWakuNode:
         place = None
         if query.get("digest"):
             try:
-                wanted = base64.b64decode(query["digest"], altchars=b"-_", validate=True)
+                wanted = _urlsafe(query["digest"])
             except binascii.Error:
                 return _Reply(400, {"messages": None, "error_message": "illegal base64 data at input byte 23"})
             place = self.network.archive.position(wanted)  # digests here are message hashes; real ones are not
@@ -620,7 +618,7 @@ class FakeWakuNode:
         if isinstance(body.get("timestamp"), str):
             raise _Reply(
                 400,
-                "json: cannot unmarshal string into Go struct field WakuMessage.timestamp of type int64"
+                "json: cannot unmarshal string into Go struct field RestWakuMessage.timestamp of type int64"
                 if go
                 else "Invalid content body, could not decode: timestamp",
                 "text",
@@ -651,6 +649,13 @@ class FakeWakuNode:
             None,
             body.get("ephemeral"),
         )
+
+
+def _urlsafe(text: str) -> bytes:
+    """Url-safe base64 and nothing else; Python's decoder would take the standard letters as well."""
+    if set(text) & set("+/"):
+        raise binascii.Error
+    return base64.b64decode(text, altchars=b"-_", validate=True)
 
 
 def _selection(query: dict[str, str], hashes: tuple[bytes, ...] | None) -> Selection:
