@@ -67,6 +67,16 @@ class OpenSet:
             return False
         return k is None or m is None or k + m <= MAX_TOTAL_SEGMENTS
 
+    def fits_but_for_count(self, other: OpenSet) -> bool:
+        """Whether two sets of one hash may hold segments of the same message, were it not for the counts they tell."""
+        lengths = Dialect.LIP243_LENGTH
+        return (
+            self.codec == other.codec
+            and self.original_length == other.original_length
+            and (self.dialect is lengths) is (other.dialect is lengths)
+            and (self.parity_count == other.parity_count or None in (self.parity_count, other.parity_count))
+        )
+
     def learn(self, segment: Segment) -> None:
         """Take over the counts that the segment tells."""
         if segment.data_count is not None:

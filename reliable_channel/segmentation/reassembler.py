@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reliable_channel.segmentation.codecs import get_codec
 from reliable_channel.segmentation.config import SegmentationConfig
 from reliable_channel.segmentation.events import (
     EvictionReason,
@@ -35,7 +36,7 @@ from reliable_channel.segmentation.pending import (
 )
 from reliable_channel.segmentation.rebuild import Rebuilt, genuine_slots, ready, rebuild, rescue
 from reliable_channel.segmentation.snapshot import read_snapshot, write_snapshot
-from reliable_channel.wire.segment import Dialect, Segment
+from reliable_channel.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
 
 _NEVER = 1 << 63
 
@@ -240,20 +241,41 @@ class Reassembler:
 
     def _try(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> None:
         """Rebuild ``held`` if it is ready; and its siblings whose hash was refused, which ``new`` may rescue."""
-        if held.mismatch or ready(held):
-            if self._try_one(held, new, events):
+        siblings = [send for send in self._sets.by_key[held.key] if isinstance(send, OpenSet) and send is not held]
+        candidates = [sibling for sibling in siblings if sibling.mismatch]
+        if held.mismatch or ready(held) or (siblings and self._completed_by_loans(held, siblings)):
+            candidates.insert(0, held)
+        for candidate in candidates:
+            if self._try_one(candidate, new, events):
                 return
-        elif not any(isinstance(send, OpenSet) and send.mismatch for send in self._sets.by_key[held.key]):
-            return
-        for sibling in list(self._sets.by_key[held.key]):
-            if isinstance(sibling, OpenSet) and sibling is not held and sibling.mismatch:
-                self._try_one(sibling, new, events)
+
+    def _completed_by_loans(self, held: OpenSet, siblings: list[OpenSet]) -> bool:
+        """v0.1 parity does not say the data count, so it may lie in a sibling that a false count has opened. Whether
+        ``held`` would be ready with it; it then takes over the parity count."""
+        lenders = [
+            sibling
+            for sibling in siblings
+            if sibling.data_count not in (None, held.data_count)
+            and sibling.parity_count is not None
+            and sibling.fits_but_for_count(held)
+        ]
+        lent = {slot for lender in lenders for slot in lender.slots if slot >= PARITY}
+        k = held.data_count or 0
+        if not lent or len(held.slots.keys() | lent) < k:
+            return False
+        m = lenders[0].parity_count or 0
+        if k + m > MAX_TOTAL_SEGMENTS or not get_codec(held.codec).supports(k, m):
+            return False
+        held.parity_count = m
+        return True
 
     def _try_one(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> bool:
         config, known = self.config, held.mismatch
-        if known and held.attempts >= config.max_rebuild_attempts:
+        if held.attempts >= config.max_rebuild_attempts:
             return False
-        rebuilt = None if known else rebuild(held, config)
+        rebuilt = None
+        if not known and len(held.slots) >= (held.data_count or 0):
+            rebuilt = rebuild(held, config)
         if rebuilt is None:
             rebuilt = rescue(held, self._rivals(held), config, new if known else None)
         if rebuilt is None:
@@ -269,11 +291,13 @@ class Reassembler:
         that came first makes the honest one open a second send, so siblings must be asked."""
         rivals = list(held.conflicts)
         for sibling in self._sets.by_key[held.key]:
-            if isinstance(sibling, OpenSet) and sibling is not held and sibling.data_count in (None, held.data_count):
-                for slot, shard in (*sibling.slots.items(), *sibling.conflicts):
-                    own = held.slots.get(slot)
-                    if own is None or own[2] != shard[2]:
-                        rivals.append((slot, shard))
+            if not isinstance(sibling, OpenSet) or sibling is held or not sibling.fits_but_for_count(held):
+                continue
+            same = sibling.data_count in (None, held.data_count)
+            for slot, shard in (*sibling.slots.items(), *sibling.conflicts):
+                own = held.slots.get(slot)
+                if (same or slot >= PARITY) and (own is None or own[2] != shard[2]):
+                    rivals.append((slot, shard))
         return rivals
 
     def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent]) -> None:

@@ -1,0 +1,61 @@
+"""Feeding a Reassembler the way a receiver does: SDS contents through the wire decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reliable_channel.segmentation import (
+    Dialect,
+    MessageCompleted,
+    Reassembler,
+    Scope,
+    Segment,
+    SegmentationConfig,
+    SegmentationEvent,
+    contents_for,
+)
+from reliable_channel.wire.segment import decode_segment
+
+ALICE: Scope = ("/waku/2/rs/2/1", "/app/1/chat/proto", "channel", "alice")
+BOB: Scope = (*ALICE[:3], "bob")
+EVERY_DIALECT = frozenset(Dialect)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One segment as its SDS message carries it."""
+
+    content: bytes
+    sds_id: str
+    lamport: int
+
+    @property
+    def segment(self) -> Segment:
+        decoded = decode_segment(self.content, EVERY_DIALECT)
+        assert isinstance(decoded, Segment), decoded
+        return decoded
+
+
+def send(payload: bytes, config: SegmentationConfig, lamport: int = 1_000, name: str = "m") -> list[Sent]:
+    """What one send puts on the wire: consecutive Lamport timestamps, distinct ids."""
+    return [
+        Sent(content, f"{name}-{lamport + place}", lamport + place)
+        for place, content in enumerate(contents_for(payload, config))
+    ]
+
+
+def feed(reassembler: Reassembler, sent: Iterable[Sent], now: int = 0, scope: Scope = ALICE) -> list[SegmentationEvent]:
+    """Add each in turn at ``now``; every event."""
+    events: list[SegmentationEvent] = []
+    for each in sent:
+        events += reassembler.add(each.segment, now, scope=scope, sds_id=each.sds_id, lamport=each.lamport)
+    return events
+
+
+def completed(events: Iterable[SegmentationEvent]) -> list[MessageCompleted]:
+    return [event for event in events if isinstance(event, MessageCompleted)]
+
+
+def of_kind(kind: type, events: Iterable[SegmentationEvent]) -> list[SegmentationEvent]:
+    return [event for event in events if isinstance(event, kind)]

@@ -1,0 +1,322 @@
+"""Reassembly (protocol.md §3 *Receiving*): any order, duplicates, losses, several sends of a payload, late segments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from feeding import ALICE, BOB, completed, feed, of_kind, send
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.segmentation import (
+    Dialect,
+    MessageCompleted,
+    Reassembler,
+    SegmentationConfig,
+    SegmentDuplicate,
+    SetExpired,
+    missing_segments,
+)
+from reliable_channel.wire.segment import encode_segment
+
+SMALL = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
+DIALECTS = {
+    Dialect.V01: SMALL,
+    Dialect.LIP243: replace(SMALL, dialect=Dialect.LIP243),
+    Dialect.LIP243_LENGTH: replace(SMALL, dialect=Dialect.LIP243_LENGTH, segment_size_bytes=64 + 128),
+}
+
+payloads = st.builds(
+    lambda head, tail, zeros: head + tail * (len(head) % 3) + bytes(zeros),
+    st.binary(min_size=130, max_size=900),
+    st.binary(max_size=20),
+    st.integers(0, 200),
+)
+
+
+@given(st.data())
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_loss_that_parity_can_carry_under_any_order_and_duplication(dialect, data):
+    config = DIALECTS[dialect]
+    payload = data.draw(payloads, label="payload")
+    sent = send(payload, config)
+    k = -(-len(payload) // config.chunk_size())
+    lost = data.draw(st.sets(st.sampled_from(sent), max_size=len(sent) - k), label="lost")
+    arriving = [each for each in sent if each not in lost]
+    doubled = arriving + data.draw(st.lists(st.sampled_from(arriving), max_size=5), label="doubled")
+    reassembler = Reassembler(config)
+    events = feed(reassembler, data.draw(st.permutations(doubled), label="order"))
+    (message,) = completed(events)
+    assert message.payload == payload
+    assert message.data_count == k
+    again = {each.content for each in missing_segments(message, config.parity_count(k))}
+    received = {(held.is_parity, held.index) for held in message.received}
+    assert again == {each.content for each in sent if (each.segment.is_parity, each.segment.index) not in received}
+    assert reassembler.open_sets == 0
+    assert reassembler.buffered_bytes == 0
+
+
+@given(payloads, st.data())
+def test_one_loss_more_than_parity_can_carry_completes_nothing(payload, data):
+    sent = send(payload, SMALL)
+    k = -(-len(payload) // 64)
+    kept = data.draw(st.lists(st.sampled_from(sent), unique=True, min_size=k - 1, max_size=k - 1))
+    reassembler = Reassembler(SMALL)
+    assert not completed(feed(reassembler, kept))
+    (expired,) = reassembler.expire(SMALL.set_timeout_ms)
+    assert isinstance(expired, SetExpired)
+    held_data = {each.segment.index for each in kept if not each.segment.is_parity}
+    if held_data:
+        assert expired.incomplete.lacking == 1
+        assert set(expired.incomplete.missing_data) == set(range(k)) - held_data
+    else:
+        assert expired.incomplete.data_count is None
+    assert {held.sds_id for held in expired.incomplete.held} == {each.sds_id for each in kept}
+
+
+@given(st.data())
+def test_the_same_payload_sent_twice_is_two_messages(data):
+    payload = data.draw(payloads)
+    first, second = send(payload, SMALL, 1_000), send(payload, SMALL, 5_000)
+    order = data.draw(st.permutations([*first, *second]))
+    messages = completed(feed(Reassembler(SMALL), order))
+    assert [message.payload for message in messages] == [payload, payload]
+    assert sorted(message.send for message in messages) == [0, 1]
+
+
+@given(st.data())
+def test_the_same_payload_of_two_senders_is_two_messages(data):
+    payload = data.draw(payloads)
+    reassembler = Reassembler(SMALL)
+    alice = [(ALICE, each) for each in send(payload, SMALL, name="a")]
+    bob = [(BOB, each) for each in send(payload, SMALL, name="b")]
+    events = []
+    for scope, each in data.draw(st.permutations([*alice, *bob])):
+        events += feed(reassembler, [each], scope=scope)
+    assert sorted(message.scope for message in completed(events)) == [ALICE, BOB]
+    assert {message.payload for message in completed(events)} == {payload}
+
+
+PAYLOAD = bytes(range(256)) + b"the short last segment"
+
+
+def test_without_parity_the_last_missing_segment_completes():
+    config = SegmentationConfig(segment_size_bytes=64)
+    sent = send(PAYLOAD, config)
+    reassembler = Reassembler(config)
+    assert feed(reassembler, sent[:-1]) == []
+    (message,) = feed(reassembler, sent[-1:], now=7)
+    assert isinstance(message, MessageCompleted)
+    assert (message.payload, message.rebuilt_indices, message.used_parity) == (PAYLOAD, (), ())
+    assert (message.first_seen, message.completed_at) == (0, 7)
+    assert missing_segments(message) == []
+
+
+def test_completion_names_what_parity_rebuilt():
+    sent = send(PAYLOAD, SMALL)
+    (message,) = completed(feed(Reassembler(SMALL), [sent[0], sent[2], sent[3], sent[6], sent[5]]))
+    assert message.rebuilt_indices == (1, 4)
+    assert message.used_parity == (0, 1)
+    assert (message.parity_count, message.shard_length) == (2, 64)
+    missing = missing_segments(message)
+    assert [(each.is_parity, each.index, each.lamport, each.content) for each in missing] == [
+        (False, 1, 1_001, sent[1].content),
+        (False, 4, 1_004, sent[4].content),
+    ]
+
+
+def test_lost_parity_is_encoded_again_when_all_data_came():
+    sent = send(PAYLOAD, SMALL)
+    (message,) = completed(feed(Reassembler(SMALL), sent[:5]))
+    assert message.parity_count is None
+    assert [each.content for each in missing_segments(message, 2)] == [each.content for each in sent[5:]]
+    assert [each.lamport for each in missing_segments(message, 2)] == [1_005, 1_006]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 5, 21, 63, 64])
+def test_a_payload_that_ends_in_zero_bytes_survives_the_loss_of_its_last_segment(zeros):
+    payload = bytes(range(1, 200)) + bytes(zeros)
+    sent = send(payload, SMALL)
+    k = -(-len(payload) // 64)
+    (message,) = completed(feed(Reassembler(SMALL), [*sent[: k - 1], sent[k]]))
+    assert message.payload == payload
+    assert message.rebuilt_indices == (k - 1,)
+
+
+def test_a_payload_of_zero_bytes_alone_survives_too():
+    payload = bytes(150)
+    sent = send(payload, SMALL)
+    assert completed(feed(Reassembler(SMALL), [*sent[:2], sent[3]]))[0].payload == payload
+
+
+def test_the_search_for_the_true_length_is_bounded():
+    config = replace(SMALL, max_padding_attempts=5)
+    sent = send(bytes(200), config)
+    events = feed(Reassembler(config), [*sent[:3], sent[4]])
+    assert not completed(events)
+
+
+def test_parity_alone_waits_for_a_data_segment_that_tells_the_count():
+    sent = send(PAYLOAD, SMALL)
+    reassembler = Reassembler(SMALL)
+    assert feed(reassembler, sent[5:]) == []
+    assert completed(feed(reassembler, [sent[4], sent[0], sent[2]]))[0].payload == PAYLOAD
+
+
+def test_a_late_segment_of_a_completed_message_delivers_nothing_and_opens_nothing():
+    sent = send(PAYLOAD, SMALL)
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, sent[:5])
+    for late in (sent[5], sent[0], sent[6], sent[5]):
+        (event,) = feed(reassembler, [late])
+        assert event == SegmentDuplicate(
+            ALICE, late.segment.entire_message_hash, late.segment.is_parity, late.segment.index, late.sds_id, True
+        )
+    assert reassembler.open_sets == 0
+
+
+def test_what_was_rebuilt_and_arrives_late_belongs_to_its_send():
+    sent, again = send(PAYLOAD, SMALL), send(PAYLOAD, SMALL, lamport=9_000)
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, [*sent[:4], sent[5]])
+    assert of_kind(SegmentDuplicate, feed(reassembler, [sent[4]]))
+    assert completed(feed(reassembler, again[:5]))[0].first_lamport == 9_000
+
+
+def test_a_second_send_keeps_the_slot_that_the_first_one_had_lost():
+    """The first send's last segment was rebuilt. Its slot is free, but the timestamp says whose the newcomer is."""
+    first, second = send(PAYLOAD, SMALL), send(PAYLOAD, SMALL, lamport=9_000)
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, [*first[:4], first[5]])
+    (message,) = completed(feed(reassembler, [second[4], *second[:4]]))
+    assert message.send == 1
+
+
+def test_senders_without_consecutive_timestamps_are_reassembled_too():
+    sent = [replace(each, lamport=each.lamport * 3) for each in send(PAYLOAD, SMALL)]
+    reassembler = Reassembler(SMALL)
+    assert completed(feed(reassembler, sent[:5]))
+    assert of_kind(SegmentDuplicate, feed(reassembler, sent[5:]))
+    assert reassembler.open_sets == 0
+
+
+def test_without_ids_and_timestamps_duplicates_are_idempotent():
+    reassembler, segments = Reassembler(SMALL), [each.segment for each in send(PAYLOAD, SMALL)]
+    events = [event for segment in [*segments, *segments] for event in reassembler.add(segment, 0)]
+    (message,) = completed(events)
+    assert message.first_lamport is None
+    assert all(each.lamport is None for each in missing_segments(message))
+    assert len(of_kind(SegmentDuplicate, events)) == 9
+
+
+def test_the_first_timestamp_is_computed_from_a_sibling():
+    sent = send(PAYLOAD, SMALL)
+    (message,) = completed(feed(Reassembler(SMALL), sent[1:6]))
+    assert (message.first_lamport, message.first_lamport_seen) == (1_000, False)
+    (message,) = completed(feed(Reassembler(SMALL), sent[:5]))
+    assert (message.first_lamport, message.first_lamport_seen) == (1_000, True)
+
+
+def test_completed_sends_are_forgotten_after_a_while():
+    config = replace(SMALL, completed_memory_ms=50)
+    reassembler = Reassembler(config)
+    feed(reassembler, send(PAYLOAD, config)[:5], now=100)
+    assert (reassembler.next_due(), reassembler.completed_sets) == (150, 1)
+    assert reassembler.expire(149) == []
+    assert reassembler.completed_sets == 1
+    assert reassembler.expire(150) == []
+    assert (reassembler.next_due(), reassembler.completed_sets) == (None, 0)
+
+
+def test_a_set_expires_after_its_last_new_segment_and_a_duplicate_does_not_prolong_it():
+    sent = send(PAYLOAD, SMALL)
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, [sent[0]], now=0)
+    feed(reassembler, [sent[1]], now=100)
+    feed(reassembler, [sent[0]], now=200)
+    due = reassembler.next_due()
+    assert due == 100 + SMALL.set_timeout_ms
+    (expired, *_) = feed(reassembler, [sent[2]], now=due)
+    assert isinstance(expired, SetExpired)
+    assert (expired.incomplete.first_seen, expired.incomplete.last_seen, expired.expired_at) == (0, 100, due)
+    assert expired.incomplete.missing_data == (2, 3, 4)
+    assert not expired.incomplete.mismatch
+    assert reassembler.open_sets == 1
+
+
+def test_time_never_runs_backwards_inside():
+    sent = send(PAYLOAD, SMALL)
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, [sent[0]], now=1_000)
+    feed(reassembler, [sent[1]], now=5)
+    assert reassembler.next_due() == 1_000 + SMALL.set_timeout_ms
+
+
+def test_what_a_combiner_hands_on_is_what_incomplete_sets_hold():
+    other = send(PAYLOAD + b"!", SMALL, name="n")
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, [*send(PAYLOAD, SMALL), *other[:2]])
+    held = list(reassembler.open_segments())
+    assert [(scope, segment.sds_id) for scope, _, segment in held] == [(ALICE, "n-1000"), (ALICE, "n-1001")]
+
+
+def test_dialects_that_share_a_layout_share_a_set():
+    """A lip243 data segment that says nothing of parity is, byte for byte, one of v0.1."""
+    config = replace(SMALL, dialect=Dialect.LIP243, accepted_dialects=frozenset({Dialect.V01, Dialect.LIP243}))
+    sent = send(PAYLOAD, config)
+    plain = replace(sent[0], content=encode_segment(replace(sent[0].segment, parity_count=0)))
+    assert plain.segment.dialect is Dialect.LIP243_LENGTH or plain.segment.dialect is Dialect.V01
+    (message,) = completed(feed(Reassembler(config), [*sent[1:3], plain, sent[5], sent[6]]))
+    assert (message.payload, message.dialect) == (PAYLOAD, Dialect.LIP243)
+
+
+def test_status_go_segments_are_decoded_with_its_own_matrix_and_cut_to_its_length():
+    payload = PAYLOAD + bytes(9)
+    sent = status_go(payload, 50, 2)
+    reassembler = Reassembler()
+    (message,) = completed(feed(reassembler, [*sent[1:5], *sent[-2:]]))
+    assert (message.payload, message.codec, message.original_length) == (payload, "klauspost", len(payload))
+    assert [each.content for each in missing_segments(message)] == [sent[0].content, sent[5].content]
+
+
+def test_padded_last_segments_are_cut_to_the_stated_length():
+    payload = PAYLOAD
+    sent = status_go(payload, 50, 2)
+    last = sent[5].segment
+    padded = replace(sent[5], content=encode_segment(replace(last, payload=last.payload.ljust(50, b"\0"))))
+    assert completed(feed(Reassembler(), [*sent[:5], padded]))[0].payload == payload
+
+
+def test_a_stated_length_that_is_nonsense_falls_back_to_the_search():
+    sent = status_go(PAYLOAD, 50, 2, stated=3)
+    assert completed(feed(Reassembler(), [*sent[:5], sent[6]]))[0].payload == PAYLOAD
+
+
+def test_a_single_wrapped_segment_completes_at_once():
+    config = DIALECTS[Dialect.LIP243]
+    (message,) = feed(Reassembler(config), send(b"small", config))
+    assert isinstance(message, MessageCompleted)
+    assert (message.payload, message.data_count, message.shard_length) == (b"small", 1, None)
+    assert missing_segments(message) == []
+
+
+def test_a_copy_stands_in_for_a_single_segment():
+    config = DIALECTS[Dialect.LIP243_LENGTH]
+    sent = send(b"small", config)
+    (message,) = completed(feed(Reassembler(config), sent[1:]))
+    assert (message.payload, message.rebuilt_indices) == (b"small", (0,))
+    assert [each.content for each in missing_segments(message)] == [sent[0].content]
+
+
+def status_go(payload, chunk, parity_count, stated=None):
+    """What status-go writes: v0.1 with the length in field 7, and its own parity."""
+    from reliable_channel.segmentation.split import data_segments, parity_segments
+    from reliable_channel.wire.hashing import keccak256
+
+    k, length, whole = -(-len(payload) // chunk), stated or len(payload), keccak256(payload)
+    data = data_segments(payload, whole, chunk, k, parity_count, Dialect.V01, length)
+    parity = parity_segments(payload, whole, chunk, k, parity_count, Dialect.V01, "klauspost", length)
+    from feeding import Sent
+
+    return [Sent(encode_segment(each), f"go-{n}", 50 + n) for n, each in enumerate([*data, *parity])]
