@@ -1,0 +1,65 @@
+"""The Messaging API (seed ``003…``): send with retries, records, confirmation, health and events over any transport.
+
+``MessagingNode`` is the entry; ``rest`` serves it over HTTP. Names are loaded on first use, so that reading the
+configuration does not import transports.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder, PlainEncoder
+    from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig, Mode
+    from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
+    from reliable_channel.messaging.health import HealthStatus
+    from reliable_channel.messaging.node import MessagingNode
+    from reliable_channel.messaging.pipeline_feed import KafkaFeed
+    from reliable_channel.messaging.records import MessageRecord
+    from reliable_channel.messaging.topics import UnsupportedTopicError
+
+_HOME = {
+    "CONFIRMATION_SUBSCRIPTION_ID": "config",
+    "CustomEvent": "events",
+    "Decoder": "codec",
+    "Encoder": "codec",
+    "EventName": "events",
+    "EventSource": "events",
+    "HealthStatus": "health",
+    "KafkaFeed": "pipeline_feed",
+    "Message": "codec",
+    "MessageRecord": "records",
+    "MessagingConfig": "config",
+    "MessagingNode": "node",
+    "Mode": "config",
+    "PlainDecoder": "codec",
+    "PlainEncoder": "codec",
+    "UnsupportedTopicError": "topics",
+}
+
+__all__ = [
+    "CONFIRMATION_SUBSCRIPTION_ID",
+    "CustomEvent",
+    "Decoder",
+    "Encoder",
+    "EventName",
+    "EventSource",
+    "HealthStatus",
+    "KafkaFeed",
+    "Message",
+    "MessageRecord",
+    "MessagingConfig",
+    "MessagingNode",
+    "Mode",
+    "PlainDecoder",
+    "PlainEncoder",
+    "UnsupportedTopicError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -42,6 +42,10 @@ class HealthIndicator:
         """Whether retries and store queries run: in every state but *unhealthy*."""
         return self.status is not HealthStatus.UNHEALTHY
 
+    def would_change(self, report: Health) -> bool:
+        """Whether :meth:`observe` would change the state."""
+        return judge(self._mode, report) is not self.status
+
     def observe(self, report: Health) -> HealthStatus | None:
         """The new state if this report changes it, else None: so ``health:change`` comes exactly once per change."""
         status = judge(self._mode, report)

@@ -53,13 +53,12 @@ _ANSWERS = {
     FailureReason.RATE_LIMITED: Answer.TRY_AGAIN,
     FailureReason.NO_PEERS: Answer.TRY_AGAIN,
     FailureReason.UNREACHABLE: Answer.IN_DOUBT,
+    FailureReason.DUPLICATE: Answer.DUPLICATE,
 }
 
 
 def outcome_of(event: SendFailed) -> Outcome:
     """The outcome that a transport's failure stands for. ``stopped`` never reached a peer: it is tried again."""
-    if event.reason.value == Answer.DUPLICATE or "duplicate" in event.detail.lower():
-        return Outcome(Answer.DUPLICATE, f"duplicate: {event.detail}")
     answer = _ANSWERS.get(event.reason, Answer.TRY_AGAIN)
     return Outcome(answer, f"{event.reason}: {event.detail}" if event.detail else str(event.reason))
 

@@ -18,7 +18,7 @@ PENDING = "pending"
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
     """One row. ``retries`` is -1 before the initial attempt; ``own_stamp`` says that the timestamp is ours to renew;
-    ``resent`` that the store did not have the message and it went out once more."""
+    ``resent`` counts how often the store was found not to have it: the first time it goes out once more."""
 
     request_id: str
     record_id: int
@@ -26,7 +26,7 @@ class StoredRequest:
     retries: int = -1
     in_doubt: bool = False
     own_stamp: bool = False
-    resent: bool = False
+    resent: int = 0
     sent_ms: int | None = None
 
 
@@ -78,4 +78,4 @@ class RequestStore:
 
 
 def _request(row: tuple[Any, ...]) -> StoredRequest:
-    return StoredRequest(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), bool(row[6]), row[7])
+    return StoredRequest(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6], row[7])

@@ -1,0 +1,118 @@
+"""Encoders and decoders (seed ``003…``, ``Encoder``, ``Decoder``, ``Message``): between an application's message and an
+envelope on one pubsub and content topic.
+
+The seed leaves their kinds open; :class:`PlainEncoder` and :class:`PlainDecoder` change nothing but the topics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from reliable_channel.errors import EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.wire.waku import MAX_ENVELOPE_BYTES, MAX_META_BYTES, WakuMessage, encode_waku_message
+
+STAMP_BYTES = 11
+"""What a timestamp adds to an envelope at most, its tag included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What an application sends. ``timestamp`` is Unix time in ns; what is None, the encoder supplies."""
+
+    payload: bytes
+    meta: bytes | None = None
+    timestamp: int | None = None
+    ephemeral: bool | None = None
+
+
+class Encoder(Protocol):
+    """Where a message goes, and how it becomes an envelope."""
+
+    @property
+    def pubsub_topic(self) -> str:
+        """The pubsub topic it is sent on."""
+        ...
+
+    @property
+    def content_topic(self) -> str:
+        """The content topic it is sent under."""
+        ...
+
+    def encode(self, message: Message) -> WakuMessage:
+        """The envelope; a ``timestamp`` of None is set at dispatch, fresh (protocol.md §2). May raise."""
+        ...
+
+
+class Decoder(Protocol):
+    """Which messages are wanted, and how they become usable."""
+
+    @property
+    def pubsub_topic(self) -> str:
+        """The pubsub topic it listens on."""
+        ...
+
+    @property
+    def content_topic(self) -> str:
+        """The content topic it listens to."""
+        ...
+
+    def decode(self, message: WakuMessage) -> WakuMessage | None:
+        """The usable message, or None for one that is not for this decoder. May raise: then the record's ``error``
+        says so."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainEncoder:
+    """Sends the payload as it is; ``meta``, ``ephemeral`` and ``version`` stand in where the message has none."""
+
+    pubsub_topic: str
+    content_topic: str
+    meta: bytes | None = None
+    ephemeral: bool | None = None
+    version: int | None = None
+
+    def encode(self, message: Message) -> WakuMessage:
+        """A timestamp of 0 means *omitted*, as in the seed's ``MessageRecord``."""
+        return WakuMessage(
+            payload=message.payload,
+            content_topic=self.content_topic,
+            version=self.version,
+            timestamp=message.timestamp or None,
+            meta=self.meta if message.meta is None else message.meta,
+            ephemeral=self.ephemeral if message.ephemeral is None else message.ephemeral,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlainDecoder:
+    """Takes every message of its content topic as it is."""
+
+    pubsub_topic: str
+    content_topic: str
+
+    def decode(self, message: WakuMessage) -> WakuMessage | None:
+        """None for another content topic."""
+        return message if message.content_topic == self.content_topic else None
+
+
+def checked(message: WakuMessage) -> WakuMessage:
+    """An envelope that the network can take (14/WAKU2-MESSAGE); ``timestamp`` 0 becomes None.
+
+    Raises ``EmptyMessage``, ``MessageTooLarge`` or ``LocalError``."""
+    if not message.content_topic:
+        raise LocalError("An envelope needs a content topic.")
+    if not message.payload:
+        raise EmptyMessage("The payload is empty.", "Nodes refuse envelopes without a payload.")
+    if message.meta is not None and len(message.meta) > MAX_META_BYTES:
+        raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
+    if message.timestamp is not None and not -(2**63) <= message.timestamp < 2**63:
+        raise LocalError("The timestamp does not fit into 64 bits.", "Give Unix time in ns.")
+    size = len(encode_waku_message(message)) + STAMP_BYTES
+    if size > MAX_ENVELOPE_BYTES:
+        raise MessageTooLarge(
+            f"The envelope is {size} bytes, the network takes at most {MAX_ENVELOPE_BYTES} bytes.",
+            "Send it through a reliable channel, which segments it.",
+        )
+    return message if message.timestamp != 0 else replace(message, timestamp=None)

@@ -1,0 +1,192 @@
+"""Store confirmation and history (seed ``003…``, *Acknowledgements*): what a store has, written into the records.
+
+The recurring query asks, per pubsub topic and at most ten content topics at a time, for the hashes of the time in which
+records are still unconfirmed. A message sent by this node that the next query does not find is looked up once more by
+its hashes alone, because a query over a busy topic may have been cut short, and then sent again, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.messaging.ledger import Ledger
+from reliable_channel.messaging.records import MessageRecord
+from reliable_channel.messaging.sending import Sender
+from reliable_channel.messaging.subscriptions import Subscriptions, TopicPair
+from reliable_channel.store.model import MAX_HASHES, StoreEntry, StoreQuery
+from reliable_channel.transport.base import Node, StoreUnavailable
+from reliable_channel.wire.waku import message_hash
+
+_log = logging.getLogger(__name__)
+
+TOPICS_PER_QUERY = 10
+"""What nwaku takes (waku-rest.md *Store v3*)."""
+
+MAX_PAGES = 100
+"""Pages read for one question: a store that always gives a cursor must not hold the node forever."""
+
+CLOCK_SKEW_MS = 30_000
+"""Stores keep timestamps up to 20 s off their clock; ours may be off as well."""
+
+WINDOW_MS = 3_600_000
+"""What is not confirmed after an hour is asked for no longer."""
+
+NS_PER_MS = 1_000_000
+
+
+class Confirmation:
+    """The recurring query of one node. ``run_due`` waits for the store and belongs on a thread of its own."""
+
+    def __init__(
+        self, config: MessagingConfig, ledger: Ledger, transport: Node, subscriptions: Subscriptions, sender: Sender
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._transport = transport
+        self._subscriptions = subscriptions
+        self._sender = sender
+        self._usable = False
+        self._due_ms: int | None = None
+
+    def set_usable(self, usable: bool) -> None:
+        """Health left or became *unhealthy*: the recurring query resumes or halts."""
+        self._usable = usable
+
+    def next_due(self) -> int | None:
+        """When the next query is due, in Unix ms; None while there is nothing to confirm or the node is unhealthy.
+
+        The first one comes an interval after the first subscription: there is nothing to confirm before."""
+        if not self._usable or not self._subscriptions.confirming():
+            return None
+        if self._due_ms is None:
+            self._due_ms = self._ledger.now() + self._config.store_query_interval_ms
+        return self._due_ms
+
+    def run_due(self) -> bool:
+        """Ask the store if it is time; whether it was. A store that does not answer is asked again next time."""
+        if not self._subscriptions.confirming():
+            self._due_ms = None
+        due = self.next_due()
+        if due is None or due > self._ledger.now():
+            return False
+        self._due_ms = self._ledger.now() + self._config.store_query_interval_ms
+        try:
+            self.run()
+        except StoreUnavailable as fault:
+            _log.warning("no store confirmed anything: %s", fault.cause)
+        return True
+
+    def run(self) -> None:
+        """One round of the recurring query. Raises ``StoreUnavailable``."""
+        started = self._ledger.now()
+        confirming = self._subscriptions.confirming()
+        for pubsub_topic in dict.fromkeys(pair[0] for pair in confirming):
+            topics = [pair[1] for pair in confirming if pair[0] == pubsub_topic]
+            for begin in range(0, len(topics), TOPICS_PER_QUERY):
+                self._confirm_topics(pubsub_topic, tuple(topics[begin : begin + TOPICS_PER_QUERY]), started)
+        missing = [one for one in self._unconfirmed(confirming, started) if one.sent and not one.sending]
+        for record in self._not_found(missing):
+            self._send_again(record, started)
+
+    def history(
+        self, pairs: Collection[TopicPair], start_ns: int | None, end_ns: int | None, limit: int
+    ) -> list[MessageRecord]:
+        """What stores have of these topics and times (Unix ns of the senders, both ends included), oldest first, at
+        most ``limit``: each added as a record and ``stored``. Raises ``StoreUnavailable``."""
+        found: list[MessageRecord] = []
+        for pubsub_topic, topics in _by_pubsub(pairs).items():
+            query = StoreQuery(
+                pubsub_topic=pubsub_topic, content_topics=topics, start_time_ns=start_ns, end_time_ns=end_ns
+            )
+            for entry in self._entries(query):
+                if len(found) >= limit:
+                    return found
+                found += self._keep(entry, pubsub_topic, topics)
+        return sorted(found, key=lambda record: (record.message.timestamp or 0, record.message_hash))
+
+    def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> None:
+        pairs = {(pubsub_topic, topic): 0 for topic in topics}
+        open_records = self._unconfirmed({**pairs, **_only(self._subscriptions.confirming(), pairs)}, now)
+        oldest = min((record.created_ms for record in open_records), default=now)
+        query = StoreQuery(
+            pubsub_topic=pubsub_topic,
+            content_topics=topics,
+            start_time_ns=(oldest - CLOCK_SKEW_MS) * NS_PER_MS,
+            end_time_ns=(now + CLOCK_SKEW_MS) * NS_PER_MS,
+            include_data=False,
+        )
+        for entry in self._entries(query):
+            self._mark_stored(entry.message_hash)
+
+    def _unconfirmed(self, confirming: dict[TopicPair, int], now: int) -> list[MessageRecord]:
+        """Records of confirmed topics that are not known to be stored and still worth asking for."""
+        topics = {content_topic for _, content_topic in confirming}
+        return [
+            record
+            for record in self._ledger.records.unconfirmed(topics, now - WINDOW_MS)
+            if record.created_ms >= confirming.get((record.pubsub_topic, record.message.content_topic), now + 1)
+        ]
+
+    def _not_found(self, records: list[MessageRecord]) -> list[MessageRecord]:
+        """Those of ``records`` that the store does not have under their hashes either."""
+        by_hash = {record.message_hash: record for record in records}
+        for part in _parts(list(by_hash), MAX_HASHES):
+            for entry in self._entries(StoreQuery(hashes=tuple(part), include_data=False)):
+                if entry.message_hash in by_hash:
+                    self._mark_stored(entry.message_hash)
+                    del by_hash[entry.message_hash]
+        return list(by_hash.values())
+
+    def _send_again(self, record: MessageRecord, asked_ms: int) -> None:
+        stored = self._ledger.requests.find(str(record.request_id))
+        if stored is not None and (stored.sent_ms or asked_ms) + self._config.store_settle_ms <= asked_ms:
+            self._sender.resend(stored.request_id)
+
+    def _mark_stored(self, found: bytes) -> None:
+        with self._ledger.step():
+            for record in self._ledger.records.all_by_hash(found):
+                if not record.stored:
+                    self._ledger.update(record, stored=True)
+
+    def _keep(self, entry: StoreEntry, pubsub_topic: str, topics: tuple[str, ...]) -> list[MessageRecord]:
+        """A store's entry as records; nothing when its hash or topic is not what it says."""
+        message = entry.message
+        if message is None or message.content_topic not in topics:
+            return []
+        if entry.verified is False and message_hash(pubsub_topic, message) != entry.message_hash:
+            return []
+        with self._ledger.step():
+            known = self._ledger.records.all_by_hash(entry.message_hash)
+            if not known:
+                record = MessageRecord(message, stored=True, message_hash=entry.message_hash, pubsub_topic=pubsub_topic)
+                return [self._ledger.add(record)]
+            return [one if one.stored else self._ledger.update(one, stored=True) for one in known]
+
+    def _entries(self, query: StoreQuery) -> Iterator[StoreEntry]:
+        """All entries of a query, page after page."""
+        for _ in range(MAX_PAGES):
+            page = self._transport.query_store(query)
+            yield from page.entries
+            if page.cursor is None or page.cursor == query.cursor:
+                return
+            query = replace(query, cursor=page.cursor)
+        _log.warning("a store query was cut after %d pages", MAX_PAGES)
+
+
+def _only(confirming: dict[TopicPair, int], pairs: Iterable[TopicPair]) -> dict[TopicPair, int]:
+    return {pair: confirming[pair] for pair in pairs if pair in confirming}
+
+
+def _by_pubsub(pairs: Collection[TopicPair]) -> dict[str, tuple[str, ...]]:
+    grouped: dict[str, list[str]] = {}
+    for pubsub_topic, content_topic in pairs:
+        grouped.setdefault(pubsub_topic, []).append(content_topic)
+    return {topic: tuple(dict.fromkeys(contents)) for topic, contents in grouped.items()}
+
+
+def _parts(hashes: list[bytes], size: int) -> Iterator[list[bytes]]:
+    for begin in range(0, len(hashes), size):
+        yield hashes[begin : begin + size]

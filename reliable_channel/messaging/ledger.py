@@ -1,0 +1,92 @@
+"""One lock, one transaction, one order: records, requests and what is told about them.
+
+Everything that changes the state of a messaging node does it inside :meth:`Ledger.step`. When the outermost step ends,
+its transaction is committed and only then do the events of its changes go out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
+from reliable_channel.messaging.outbox import Outbox, Task
+from reliable_channel.messaging.records import Change, MessageRecord, events_of
+from reliable_channel.messaging.requests import RequestStore
+from reliable_channel.messaging.store import RecordStore
+from reliable_channel.transport.clock import Clock, now_ms
+
+
+class Ledger:
+    """The stored state of one node. ``changed`` is notified after every committed step, for long polling."""
+
+    def __init__(self, path: Path | str, max_records: int, max_record_age_ms: int, clock: Clock) -> None:
+        self.records = RecordStore(path, max_records, max_record_age_ms)
+        self.requests = RequestStore(self.records)
+        self.events = EventSource()
+        self.changed = threading.Condition()
+        self.changes = 0
+        self._clock = clock
+        self._outbox = Outbox()
+        self._lock = threading.RLock()
+        self._pending: list[Task] | None = None
+
+    def now(self) -> int:
+        """Unix time in ms."""
+        return now_ms(self._clock)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The lock alone, for reading a state that steps change."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One atomic change. Nested steps join the outer one. When it raises, nothing is stored and nothing told."""
+        with self._lock:
+            if self._pending is not None:
+                yield
+                return
+            told: list[Task] = []
+            self._pending = told
+            try:
+                with self.records.transaction():
+                    yield
+            finally:
+                self._pending = None
+            for task in told:
+                self._outbox.put(task)
+        if told:
+            with self.changed:
+                self.changes += 1
+                self.changed.notify_all()
+            self._outbox.drain()
+
+    def after(self, task: Task) -> None:
+        """Run ``task`` after the current step is stored."""
+        if self._pending is None:
+            raise RuntimeError("after() belongs inside step()")
+        self._pending.append(task)
+
+    def add(self, record: MessageRecord, subscriptions: tuple[str, ...] = (), failed: bool = False) -> MessageRecord:
+        """Insert a record and tell of it."""
+        change = self.records.add(record, self.now(), subscriptions)
+        return self._tell(Change(None, change.after, failed))
+
+    def update(self, record: MessageRecord, **changes: Any) -> MessageRecord:
+        """Change a record (as :meth:`RecordStore.update`) and tell of it."""
+        return self._tell(self.records.update(record, **changes))
+
+    def emit(self, name: EventName, detail: object) -> None:
+        """Tell the listeners of ``name`` after the current step."""
+        event = CustomEvent(name, detail, self.now())
+        self.after(lambda: self.events.emit(event))
+
+    def _tell(self, change: Change) -> MessageRecord:
+        for name in events_of(change):
+            self.emit(name, change.after)
+        return change.after

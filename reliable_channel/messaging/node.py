@@ -1,0 +1,414 @@
+"""``MessagingNode``: the Messaging API of seed ``003…`` over any transport, and itself a node port.
+
+Assembles the parts; each rule lives in the part named after it. Usable without threads: :meth:`MessagingNode.tick` does
+what is due, which is how tests run it; :meth:`MessagingNode.start` does the same in the background.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import overload
+
+from reliable_channel.errors import LocalError
+from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder
+from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig
+from reliable_channel.messaging.confirmation import Confirmation
+from reliable_channel.messaging.events import EventName, EventSource
+from reliable_channel.messaging.health import HealthIndicator, HealthStatus
+from reliable_channel.messaging.ledger import Ledger
+from reliable_channel.messaging.pipeline_feed import Feed, NoFeed
+from reliable_channel.messaging.port import Port
+from reliable_channel.messaging.receiving import Receiver
+from reliable_channel.messaging.records import MessageRecord, parse_hash
+from reliable_channel.messaging.sending import Sender
+from reliable_channel.messaging.subscriptions import (
+    Subscription,
+    SubscriptionId,
+    SubscriptionListener,
+    Subscriptions,
+    TopicPair,
+)
+from reliable_channel.messaging.topics import check_send_topic, check_subscription_topic
+from reliable_channel.messaging.worker import Worker
+from reliable_channel.store.model import StorePage, StoreQuery
+from reliable_channel.transport.base import (
+    HealthChanged,
+    Listener,
+    Node,
+    NodeEvent,
+    Received,
+    RequestId,
+    SendFailed,
+    Sent,
+)
+from reliable_channel.transport.clock import Clock, SystemClock
+from reliable_channel.transport.health import Health
+from reliable_channel.wire.waku import WakuMessage
+
+
+class MessagingNode:
+    """The Messaging API. ``transport`` carries envelopes; ``database`` is the SQLite file of the records, or
+    ``:memory:``; ``feed`` takes what is to reach the pipeline.
+
+    Two calls have two forms, because this class is also the :class:`~reliable_channel.transport.base.Node` through
+    which the reliable channel dispatches: ``send(encoder, message)`` and ``subscribe(decoder, listener)`` are the
+    seed's, ``send(envelope, pubsub_topic)`` and ``subscribe(content_topics)`` the port's. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        config: MessagingConfig,
+        transport: Node,
+        database: Path | str = ":memory:",
+        *,
+        clock: Clock | None = None,
+        feed: Feed | None = None,
+    ) -> None:
+        self.config = config
+        self._transport = transport
+        self._clock = clock or SystemClock()
+        self._feed = feed or NoFeed()
+        self._ledger = Ledger(database, config.max_records, config.max_record_age_ms, self._clock)
+        self._port = Port()
+        self._subscriptions = Subscriptions(config.max_subscriptions)
+        self._receiver = Receiver(self._ledger, self._subscriptions)
+        self._sender = Sender(config, self._ledger, transport, self._clock, self._feed, self._announce)
+        self._confirmation = Confirmation(config, self._ledger, transport, self._subscriptions, self._sender)
+        self._health = HealthIndicator(config.mode)
+        self._send_worker = Worker("messaging-send", self._clock, self._send_due, self._sender.next_due)
+        self._store_worker = Worker(
+            "messaging-store", self._clock, self._confirmation.run_due, self._confirmation.next_due
+        )
+        self._started = False
+        self._begin_confirmation()
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def start(self, background: bool = True) -> None:
+        """Start the transport, listen to its events, take up what an earlier process left pending. Starting twice does
+        nothing. ``background=False`` starts no threads: call :meth:`tick`."""
+        if self._started:
+            return
+        self._started = True
+        self._transport.add_listener(self._on_transport)
+        self._feed.start()
+        self._transport.start()
+        self._transport.subscribe(self._subscriptions.content_topics())
+        self._observe(self._transport.health())
+        if background:
+            self._send_worker.start()
+            self._store_worker.start()
+
+    def stop(self) -> None:
+        """End all threads and the transport. Pending requests stay in the database and go on at the next start."""
+        if not self._started:
+            return
+        self._started = False
+        self._send_worker.stop()
+        self._store_worker.stop()
+        self._transport.stop()
+        self._transport.remove_listener(self._on_transport)
+        self._observe(self._transport.health())
+        self._feed.stop()
+
+    def close(self) -> None:
+        """Stop, and close the database: the node cannot be started again. Closing twice does nothing."""
+        self.stop()
+        self._ledger.records.close()
+
+    def __enter__(self) -> MessagingNode:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def tick(self) -> None:
+        """Do what is due now: look at the health, attempt sends, ask the store."""
+        self._send_due()
+        self._confirmation.run_due()
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    @overload
+    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId: ...
+
+    @overload
+    def send(self, message: Encoder, pubsub_topic: Message) -> RequestId: ...
+
+    def send(self, message: WakuMessage | Encoder, pubsub_topic: Message | str | None = None) -> RequestId:
+        """Schedule a message: ``send(encoder, message)``, or an envelope as the node port has it.
+
+        Returns the request id, a GUID. Raises ``UnsupportedTopicError``, ``EmptyMessage``, ``MessageTooLarge``,
+        ``PendingLimitError``, and what the encoder raises."""
+        if isinstance(message, WakuMessage):
+            if isinstance(pubsub_topic, Message):
+                raise LocalError("send takes an encoder and a message, or an envelope and a pubsub topic.")
+            envelope, topic = message, pubsub_topic or self.pubsub_topic_for(message.content_topic)
+            check_send_topic(self.config, topic)
+        else:
+            if not isinstance(pubsub_topic, Message):
+                raise LocalError("send takes an encoder and a message, or an envelope and a pubsub topic.")
+            topic = message.pubsub_topic
+            check_send_topic(self.config, topic)
+            envelope = message.encode(pubsub_topic)
+        request_id = self._sender.submit(envelope, topic)
+        self._send_worker.wake()
+        return request_id
+
+    def retry(self, request_id: str) -> bool:
+        """Send a failed or cancelled request again: one attempt and three retries. False for any other id."""
+        done = self._sender.retry(request_id)
+        self._send_worker.wake()
+        return done
+
+    def cancel_request(self, request_id: str) -> None:
+        """Cancel a pending request; ignored for one that is fulfilled or unknown."""
+        self._sender.cancel(request_id)
+
+    def get_pending_requests(self) -> list[RequestId]:
+        """The ids of the requests that have not succeeded, failed or been cancelled; no duplicates."""
+        return self._sender.pending()
+
+    # -- subscriptions ------------------------------------------------------------------------------------------
+
+    @overload
+    def subscribe(self, content_topics: Collection[str]) -> None: ...
+
+    @overload
+    def subscribe(self, content_topics: Decoder, listener: SubscriptionListener | None = None) -> SubscriptionId: ...
+
+    def subscribe(
+        self, content_topics: Decoder | Collection[str], listener: SubscriptionListener | None = None
+    ) -> SubscriptionId | None:
+        """Listen: ``subscribe(decoder, listener)`` returns a subscription id, ``subscribe(content_topics)`` is the node
+        port's. Raises ``UnsupportedTopicError`` and ``SubscriptionLimitError``."""
+        if isinstance(content_topics, str):
+            raise LocalError("subscribe takes a decoder, or a collection of content topics, not one text.")
+        if isinstance(content_topics, Collection):
+            for content_topic in self._port.wanted(content_topics):
+                decoder = PlainDecoder(self.pubsub_topic_for(content_topic), content_topic)
+                self._port.subscribed(content_topic, self._subscribe(decoder, None))
+            return None
+        return self._subscribe(content_topics, listener)
+
+    @overload
+    def unsubscribe(self, content_topics: str) -> None: ...
+
+    @overload
+    def unsubscribe(self, content_topics: Collection[str]) -> None: ...
+
+    def unsubscribe(self, content_topics: str | Collection[str]) -> None:
+        """End a subscription by its id, or the node port's by content topics. Unknown ones are ignored."""
+        if isinstance(content_topics, str):
+            self._unsubscribe(content_topics)
+            return
+        for subscription_id in self._port.unsubscribed(content_topics):
+            self._unsubscribe(subscription_id)
+
+    def get_active_subscriptions(self) -> list[SubscriptionId]:
+        """The ids of all active subscriptions, the background confirmation's included; no duplicates."""
+        return self._subscriptions.ids()
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def get_by_request_id(self, request_id: str) -> MessageRecord | None:
+        """The record of a send request, or None."""
+        return self._ledger.records.by_request_id(request_id)
+
+    def get_by_hash(self, message_hash: str) -> MessageRecord | None:
+        """The record of a message hash (64 hex digits, ``0x`` optional), or None, also for what is no hash."""
+        found = parse_hash(message_hash)
+        return None if found is None else self._ledger.records.by_hash(found)
+
+    def get_by_content_topic(
+        self, content_topic: str, skip: int = 0, take: int | None = None, *, since: int | None = None
+    ) -> list[MessageRecord]:
+        """The records of a content topic, in the order in which they were added; ``since`` (a ``change_seq``) leaves
+        only those changed after it, in the order of their changes. Raises ``ValueError`` for negative numbers."""
+        return self._ledger.records.by_content_topic(content_topic, skip, take, since)
+
+    def get_by_subscription_id(
+        self, subscription_id: str, skip: int = 0, take: int | None = None, *, since: int | None = None
+    ) -> list[MessageRecord]:
+        """The records received under a subscription, as :meth:`get_by_content_topic`."""
+        return self._ledger.records.by_subscription_id(subscription_id, skip, take, since)
+
+    def history(
+        self,
+        content_topics: Sequence[str],
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        pubsub_topic: str | None = None,
+        limit: int | None = None,
+    ) -> list[MessageRecord]:
+        """The *History API* that the seed names and leaves undefined: what stores have of these content topics between
+        ``start`` and ``end`` (Unix ns, both included), oldest first, at most ``limit`` (``max_records`` by default).
+        Each becomes a record with ``stored`` set. Waits for the store; raises ``StoreUnavailable`` and
+        ``UnsupportedTopicError``."""
+        if pubsub_topic is not None:
+            check_subscription_topic(self.config, pubsub_topic)
+        pairs = [(pubsub_topic or self.pubsub_topic_for(topic), topic) for topic in content_topics]
+        bound = self.config.max_records if limit is None else min(limit, self.config.max_records)
+        return self._confirmation.history(pairs, start, end, bound)
+
+    # -- health and events --------------------------------------------------------------------------------------
+
+    @property
+    def health_indicator(self) -> HealthStatus:
+        """The node's health."""
+        return self._health.status
+
+    @property
+    def health_change_seq(self) -> int:
+        """How often the health has changed since the node was made: the cursor for long polling."""
+        return self._health.change_seq
+
+    @property
+    def events(self) -> EventSource:
+        """Where listeners of ``health:change`` and ``message:*`` are added and removed."""
+        return self._ledger.events
+
+    def wait_for_change(self, seen: int, timeout_ms: int) -> int:
+        """Wait until more than ``seen`` changes were made, at most ``timeout_ms``; how many were. For long polling."""
+        with self._ledger.changed:
+            self._ledger.changed.wait_for(lambda: self._ledger.changes > seen, timeout_ms / 1000)
+            return self._ledger.changes
+
+    @property
+    def change_count(self) -> int:
+        """How many changes were made: the argument of :meth:`wait_for_change`."""
+        return self._ledger.changes
+
+    @property
+    def record_cursor(self) -> int:
+        """The ``change_seq`` of the latest change of any record."""
+        return self._ledger.records.change_seq()
+
+    # -- the rest of the node port ------------------------------------------------------------------------------
+
+    def query_store(self, query: StoreQuery) -> StorePage:
+        """One page from a store. Raises ``StoreUnavailable``."""
+        return self._transport.query_store(query)
+
+    def health(self) -> Health:
+        """The health with its evidence."""
+        return self._health.report
+
+    def pubsub_topic_for(self, content_topic: str) -> str:
+        """The only configured pubsub topic, or with several shards what the transport says."""
+        topics = self.config.pubsub_topics
+        return topics[0] if len(topics) == 1 else self._transport.pubsub_topic_for(content_topic)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call ``listener`` with ``Sent``, ``SendFailed``, ``Received`` (of the topics subscribed through the port) and
+        ``HealthChanged``."""
+        self._port.add_listener(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Call it no longer."""
+        self._port.remove_listener(listener)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _begin_confirmation(self) -> None:
+        """The reserved subscription of the background confirmation, where it is configured."""
+        config = self.config
+        if not config.confirm_content_topics or not (config.store_confirmation or config.filter_confirmation):
+            return
+        decoders = [PlainDecoder(pair[0], pair[1]) for pair in self._confirmed_pairs()]
+        self._add_subscription(
+            Subscription(
+                SubscriptionId(CONFIRMATION_SUBSCRIPTION_ID),
+                tuple(decoders),
+                None,
+                listening=config.filter_confirmation,
+                confirming=config.store_confirmation,
+                since_ms=self._ledger.now(),
+            )
+        )
+
+    def _confirmed_pairs(self) -> list[TopicPair]:
+        """A content topic under its own pubsub topic, or under all configured ones where it has none here."""
+        pairs = []
+        for content_topic in self.config.confirm_content_topics or ():
+            try:
+                topics: tuple[str, ...] = (self.pubsub_topic_for(content_topic),)
+            except LocalError:
+                topics = self.config.pubsub_topics
+            if topics[0] not in self.config.pubsub_topics:
+                topics = self.config.pubsub_topics
+            pairs += [(pubsub_topic, content_topic) for pubsub_topic in topics]
+        return pairs
+
+    def _subscribe(self, decoder: Decoder, listener: SubscriptionListener | None) -> SubscriptionId:
+        check_subscription_topic(self.config, decoder.pubsub_topic)
+        subscription_id = SubscriptionId(str(uuid.uuid4()))
+        self._add_subscription(
+            Subscription(
+                subscription_id,
+                (decoder,),
+                listener,
+                listening=True,
+                confirming=self.config.store_confirmation,
+                since_ms=self._ledger.now(),
+            )
+        )
+        return subscription_id
+
+    def _add_subscription(self, subscription: Subscription) -> None:
+        new = self._subscriptions.add(subscription)
+        if new:
+            self._transport.subscribe(new)
+        self._store_worker.wake()
+
+    def _unsubscribe(self, subscription_id: str) -> None:
+        abandoned = self._subscriptions.remove(subscription_id)
+        if abandoned:
+            self._transport.unsubscribe(abandoned)
+        self._store_worker.wake()
+
+    def _send_due(self) -> None:
+        if self._started:
+            self._observe(self._transport.health())
+            self._sender.dispatch_due()
+
+    def _on_transport(self, event: NodeEvent) -> None:
+        if isinstance(event, Sent | SendFailed):
+            if isinstance(event, Sent):
+                self._feed.dispatched(event.message, event.pubsub_topic)
+            self._sender.on_transport(event)
+            self._send_worker.wake()
+        elif isinstance(event, Received):
+            self._feed.received(event.envelope)
+            self._receiver.on_envelope(event.envelope)
+            if self._port.wants(event.envelope.message.content_topic):
+                self._port.announce(event)
+        elif isinstance(event, HealthChanged):
+            self._observe(event.health)
+
+    def _observe(self, report: Health) -> None:
+        with self._ledger.locked():
+            if not self._health.would_change(report):
+                self._health.observe(report)
+                return
+        with self._ledger.step():
+            status = self._health.observe(report)
+            if status is None:
+                return
+            self._sender.set_usable(self._health.usable)
+            self._confirmation.set_usable(self._health.usable)
+            self._ledger.emit(EventName.HEALTH_CHANGE, status)
+            changed = HealthChanged(self._health.report)
+            self._ledger.after(lambda: self._port.announce(changed))
+        self._send_worker.wake()
+        self._store_worker.wake()
+
+    def _announce(self, event: NodeEvent) -> None:
+        self._port.announce(event)

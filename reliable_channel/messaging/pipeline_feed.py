@@ -1,0 +1,138 @@
+"""What the Messaging API gives to the pipeline over Kafka: the sender's own records, and, where no bridge stands
+between, the envelopes it dispatches and receives (protocol.md §2).
+
+Behind a bridge (the Kafka transport) the bridge already writes the envelopes; then ``envelopes`` is off.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from reliable_channel.errors import ReliableChannelError
+from reliable_channel.messaging.sender_events import SenderEvent, to_json
+from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, Source
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.wire.waku import WakuMessage
+
+_log = logging.getLogger(__name__)
+
+SENDER_EVENTS_TOPIC = "waku.sender-events"
+
+MAX_BLOCK_S = 0.5
+"""Sending goes on when Kafka does not: a row that finds no room this long is counted as lost."""
+
+
+class Feed(Protocol):
+    """Where rows and envelopes go. Never raises, never blocks for long."""
+
+    def start(self) -> None:
+        """Connect; starting twice does nothing."""
+        ...
+
+    def stop(self) -> None:
+        """Flush and end."""
+        ...
+
+    def record(self, event: SenderEvent) -> None:
+        """One row of the sender's own records."""
+        ...
+
+    def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
+        """An envelope that the network took from us."""
+        ...
+
+    def received(self, envelope: ReceivedEnvelope) -> None:
+        """An envelope that came from the network."""
+        ...
+
+
+class NoFeed:
+    """Gives nothing to anybody."""
+
+    def start(self) -> None:
+        """Nothing to connect."""
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+    def record(self, event: SenderEvent) -> None:
+        """Forget it."""
+
+    def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
+        """Forget it."""
+
+    def received(self, envelope: ReceivedEnvelope) -> None:
+        """Forget it."""
+
+
+class KafkaFeed:
+    """Writes to Kafka with acks=all. ``client_options`` are kafka-python's. ``lost`` counts what could not be written:
+    the sender does not stop for it, the pipeline then knows less."""
+
+    def __init__(
+        self,
+        client_options: Mapping[str, Any],
+        *,
+        sender_events_topic: str = SENDER_EVENTS_TOPIC,
+        envelopes_topic: str = "waku.envelopes",
+        envelopes: bool = True,
+    ) -> None:
+        self._options = dict(client_options)
+        self._sender_events_topic = sender_events_topic
+        self._envelopes_topic = envelopes_topic
+        self._envelopes = envelopes
+        self._producer: EnvelopeProducer | None = None
+        self._lock = threading.Lock()
+        self.lost = 0
+
+    def start(self) -> None:
+        """Connect. Raises ``EnvironmentFault`` when no broker answers."""
+        with self._lock:
+            if self._producer is None:
+                self._producer = EnvelopeProducer(self._options, max_block_s=MAX_BLOCK_S)
+
+    def stop(self) -> None:
+        """Flush within ten seconds and end."""
+        with self._lock:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(10.0)
+
+    def record(self, event: SenderEvent) -> None:
+        """Key: the content topic, so that rows of one channel stay in order."""
+        if self._producer is None:
+            self._settled(FailureReason.STOPPED, "not started")
+            return
+        try:
+            self._producer.send_raw(
+                self._sender_events_topic, event.content_topic.encode("utf-8"), to_json(event), [], self._settled
+            )
+        except ReliableChannelError as error:
+            self._settled(FailureReason.UNREACHABLE, error.cause)
+
+    def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
+        """The copy with ``source=sender`` that whoever dispatches an envelope makes."""
+        self._copy(message, pubsub_topic, Source.SENDER)
+
+    def received(self, envelope: ReceivedEnvelope) -> None:
+        """The envelope as it came."""
+        self._copy(envelope.message, envelope.pubsub_topic, envelope.source)
+
+    def _copy(self, message: WakuMessage, pubsub_topic: str, source: Source) -> None:
+        if not self._envelopes:
+            return
+        if self._producer is None:
+            self._settled(FailureReason.STOPPED, "not started")
+            return
+        try:
+            self._producer.send(self._envelopes_topic, message, pubsub_topic, source, self._settled)
+        except ReliableChannelError as error:
+            self._settled(FailureReason.UNREACHABLE, error.cause)
+
+    def _settled(self, reason: FailureReason | None, detail: str) -> None:
+        if reason is not None:
+            self.lost += 1
+            _log.warning("a row for the pipeline was lost (%s: %s)", reason, detail)

@@ -1,0 +1,55 @@
+"""The listeners and subscriptions of the node port, beside the seed's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from reliable_channel.messaging.subscriptions import SubscriptionId
+from reliable_channel.transport.base import Listener, NodeEvent
+from reliable_channel.transport.dispatcher import run_safely
+
+
+class Port:
+    """Who listens to node events, and which subscription stands for which content topic."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._topics: dict[str, SubscriptionId] = {}
+        self._lock = threading.Lock()
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call it with every later event, after those added before."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Call it no longer; unknown ones are ignored."""
+        with self._lock:
+            # Equality, not identity: every access to a bound method makes a new object.
+            self._listeners = tuple(known for known in self._listeners if known != listener)
+
+    def announce(self, event: NodeEvent) -> None:
+        """Call the listeners; what one raises is logged."""
+        for listener in self._listeners:
+            run_safely(lambda listener=listener: listener(event))  # type: ignore[misc]
+
+    def wanted(self, content_topics: Collection[str]) -> list[str]:
+        """Those of ``content_topics`` that have no subscription yet."""
+        with self._lock:
+            return [topic for topic in dict.fromkeys(content_topics) if topic not in self._topics]
+
+    def subscribed(self, content_topic: str, subscription_id: SubscriptionId) -> None:
+        """Remember which subscription stands for a content topic."""
+        with self._lock:
+            self._topics[content_topic] = subscription_id
+
+    def unsubscribed(self, content_topics: Collection[str]) -> list[SubscriptionId]:
+        """Forget them; the subscriptions that stood for them."""
+        with self._lock:
+            found = [self._topics.pop(topic, None) for topic in dict.fromkeys(content_topics)]
+        return [subscription_id for subscription_id in found if subscription_id is not None]
+
+    def wants(self, content_topic: str) -> bool:
+        """Whether the port's listeners receive this content topic."""
+        return content_topic in self._topics

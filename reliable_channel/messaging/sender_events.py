@@ -1,0 +1,113 @@
+"""The sender's own records for the pipeline: what became of each request, also of those that never left.
+
+One row per step of a request; :func:`to_json` is the record value on Kafka, with the column names of the table
+``sender_events``. Envelopes that are plain SDS messages name their channel, sender and SDS id, so that a verdict can
+say *never sent* of a message that nobody else ever saw.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from reliable_channel.wire.hashing import keccak256
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.wire.segment import Segment, decode_segment
+from reliable_channel.wire.waku import WakuMessage
+
+
+class SenderEventKind(StrEnum):
+    """What happened to a request."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    DELAYED = "delayed"
+    """An attempt failed; it will be tried again."""
+    RATE_LIMITED = "rate_limited"
+    """The peer, or our own epoch, did not let it through yet."""
+    RESENT = "resent"
+    """The store did not have it; it goes out once more."""
+    NOT_STORED = "not_stored"
+    """Sent twice, and still not in the store."""
+    FAILED = "failed"
+    """Never sent: refused, or the retries are used up."""
+    DROPPED = "dropped"
+    """Given up by the sender itself: cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderEvent:
+    """One row. ``event_time`` is Unix ms by the sender's clock; hashes are 32 bytes; ``detail`` holds no payload.
+
+    ``channel_id``, ``sender_id``, ``sds_id`` and ``entire_message_hash`` are None unless the payload is a readable SDS
+    message (an encrypted one is not)."""
+
+    event: SenderEventKind
+    event_time: int
+    request_id: str
+    pubsub_topic: str
+    content_topic: str
+    envelope_hash: bytes | None = None
+    channel_id: str | None = None
+    sender_id: str | None = None
+    sds_id: str | None = None
+    entire_message_hash: bytes | None = None
+    detail: str = ""
+
+
+class SenderEventSink(Protocol):
+    """Where rows go. Must neither block for long nor raise."""
+
+    def record(self, event: SenderEvent) -> None:
+        """Take one row."""
+        ...
+
+
+class NoSink:
+    """Keeps nothing."""
+
+    def record(self, event: SenderEvent) -> None:
+        """Forget it."""
+
+
+def sender_event(
+    kind: SenderEventKind,
+    now: int,
+    request_id: str,
+    pubsub_topic: str,
+    message: WakuMessage,
+    envelope_hash: bytes | None,
+    detail: str = "",
+) -> SenderEvent:
+    """A row about an envelope, with what its payload tells of its channel."""
+    sds = decode_sds_message(message.payload)
+    known: dict[str, object] = {}
+    if not isinstance(sds, Malformed):
+        known = {"channel_id": sds.channel_id, "sender_id": sds.sender_id, "sds_id": sds.message_id}
+        if sds.content:
+            segment = decode_segment(sds.content)
+            whole = segment.entire_message_hash if isinstance(segment, Segment) else keccak256(sds.content)
+            known["entire_message_hash"] = whole
+    return SenderEvent(
+        event=kind,
+        event_time=now,
+        request_id=request_id,
+        pubsub_topic=pubsub_topic,
+        content_topic=message.content_topic,
+        envelope_hash=envelope_hash,
+        detail=detail,
+        **known,  # type: ignore[arg-type]
+    )
+
+
+def to_json(event: SenderEvent) -> bytes:
+    """The record value: one JSON object, hashes as lower-case hex, ``event_time`` as Unix ms."""
+    row = {
+        name: value.hex() if isinstance(value, bytes) else value
+        for name, value in asdict(event).items()
+        if value is not None
+    }
+    return json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode("utf-8")

@@ -1,0 +1,318 @@
+"""Sending: the send service, the records and the transport brought together (seed ``003…``, *Send*).
+
+An attempt is handed to the transport without any lock held; its end arrives as an event, on another thread or at once.
+Retries of one round keep the bytes, so that a peer can answer *duplicate*; a timestamp of ours is renewed only where no
+attempt is in doubt: stores refuse timestamps more than 20 s off, and gossip forgets equal bytes after two minutes
+(protocol.md §2).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from reliable_channel.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.messaging.codec import checked
+from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.messaging.ledger import Ledger
+from reliable_channel.messaging.outcome import ACCEPTED, Answer, Outcome, Verdict, outcome_of
+from reliable_channel.messaging.records import MessageRecord, bounded
+from reliable_channel.messaging.requests import PENDING, StoredRequest
+from reliable_channel.messaging.send_service import Request, SendService, State
+from reliable_channel.messaging.sender_events import SenderEventKind, SenderEventSink, sender_event
+from reliable_channel.transport.base import FailureReason, Node, NodeEvent, RequestId, SendFailed, Sent
+from reliable_channel.transport.clock import Clock, Timestamps
+from reliable_channel.transport.node import new_request_id
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+STALE_MS = 10_000
+"""Half of what stores tolerate: older stamps are renewed before an attempt when nothing is in doubt."""
+
+GOSSIP_MEMORY_MS = 120_000
+"""After this long equal bytes are no longer known as duplicates, so keeping them helps nobody."""
+
+MAX_EARLY = 10_000
+
+Announce: TypeAlias = Callable[[NodeEvent], None]
+
+
+class PendingLimitError(EnvironmentFault):
+    """As many requests as configured are pending: the network does not take them as fast as they are made."""
+
+
+class Sender:
+    """The requests of one node. ``announce`` gives the port's listeners ``Sent`` and ``SendFailed``."""
+
+    def __init__(
+        self,
+        config: MessagingConfig,
+        ledger: Ledger,
+        transport: Node,
+        clock: Clock,
+        sink: SenderEventSink,
+        announce: Announce,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._transport = transport
+        self._timestamps = Timestamps(clock)
+        self._sink = sink
+        self._announce = announce
+        self._service = SendService(config.max_in_flight, config.attempt_timeout_ms)
+        self._attempts: dict[str, str] = {}
+        self._early: OrderedDict[str, Sent | SendFailed] = OrderedDict()
+        self._attempts_lock = threading.Lock()
+        self._restore()
+
+    # -- what callers do ----------------------------------------------------------------------------------------
+
+    def submit(self, message: WakuMessage, pubsub_topic: str) -> RequestId:
+        """Record and schedule one envelope. Raises as :func:`checked`, and :class:`PendingLimitError`."""
+        message = checked(message)
+        own_stamp = message.timestamp is None
+        if own_stamp:
+            message = replace(message, timestamp=self._timestamps.next_ns())
+        request_id = new_request_id()
+        with self._ledger.step():
+            if len(self._service.pending()) >= self._config.max_pending_requests:
+                raise PendingLimitError(
+                    f"{self._config.max_pending_requests} send requests are pending.", "Try again later."
+                )
+            record = self._ledger.add(
+                MessageRecord(
+                    message,
+                    sending=True,
+                    request_id=request_id,
+                    message_hash=message_hash(pubsub_topic, message),
+                    pubsub_topic=pubsub_topic,
+                )
+            )
+            stored = StoredRequest(request_id, record.record_id, own_stamp=own_stamp)
+            self._ledger.requests.add(stored, bool(message.ephemeral))
+            self._report(SenderEventKind.QUEUED, record)
+            self._service.submit(request_id)
+        return request_id
+
+    def cancel(self, request_id: str) -> bool:
+        """Give a pending request up; False when there is none."""
+        with self._ledger.step():
+            if not self._service.cancel(request_id):
+                return False
+            self._ledger.requests.update(request_id, state=State.CANCELLED.value)
+            record = self._ledger.records.by_request_id(request_id)
+            if record is not None:
+                record = self._ledger.update(record, sending=False)
+                self._report(SenderEventKind.DROPPED, record, "cancelled")
+                failed = SendFailed(
+                    RequestId(request_id), FailureReason.STOPPED, "cancelled", self._ledger.now(), record.message_hash
+                )
+                self._ledger.after(lambda: self._announce(failed))
+        return True
+
+    def retry(self, request_id: str) -> bool:
+        """Send a failed or cancelled request again, a whole round; False for any other."""
+        with self._ledger.step():
+            stored = self._ledger.requests.find(request_id)
+            if stored is None or stored.state not in (State.FAILED, State.CANCELLED):
+                return False
+            return self._again(stored)
+
+    def resend(self, request_id: str) -> bool:
+        """Send once more what a store was asked for and did not have; False when that was done before."""
+        with self._ledger.step():
+            stored = self._ledger.requests.find(request_id)
+            record = self._ledger.records.by_request_id(request_id)
+            if stored is None or record is None or stored.state != State.SENT or stored.resent > 1:
+                return False
+            self._ledger.requests.update(request_id, resent=stored.resent + 1)
+            if stored.resent:
+                self._report(SenderEventKind.NOT_STORED, record, "not found in the store after it was sent again")
+                return False
+            self._report(SenderEventKind.RESENT, record, "not found in the store")
+            return self._again(stored)
+
+    def pending(self) -> list[RequestId]:
+        """The ids of all pending requests."""
+        with self._ledger.locked():
+            return [RequestId(request_id) for request_id in self._service.pending()]
+
+    # -- what time and health do --------------------------------------------------------------------------------
+
+    def set_usable(self, usable: bool) -> None:
+        """Health left or became *unhealthy*: retries go on or stop, and ``sending`` says so."""
+        with self._ledger.step():
+            for request_id in self._service.set_usable(usable):
+                record = self._ledger.records.by_request_id(request_id)
+                if record is not None and record.sending != usable:
+                    self._ledger.update(record, sending=usable)
+
+    def dispatch_due(self) -> int:
+        """Attempt everything that is due now; how many attempts were made."""
+        for request_id in self._overdue():
+            self._finish(request_id, Outcome(Answer.IN_DOUBT, "unreachable: the transport did not answer in time"))
+        made = 0
+        while (attempt := self._next_attempt()) is not None:
+            made += 1
+            self._hand_over(attempt)
+        return made
+
+    def next_due(self) -> int | None:
+        """When to call :meth:`dispatch_due` next, in Unix ms; 0 is at once, None is when something happens."""
+        with self._ledger.locked():
+            return self._service.next_due()
+
+    def on_transport(self, event: Sent | SendFailed) -> None:
+        """The end of an attempt. It may come before ``send`` has returned its id: then it waits for it."""
+        with self._attempts_lock:
+            request_id = self._attempts.pop(event.request_id, None)
+            if request_id is None:
+                self._early[event.request_id] = event
+                while len(self._early) > MAX_EARLY:
+                    self._early.popitem(last=False)
+                return
+        self._finish(request_id, ACCEPTED if isinstance(event, Sent) else outcome_of(event))
+
+    # -- one attempt --------------------------------------------------------------------------------------------
+
+    def _overdue(self) -> list[str]:
+        with self._ledger.locked():
+            return self._service.overdue(self._ledger.now())
+
+    def _next_attempt(self) -> MessageRecord | None:
+        with self._ledger.step():
+            while (request := self._service.take(self._ledger.now())) is not None:
+                record = self._ledger.records.by_request_id(request.request_id)
+                stored = self._ledger.requests.find(request.request_id)
+                if record is None or stored is None:
+                    self._service.cancel(request.request_id)
+                    continue
+                record = self._stamped(record, request, stored)
+                self._ledger.requests.update(
+                    request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt
+                )
+                return record
+        return None
+
+    def _stamped(self, record: MessageRecord, request: Request, stored: StoredRequest) -> MessageRecord:
+        """The record with the envelope as it is to be dispatched now."""
+        age_ms = self._ledger.now() - (record.message.timestamp or 0) // 1_000_000
+        if not stored.own_stamp or age_ms < (GOSSIP_MEMORY_MS if request.in_doubt else STALE_MS):
+            return record
+        message = replace(record.message, timestamp=self._timestamps.next_ns())
+        self._service.restamped(request.request_id)
+        return self._ledger.update(record, message=message, message_hash=message_hash(record.pubsub_topic, message))
+
+    def _hand_over(self, record: MessageRecord) -> None:
+        request_id = str(record.request_id)
+        try:
+            inner = self._transport.send(record.message, record.pubsub_topic)
+        except MessageTooLarge as error:
+            self._finish(request_id, Outcome(Answer.REFUSED, f"too_large: {error.cause}"))
+        except LocalError as error:
+            self._finish(request_id, Outcome(Answer.TRY_AGAIN, f"not sent: {error.cause}"))
+        except (ReliableChannelError, OSError) as error:
+            self._finish(request_id, Outcome(Answer.TRY_AGAIN, f"not sent: {bounded(str(error))}"))
+        else:
+            with self._attempts_lock:
+                event = self._early.pop(inner, None)
+                if event is None:
+                    self._attempts[inner] = request_id
+            if event is not None:
+                self._finish(request_id, ACCEPTED if isinstance(event, Sent) else outcome_of(event))
+
+    def _finish(self, request_id: str, outcome: Outcome) -> None:
+        with self._ledger.step():
+            now = self._ledger.now()
+            record = self._ledger.records.by_request_id(request_id)
+            verdict = self._service.outcome(request_id, outcome, now)
+            if record is None:
+                return
+            if verdict is None:
+                if outcome.answer is Answer.ACCEPTED and not record.sent and not record.sending:
+                    self._sent(record, now)  # cancelled, and too late
+            elif verdict is Verdict.SENT:
+                self._sent(record, now)
+            elif verdict is Verdict.RETRY:
+                self._delayed(record, outcome)
+            else:
+                self._failed(record, outcome, now)
+
+    def _sent(self, record: MessageRecord, now: int) -> None:
+        first = not record.sent
+        record = self._ledger.update(record, sending=False, sent=True, error=None)
+        request_id = RequestId(str(record.request_id))
+        self._ledger.requests.update(request_id, state=State.SENT.value, sent_ms=now)
+        self._report(SenderEventKind.SENT, record)
+        if first:
+            event = Sent(request_id, record.message, record.pubsub_topic, record.message_hash, now)
+            self._ledger.after(lambda: self._announce(event))
+
+    def _delayed(self, record: MessageRecord, outcome: Outcome) -> None:
+        request = self._service.find(str(record.request_id))
+        if request is None:
+            return
+        self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
+        record = self._ledger.update(
+            record, sending=request.state is not State.HALTED, error=outcome.reason, failed=True
+        )
+        limited = outcome.reason.startswith(FailureReason.RATE_LIMITED)
+        self._report(SenderEventKind.RATE_LIMITED if limited else SenderEventKind.DELAYED, record, outcome.reason)
+
+    def _failed(self, record: MessageRecord, outcome: Outcome, now: int) -> None:
+        record = self._ledger.update(record, sending=False, error=outcome.reason, failed=True)
+        request_id = RequestId(str(record.request_id))
+        # A message that was sent before, and failed only when it was sent once more, has been sent.
+        state = State.SENT if record.sent else State.FAILED
+        self._ledger.requests.update(request_id, state=state.value)
+        self._report(SenderEventKind.NOT_STORED if record.sent else SenderEventKind.FAILED, record, outcome.reason)
+        if not record.sent:
+            event = SendFailed(request_id, _failure(outcome), outcome.reason, now, record.message_hash)
+            self._ledger.after(lambda: self._announce(event))
+
+    # -- helpers ------------------------------------------------------------------------------------------------
+
+    def _again(self, stored: StoredRequest) -> bool:
+        record = self._ledger.records.by_request_id(stored.request_id)
+        if record is None:
+            return False
+        self._ledger.requests.update(stored.request_id, state=PENDING, retries=0, in_doubt=False)
+        state = self._service.again(stored.request_id, self._ledger.now())
+        self._ledger.update(record, sending=state is not State.HALTED)
+        return True
+
+    def _restore(self) -> None:
+        """Take up what an earlier process left: what was in flight then may have been sent."""
+        with self._ledger.step():
+            for stored in self._ledger.requests.pending():
+                if stored.retries < 0:
+                    self._service.submit(stored.request_id)
+                    continue
+                state = self._service.again(
+                    stored.request_id, self._ledger.now(), retries=stored.retries - 1, in_doubt=True
+                )
+                record = self._ledger.records.by_request_id(stored.request_id)
+                if record is not None and record.sending == (state is State.HALTED):
+                    self._ledger.update(record, sending=state is not State.HALTED)
+
+    def _report(self, kind: SenderEventKind, record: MessageRecord, detail: str = "") -> None:
+        event = sender_event(
+            kind,
+            self._ledger.now(),
+            str(record.request_id),
+            record.pubsub_topic,
+            record.message,
+            record.message_hash,
+            bounded(detail),
+        )
+        self._ledger.after(lambda: self._sink.record(event))
+
+
+def _failure(outcome: Outcome) -> FailureReason:
+    """The port's reason behind an outcome's text."""
+    for reason in FailureReason:
+        if outcome.reason.startswith(reason.value):
+            return reason
+    return FailureReason.REFUSED if outcome.answer is Answer.REFUSED else FailureReason.UNREACHABLE

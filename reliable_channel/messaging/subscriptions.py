@@ -1,0 +1,106 @@
+"""Subscriptions (seed ``003…``, *Subscribe*): who wants which messages, and what the node must listen to for them.
+
+Values and bookkeeping; receiving itself is ``receiving``, the recurring store query ``confirmation``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NewType, TypeAlias
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.messaging.codec import Decoder
+from reliable_channel.messaging.records import MessageRecord
+
+SubscriptionId = NewType("SubscriptionId", str)
+"""A GUID as text."""
+
+SubscriptionListener: TypeAlias = Callable[[MessageRecord], object]
+"""Called with each newly received record; may return an awaitable."""
+
+TopicPair: TypeAlias = tuple[str, str]
+"""Pubsub topic and content topic."""
+
+
+class SubscriptionLimitError(EnvironmentFault):
+    """As many subscriptions as configured are active."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One active subscription. ``listening`` asks for messages from the network, ``confirming`` for the recurring store
+    query; ``since_ms`` (Unix ms) is when it began."""
+
+    subscription_id: SubscriptionId
+    decoders: tuple[Decoder, ...]
+    listener: SubscriptionListener | None
+    listening: bool
+    confirming: bool
+    since_ms: int
+
+    @property
+    def topics(self) -> frozenset[TopicPair]:
+        """The pairs it covers."""
+        return frozenset((decoder.pubsub_topic, decoder.content_topic) for decoder in self.decoders)
+
+
+class Subscriptions:
+    """The active subscriptions, in the order in which they were made. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._active: dict[SubscriptionId, Subscription] = {}
+        self._lock = threading.Lock()
+
+    def add(self, subscription: Subscription) -> frozenset[str]:
+        """Register it; the content topics that the node must now begin to listen to.
+
+        Raises :class:`SubscriptionLimitError`."""
+        with self._lock:
+            if len(self._active) >= self._limit and subscription.subscription_id not in self._active:
+                raise SubscriptionLimitError(f"{self._limit} subscriptions are active.", "End some first.")
+            before = self._listened()
+            self._active[subscription.subscription_id] = subscription
+            return self._listened() - before
+
+    def remove(self, subscription_id: str) -> frozenset[str]:
+        """Forget it; the content topics that nobody listens to any more. Empty for unknown ids."""
+        with self._lock:
+            before = self._listened()
+            self._active.pop(SubscriptionId(subscription_id), None)
+            return before - self._listened()
+
+    def ids(self) -> list[SubscriptionId]:
+        """The ids of all active subscriptions."""
+        with self._lock:
+            return list(self._active)
+
+    def active(self) -> tuple[Subscription, ...]:
+        """All active subscriptions."""
+        with self._lock:
+            return tuple(self._active.values())
+
+    def listening_to(self, pubsub_topic: str, content_topic: str) -> list[Subscription]:
+        """Those that want messages of this pair from the network."""
+        pair = (pubsub_topic, content_topic)
+        return [one for one in self.active() if one.listening and pair in one.topics]
+
+    def confirming(self) -> dict[TopicPair, int]:
+        """The pairs that the recurring store query asks for, each since the earliest of its subscriptions (Unix ms)."""
+        found: dict[TopicPair, int] = {}
+        for one in self.active():
+            for pair in one.topics if one.confirming else ():
+                found[pair] = min(one.since_ms, found.get(pair, one.since_ms))
+        return found
+
+    def content_topics(self) -> frozenset[str]:
+        """All content topics that the node must listen to now."""
+        with self._lock:
+            return self._listened()
+
+    def _listened(self) -> frozenset[str]:
+        return frozenset(
+            decoder.content_topic for one in self._active.values() if one.listening for decoder in one.decoders
+        )

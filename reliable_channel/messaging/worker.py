@@ -1,0 +1,66 @@
+"""Background threads that do work when it is due, and none that outlives :meth:`Worker.stop`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from reliable_channel.transport.clock import Clock, now_ms
+
+_log = logging.getLogger(__name__)
+
+MAX_WAIT_S = 1.0
+"""Clocks are set and machines sleep: no wait is longer than this."""
+
+
+class Worker:
+    """Calls ``work`` whenever ``next_due`` (Unix ms, None for never) has come, or :meth:`wake` was called."""
+
+    def __init__(self, name: str, clock: Clock, work: Callable[[], object], next_due: Callable[[], int | None]) -> None:
+        self._name = name
+        self._clock = clock
+        self._work = work
+        self._next_due = next_due
+        self._wake = threading.Event()
+        self._running = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; starting twice does nothing."""
+        if self._thread is None:
+            self._running = True
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def wake(self) -> None:
+        """Look at once what is due."""
+        self._wake.set()
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """End after the current piece of work; stopping twice does nothing. Called from the worker's own thread (by a
+        listener) it does not wait for itself."""
+        self._running = False
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+            if thread.is_alive():
+                _log.error("%s did not end within %s s", self._name, timeout_s)
+
+    def _run(self) -> None:
+        while self._running:
+            self._wake.clear()
+            failed = False
+            try:
+                self._work()
+                due = self._next_due()
+            except Exception:
+                # A full disk, a store that answers nonsense: the next round may succeed, a dead thread never does.
+                _log.exception("%s failed and goes on", self._name)
+                failed, due = True, None
+            if self._running:
+                self._wake.wait(MAX_WAIT_S if failed else self._wait_s(due))
+
+    def _wait_s(self, due: int | None) -> float:
+        return MAX_WAIT_S if due is None else min(max(due - now_ms(self._clock), 0) / 1000, MAX_WAIT_S)
