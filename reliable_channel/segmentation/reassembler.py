@@ -376,6 +376,8 @@ def _place(
     Among open sends that lack it, the one whose first Lamport timestamp it agrees with, else the oldest. A completed
     send takes it when it lacks that slot, unless its segments agree on a first timestamp that this one contradicts.
     """
+    if len(sends) == 1 and isinstance(only := sends[0], OpenSet):
+        return only if slot not in only.slots and only.fits(segment, codec) else None
     fallback: OpenSet | None = None
     late: CompletedSet | None = None
     for send in sends:

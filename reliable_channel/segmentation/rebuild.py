@@ -14,6 +14,7 @@ from reliable_channel.segmentation.codecs import get_codec
 from reliable_channel.segmentation.config import SegmentationConfig
 from reliable_channel.segmentation.pending import PARITY, OpenSet, Shard
 from reliable_channel.segmentation.split import padded_shards
+from reliable_channel.wire.hashing import keccak256
 
 Choice = dict[int, Shard]
 """One shard for each of the slots a rebuild uses."""
@@ -104,21 +105,23 @@ def _subsets(held: OpenSet, rivals: list[tuple[int, Shard]], new: Shard | None) 
 def _attempt(held: OpenSet, choice: Choice, config: SegmentationConfig) -> Rebuilt | None:
     held.attempts += 1
     k = held.data_count or 0
-    length = _shard_length(choice, k)
-    if all(slot < PARITY for slot in choice):
+    if max(choice) < PARITY:
         parts = [choice[index][2] for index in range(k)]
-        payload = _verified(held, parts, True, length, config)
-    else:
-        if length is None or (decoded := _decode(held, choice, k, length)) is None:
-            return None
-        payload = _verified(held, decoded, k - 1 in choice, length, config)
+        payload = _verified(held, parts, True, len(parts[0]), config)
+        return None if payload is None else Rebuilt(payload, choice, len(parts[0]) if k > 1 else None)
+    length = _shard_length(choice, k)
+    decoded = _decode(held, choice, k, length)
+    if decoded is None:
+        return None
+    payload = _verified(held, decoded, k - 1 in choice, length, config)
     return None if payload is None else Rebuilt(payload, choice, length)
 
 
-def _shard_length(choice: Choice, data_count: int) -> int | None:
-    """The payload bytes of a full segment: all but the last data segment have it."""
+def _shard_length(choice: Choice, data_count: int) -> int:
+    """The payload bytes of a full segment, which all but the last data segment have: the commonest length, as one of
+    them may be false. There is a parity segment among them, so there is one."""
     lengths = Counter(len(shard[2]) for slot, shard in choice.items() if slot != data_count - 1)
-    return lengths.most_common(1)[0][0] if lengths else None
+    return lengths.most_common(1)[0][0]
 
 
 def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] | None:
@@ -142,27 +145,20 @@ def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] |
 
 
 def _verified(
-    held: OpenSet, parts: list[bytes], last_is_true: bool, length: int | None, config: SegmentationConfig
+    held: OpenSet, parts: list[bytes], last_is_true: bool, length: int, config: SegmentationConfig
 ) -> bytes | None:
     """The payload whose Keccak-256 is the set's hash, or ``None``. Where the last segment was rebuilt and no length is
     told, the true one is searched: all trailing zeros off, then back one at a time."""
-    whole, total = held.key[1], sum(map(len, parts))
-    stated = held.original_length
-    if stated is not None and stated <= total and (last_is_true or total - stated < (length or total)):
-        payload = b"".join(parts)[:stated]
-        return payload if _keccak(payload).digest() == whole else None
-    if last_is_true:
-        digest = _keccak(b"")
-        for part in parts:
-            digest.update(part)
-        return b"".join(parts) if digest.digest() == whole else None
+    payload, stated = b"".join(parts), held.original_length
+    told = stated is not None and stated <= len(payload) and (last_is_true or len(payload) - stated < length)
+    if told or last_is_true:
+        payload = payload[:stated] if told else payload
+        return payload if keccak256(payload) == held.key[1] else None
     return _padding_cut(held, parts, config)
 
 
 def _padding_cut(held: OpenSet, parts: list[bytes], config: SegmentationConfig) -> bytes | None:
-    digest = _keccak(b"")
-    for part in parts[:-1]:
-        digest.update(part)
+    digest = keccak.new(digest_bits=256, data=b"".join(parts[:-1]), update_after_digest=True)
     last = parts[-1]
     cut = max(len(last.rstrip(b"\0")), 1)
     digest.update(last[:cut])
@@ -176,7 +172,3 @@ def _padding_cut(held: OpenSet, parts: list[bytes], config: SegmentationConfig) 
             return None
         digest.update(b"\0")
         cut += 1
-
-
-def _keccak(data: bytes) -> keccak.Keccak_Hash:
-    return keccak.new(digest_bits=256, data=data, update_after_digest=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from reliable_channel.segmentation.codecs.field import Elements, Field
 
 CHUNK = 51_200
-"""Bytes of a shard that are worked on at once; a multiple of 64. Measured encoding (8,2) (64,8) (224,28) (227,29), MB/s:
+"""Bytes of a shard worked on at once; a multiple of 64. Measured encoding (8,2) (64,8) (224,28) (227,29), MB/s:
 16 KiB 1 600 890 560 320; 50 KiB 2 600 1 190 620 420; a whole 100 KiB shard 2 900 1 090 580 430."""
 
 Words = NDArray[np.uint64]
