@@ -9,7 +9,7 @@ UV := 0.13.9
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup demo test test-e2e bench lint format proto proto-check lock clean
+.PHONY: help setup demo test test-e2e bench lint format proto proto-check dist lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -50,6 +50,11 @@ proto-check: setup  ## fail when the generated code is not what proto/ gives
 			cmp -s "$$fresh/$$(basename "$$file")" "$(PB)/$$(basename "$$file")" || { \
 				echo "$(PB)/$$(basename "$$file") is not current: run make proto and commit." >&2; exit 1; }; \
 		done
+
+dist: setup  ## the wheel, and dist/reliable_channel.zip for spark-submit --py-files
+	@rm -rf dist
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@cp dist/reliable_channel-*.whl dist/reliable_channel.zip
 
 lock:  ## resolve the dependencies anew into requirements*.lock
 	@$(BIN)/python -m pip install --quiet uv==$(UV)

@@ -93,12 +93,14 @@ class SparkSettings(Section):
 class PipelineSettings(Section):
     """The jobs (design.md *Decisions*).
 
-    Expiry and quotas of segment sets stand in ``segmentation``, those of missing dependencies in ``sds``.
+    Expiry and quotas of segment sets stand in ``segmentation``, budgets of missing dependencies in ``sds``. A
+    dependency missing for ``timeout_for_lost_messages_ms`` is lost: the observer's value, ``sds`` has a participant's.
     """
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     max_clock_skew_ms: Milliseconds = 300_000
     deduplication_delay_ms: PositiveMilliseconds = 3_600_000
+    timeout_for_lost_messages_ms: PositiveMilliseconds = 300_000
     settle_delay_ms: Milliseconds = 300_000
     clock_interval_ms: PositiveMilliseconds = 5_000
     combiner_buckets: Count = 4

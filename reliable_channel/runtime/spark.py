@@ -77,12 +77,13 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
 
     Raises ``EnvironmentFault`` when Java is missing or too old, the jars are not set up, or the JVM does not start.
     """
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = session_conf(settings)
     if submitted():
+        SparkContext._ensure_initialized()  # else SparkConf does not see what spark-submit was given
         conf = SparkConf().setIfMissing("spark.app.name", application)
         for key, value in wanted.items():
             conf.setIfMissing(key, value)

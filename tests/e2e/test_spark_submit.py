@@ -1,0 +1,75 @@
+"""The ``spark-submit`` way, with the real ``spark-submit``: properties file, ``--jars``, ``--py-files``, ``--conf``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from reliable_channel.config import Settings, load
+from reliable_channel.runtime import jars
+
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
+ROOT = Path(__file__).parents[2]
+CONTENT_TOPIC = b"/reliable-channel/1/submitted/proto"
+
+
+@pytest.fixture(scope="session")
+def py_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as ``make dist`` builds it for ``--py-files``."""
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(target), str(ROOT)], check=True, timeout=300)
+    (wheel,) = target.glob("reliable_channel-*.whl")
+    return wheel.rename(target / "reliable_channel.zip")
+
+
+def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one job as a user would; nothing of this process's Spark is inherited."""
+    bin_dir = Path(sys.executable).parent
+    jar_paths = ",".join(map(str, jars.paths("spark", load("local").paths.cache_dir)))
+    command = [str(bin_dir / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
+    command += ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf"), "--jars", jar_paths]
+    command += ["--py-files", str(py_files), "--conf", "spark.sql.shuffle.partitions=3"]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "SPARK_", "RELIABLE_"))}
+    return subprocess.run(
+        [*command, str(job), *arguments],
+        env=kept | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+        cwd=job.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def produce(broker: Settings, *values: bytes) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(**broker.kafka.client_options(), acks="all")
+    for value in values:
+        producer.send(broker.kafka.topics.envelopes, value, key=CONTENT_TOPIC)
+    producer.flush()
+    producer.close()
+
+
+def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
+    broker: Settings, py_files: Path, tmp_path: Path
+) -> None:
+    produce(broker, b"one", b"two")
+    environment = {"RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers}
+    done = submit(Path(__file__).with_name("submitted_job.py"), py_files, environment, str(tmp_path))
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["partitions"] == "3"  # --conf stands before the configuration
+    assert found["zone"] == "UTC"  # from the properties file
+    assert "reliable_channel.zip" in found["driver"]
+    rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
+    mine = [row for row in rows if row["key"] == CONTENT_TOPIC.decode()]
+    assert sorted(row["value"] for row in mine if row["value"] in (b"one", b"two")) == [b"one", b"two"]
+    assert all("reliable_channel.zip" in row["origin"] for row in mine)
