@@ -19,16 +19,6 @@ ROOT = Path(__file__).parents[2]
 CONTENT_TOPIC = b"/reliable-channel/1/submitted/proto"
 
 
-@pytest.fixture(scope="session")
-def py_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as ``make dist`` builds it for ``--py-files``."""
-    target = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(target), str(ROOT)], check=True, timeout=300)
-    (wheel,) = target.glob("reliable_channel-*.whl")
-    return wheel.rename(target / "reliable_channel.zip")
-
-
 def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run one job as a user would; nothing of this process's Spark is inherited."""
     bin_dir = Path(sys.executable).parent
