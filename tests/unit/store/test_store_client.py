@@ -1,0 +1,233 @@
+"""The store client against a fake node of each dialect: paging, bounds, faults, distrust."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+
+from reliable_channel.errors import LocalError
+from reliable_channel.store.client import NodeAnswer, RetryPolicy, StoreClient
+from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
+from reliable_channel.transport.base import StoreUnavailable
+from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+TOPIC = "/app/1/golden/proto"
+BASE = 1_795_254_432_521_844_140
+
+
+def filled(count: int) -> tuple[FakeWakuNetwork, list[WakuMessage]]:
+    network = FakeWakuNetwork()
+    messages = [WakuMessage(b"m%d" % n, TOPIC, None, BASE + n, b"meta") for n in range(count)]
+    for message in random.Random(1).sample(messages, count):
+        network.publish(PUBSUB_TOPIC, message)
+    return network, messages
+
+
+def client(*nodes: FakeWakuNode, attempts: int = 2) -> StoreClient:
+    rest = [RestStoreNode(BoundedHttp(node.url, 5), peer_address=PEER_ADDRESS) for node in nodes]
+    return StoreClient(rest, RetryPolicy(attempts=attempts), sleep=lambda _: None)
+
+
+def everything(**more: object) -> StoreQuery:
+    return StoreQuery(PUBSUB_TOPIC, (TOPIC,), page_size=7, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dialect", ["nwaku", "go-waku"])
+@pytest.mark.parametrize("forward", [True, False])
+def test_all_pages_together_give_every_message_once(dialect: str, forward: bool) -> None:
+    network, messages = filled(40)
+    with FakeWakuNode(dialect, network) as node:  # type: ignore[arg-type]
+        pages = list(client(node).pages(everything(forward=forward)))
+    found = [entry.message for page in (pages if forward else reversed(pages)) for entry in page.entries]
+    assert [(m.payload, m.timestamp, m.meta) for m in found if m] == [
+        (m.payload, m.timestamp, m.meta) for m in messages
+    ]
+    assert all(entry.verified for page in pages for entry in page.entries)
+
+
+def test_store_v1_gives_the_messages_without_claiming_their_hashes() -> None:
+    network, messages = filled(20)
+    with FakeWakuNode("go-waku", network) as node:
+        node.store = True
+        node.faults.paths, node.faults.status = "/store/v3/", 404
+        pages = list(client(node).pages(everything()))
+    found = [entry for page in pages for entry in page.entries]
+    assert [e.message.payload for e in found if e.message] == [m.payload for m in messages]
+    assert not any(entry.verified for entry in found)
+
+
+@pytest.mark.parametrize("dialect", ["nwaku", "go-waku"])
+def test_hundreds_of_hashes_are_asked_for_in_lots_of_at_most_99(dialect: str) -> None:
+    network, messages = filled(250)
+    hashes = [message_hash(PUBSUB_TOPIC, m) for m in messages]
+    unknown = bytes(32)
+    with FakeWakuNode(dialect, network) as node:  # type: ignore[arg-type]
+        (answer,) = client(node).look_up([*hashes, unknown, hashes[0]])
+        asked = [path for _, path in node.requests if path.startswith("/store/v3")]
+    assert {entry.message_hash for entry in answer.entries} == set(hashes)
+    assert (answer.has(hashes[3]), answer.has(unknown), len(asked)) == (True, False, 3)
+
+
+@given(start=st.integers(-2, 12), end=st.integers(-2, 12))
+@settings(max_examples=20, deadline=None)
+def test_a_time_range_includes_both_its_ends_whatever_the_node_does(start: int, end: int) -> None:
+    expected = {n for n in range(10) if start <= n <= end}
+    query = everything(start_time_ns=BASE + start, end_time_ns=BASE + end)
+    found = {
+        (entry.message.timestamp or 0) - BASE
+        for page in client(RANGES).pages(query)
+        for entry in page.entries
+        if entry.message
+    }
+    assert found == expected
+
+
+RANGES = FakeWakuNode("nwaku", filled(10)[0])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _serve_ranges() -> object:
+    with RANGES:
+        yield
+
+
+@pytest.mark.parametrize("end_excluded", [True, False])
+def test_either_end_rule_gives_the_message_at_the_end(end_excluded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, messages = filled(5)
+    if end_excluded:
+        real = network.archive.select
+
+        def select(selection, after, forward, limit):  # type: ignore[no-untyped-def]
+            return [p for p in real(selection, after, forward, limit) if p.timestamp_ns != selection.end_time_ns]
+
+        monkeypatch.setattr(network.archive, "select", select)
+    with FakeWakuNode("nwaku", network) as node:
+        page = client(node).query(everything(end_time_ns=BASE + 2, include_data=False))
+    assert [entry.message_hash for entry in page.entries] == [message_hash(PUBSUB_TOPIC, m) for m in messages[:3]]
+
+
+@pytest.mark.parametrize("code", [300, 400, 503, 504])
+def test_a_peers_failure_inside_200_is_a_failure(code: int) -> None:
+    with FakeWakuNode("nwaku", filled(3)[0]) as node:
+        node.faults.store_status_code = code
+        with pytest.raises(StoreUnavailable, match=f"status {code} inside HTTP 200"):
+            client(node).query(everything())
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+def test_a_busy_node_is_asked_again(status: int) -> None:
+    with FakeWakuNode("nwaku", filled(3)[0]) as node:
+        node.faults.status, node.faults.paths = status, "/store/"
+        waits: list[float] = []
+
+        def recover(wait: float) -> None:
+            waits.append(wait)
+            node.faults.status = None
+
+        rest = RestStoreNode(BoundedHttp(node.url, 5))
+        page = StoreClient([rest], RetryPolicy(attempts=3), sleep=recover).query(everything())
+    assert len(page.entries) == 3
+    assert len(waits) == 1
+
+
+def test_a_malformed_query_is_not_repeated() -> None:
+    with FakeWakuNode("nwaku", filled(3)[0]) as node:
+        node.faults.status, node.faults.body, node.faults.paths = 400, "time parsing error: x", "/store/"
+        waits: list[float] = []
+        with pytest.raises(StoreUnavailable, match="refused"):
+            StoreClient([RestStoreNode(BoundedHttp(node.url, 5))], sleep=waits.append).query(everything())
+    assert waits == []
+
+
+def test_the_second_node_answers_when_the_first_is_down() -> None:
+    network, _ = filled(3)
+    down = FakeWakuNode("nwaku", network)
+    down.up()
+    with FakeWakuNode("nwaku", network) as node:
+        asked = client(down, node)
+        down.down()
+        assert asked.query(everything()).node == node.url
+
+
+def test_disagreeing_stores_are_kept_apart() -> None:
+    network, messages = filled(3)
+    hashes = [message_hash(PUBSUB_TOPIC, m) for m in messages]
+    with FakeWakuNode("nwaku", network) as full, FakeWakuNode("nwaku") as empty, FakeWakuNode("nwaku") as broken:
+        broken.faults.status = 500
+        answers = client(full, empty, broken).look_up(hashes, include_data=False)
+    assert [answer.has(hashes[0]) for answer in answers] == [True, False, None]
+    assert answers[2].error is not None
+
+
+def test_a_message_that_does_not_fit_its_hash_is_left_out_and_counted() -> None:
+    network, messages = filled(3)
+    with FakeWakuNode("nwaku", network) as node:
+        node.faults.store_corrupt = True
+        (answer,) = client(node).look_up([message_hash(PUBSUB_TOPIC, m) for m in messages])
+    assert (answer.entries, answer.refused) == ((), 3)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b"\xff\xfe",
+        b'{"messages": 3}',
+        b'{"messages": [null, 3, {"messageHash": 5}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_no_answer_of_a_node_raises_anything_but_the_errors_of_the_client(garbage: bytes) -> None:
+    with FakeWakuNode("nwaku", filled(1)[0]) as node:
+        asked = client(node)
+        node.faults.garbage, node.faults.paths = garbage, "/store/"
+        try:
+            page = asked.query(everything())
+        except StoreUnavailable:
+            return
+    assert page.entries == ()
+
+
+def test_an_endless_answer_is_cut_off() -> None:
+    with FakeWakuNode("nwaku", filled(1)[0]) as node:
+        node.faults.garbage, node.faults.paths = b" " * 200_000, "/store/"
+        http = BoundedHttp(node.url, 5, max_body_bytes=100_000)
+        asked = StoreClient([RestStoreNode(http)], RetryPolicy(attempts=1))
+        with pytest.raises(StoreUnavailable, match="more than 100000 bytes"):
+            asked.query(everything())
+
+
+def test_a_cursor_that_goes_in_a_circle_ends_the_walk() -> None:
+    class Circle:
+        name = "circle"
+
+        def query(self, query: StoreQuery) -> StorePage:
+            return StorePage((StoreEntry(bytes(32)),), bytes([query.cursor != bytes(32)] * 32), self.name)
+
+        def close(self) -> None: ...
+
+    (answer,) = StoreClient([Circle()]).ask_all(StoreQuery(PUBSUB_TOPIC))
+    assert isinstance(answer, NodeAnswer)
+    assert answer.error is not None
+    assert answer.error.fault is StoreFault.PEER_FAILED
+
+
+def test_credentials_of_an_address_are_in_no_text() -> None:
+    node = RestStoreNode(BoundedHttp("http://user:hunter2@127.0.0.1:9/base", 1))
+    with pytest.raises(StoreNodeError) as caught:
+        node.query(everything())
+    assert "hunter2" not in f"{caught.value!s} {caught.value!r} {node.name}"
+
+
+def test_hashes_beside_a_filter_are_refused() -> None:
+    with pytest.raises(LocalError):
+        StoreQuery(hashes=(bytes(32),), content_topics=(TOPIC,))
