@@ -1,0 +1,255 @@
+"""Records: looking them up, their bounds, and that they survive a restart and SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest_messaging import CONTENT, OTHER, PUBSUB, World
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.messaging.records import MAX_ERROR_CHARACTERS, MessageRecord
+from reliable_channel.messaging.store import RecordStore
+from reliable_channel.transport.base import FailureReason
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+
+def test_a_look_up_of_what_is_unknown_or_no_identifier_returns_nothing(world: World) -> None:
+    world.send()
+    assert world.node.get_by_request_id("unknown") is None
+    for text in ("", "abc123", "0x" + "0" * 64, "zz" * 32, "0x" + "٣" * 64):
+        assert world.node.get_by_hash(text) is None
+    assert world.node.get_by_content_topic("/unknown") == []
+    assert world.node.get_by_subscription_id("unknown") == []
+
+
+def test_records_keep_every_property_of_the_envelope(world: World) -> None:
+    world.subscribe()
+    sent = WakuMessage(b"\x00\xff", CONTENT, 3, world.clock.now_ns(), b"meta", b"proof", False)
+    world.network.publish("stranger", sent, PUBSUB)
+    world.run()
+    (record,) = world.node.get_by_content_topic(CONTENT)
+    assert record.message == sent
+    assert record.message_hash == message_hash(PUBSUB, sent)
+
+
+@given(total=st.integers(0, 12), skip=st.integers(0, 15), take=st.one_of(st.none(), st.integers(0, 15), st.just(2**80)))
+def test_skip_and_take_are_those_of_a_list(total: int, skip: int, take: int | None) -> None:
+    store = filled(total)
+    everything = store.by_content_topic(CONTENT)
+    assert [record.message.payload for record in everything] == [b"%d" % number for number in range(total)]
+    expected = everything[skip:] if take is None else everything[skip : skip + take]
+    assert store.by_content_topic(CONTENT, skip, take) == expected
+    store.close()
+
+
+def test_a_skip_beyond_any_number_is_past_the_end() -> None:
+    store = filled(3)
+    assert store.by_content_topic(CONTENT, skip=2**70) == []
+    store.close()
+
+
+@pytest.mark.parametrize(("skip", "take"), [(-1, None), (0, -1)])
+def test_negative_numbers_are_refused(world: World, skip: int, take: int | None) -> None:
+    with pytest.raises(ValueError, match="not negative"):
+        world.node.get_by_content_topic(CONTENT, skip, take)
+
+
+def test_since_gives_what_changed_after_a_cursor_in_the_order_of_the_changes(world: World) -> None:
+    first, second = world.send(b"1"), world.send(b"2")
+    cursor = world.node.record_cursor
+    assert world.node.get_by_content_topic(CONTENT, since=cursor) == []
+    world.node.cancel_request(second)
+    world.node.cancel_request(first)
+    changed = world.node.get_by_content_topic(CONTENT, since=cursor)
+    assert [record.request_id for record in changed] == [second, first]
+    assert world.node.get_by_content_topic(CONTENT, since=changed[0].change_seq) == changed[1:]
+
+
+def filled(total: int, max_records: int = 100, max_age_ms: int = 10**9) -> RecordStore:
+    store = RecordStore(":memory:", max_records, max_age_ms)
+    for number in range(total):
+        add(store, b"%d" % number, now=number)
+    return store
+
+
+def add(store: RecordStore, payload: bytes, now: int, **changes: object) -> MessageRecord:
+    message = WakuMessage(payload, CONTENT, timestamp=1)
+    record = MessageRecord(message, message_hash=message_hash(PUBSUB, message), pubsub_topic=PUBSUB, **changes)  # type: ignore[arg-type]
+    return store.add(record, now).after
+
+
+def test_the_oldest_records_go_beyond_the_configured_number() -> None:
+    store = filled(7, max_records=5)
+    assert store.count() == 5
+    assert [record.message.payload for record in store.by_content_topic(CONTENT)] == [b"2", b"3", b"4", b"5", b"6"]
+    assert store.by_hash(message_hash(PUBSUB, WakuMessage(b"0", CONTENT, timestamp=1))) is None
+    store.close()
+
+
+def test_records_go_beyond_the_configured_age() -> None:
+    store = filled(3, max_age_ms=10)
+    add(store, b"later", now=12)
+    assert [record.message.payload for record in store.by_content_topic(CONTENT)] == [b"2", b"later"]
+    store.close()
+
+
+def test_a_pending_request_keeps_its_record_beyond_every_bound(new_world: Callable[..., World]) -> None:
+    world = new_world(max_records=2, max_record_age_ms=1_000)
+    world.transport.failing = FailureReason.NO_PEERS
+    pending = world.send()
+    world.subscribe(OTHER)
+    world.run(2_000)
+    for number in range(4):
+        world.arrives(b"%d" % number, OTHER)
+    assert world.record(pending).sending
+    assert [record.message.payload for record in world.node.get_by_content_topic(OTHER)] == [b"3"]
+
+
+def test_an_error_text_from_outside_is_cut_to_one_bounded_line() -> None:
+    store = filled(1)
+    (record,) = store.by_content_topic(CONTENT)
+    after = store.update(record, error="line\n" * 1_000).after
+    assert after.error is not None
+    assert len(after.error) <= MAX_ERROR_CHARACTERS
+    assert "\n" not in after.error
+    store.close()
+
+
+def test_the_same_envelope_sent_by_two_requests_is_two_records_of_one_hash(world: World) -> None:
+    first, second = world.send(timestamp=9), world.send(timestamp=9)
+    world.subscribe()
+    world.run()
+    world.transport.arrive(world.transport.sent[0], PUBSUB)
+    assert world.record(first).received
+    assert world.record(second).received
+    assert world.node.get_by_hash(world.record(first).hash_hex) == world.record(second), "the newest"
+
+
+def test_records_and_pending_requests_survive_a_restart(new_world: Callable[..., World], tmp_path: Path) -> None:
+    world = new_world(tmp_path / "messages.sqlite")
+    world.subscribe()
+    world.arrives()
+    sent = world.send(b"sent")
+    world.run()
+    world.transport.failing = FailureReason.NO_PEERS
+    pending = world.send(b"pending")
+    world.run()
+    before = world.node.get_by_content_topic(CONTENT)
+    world.node.close()
+
+    world.transport.failing = None
+    world.node = world.made()
+    assert world.node.get_pending_requests() == [pending]
+    world.run()
+    after = world.node.get_by_content_topic(CONTENT)
+    assert [record.message for record in after] == [record.message for record in before]
+    assert world.record(sent) == before[1]
+    assert (world.record(pending).sent, world.record(pending).error) == (True, None)
+
+
+def test_a_retry_goes_on_where_it_stopped_after_a_restart(new_world: Callable[..., World], tmp_path: Path) -> None:
+    world = new_world(tmp_path / "messages.sqlite")
+    world.transport.failing = FailureReason.UNREACHABLE
+    request_id = world.send()
+    world.run(3_000)
+    world.node.close()
+    world.transport.failing = FailureReason.DUPLICATE
+    world.node = world.made()
+    world.run()
+    assert world.record(request_id).sent, "what was in doubt before the restart is in doubt after it"
+
+
+def test_ephemeral_messages_are_not_persisted(new_world: Callable[..., World], tmp_path: Path) -> None:
+    world = new_world(tmp_path / "messages.sqlite")
+    world.subscribe()
+    world.arrives(b"transient-in", ephemeral=True)
+    request_id = world.send(b"transient-out", ephemeral=True)
+    world.run()
+    assert world.record(request_id).sent
+    assert len(world.node.get_by_content_topic(CONTENT)) == 2
+    world.node.close()
+    for file in tmp_path.iterdir():
+        assert b"transient" not in file.read_bytes()
+    world.node = world.made()
+    assert world.node.get_by_content_topic(CONTENT) == []
+    assert world.node.get_by_request_id(request_id) is None
+
+
+CHILD = """
+import sys
+from conftest_messaging import World
+from reliable_channel.transport.base import FailureReason
+world = World(sys.argv[1])
+world.transport.failing = FailureReason.UNREACHABLE
+while True:
+    request_id = world.send(b"before the kill")
+    world.run()
+    print(request_id, flush=True)
+"""
+
+
+def test_after_sigkill_every_request_that_was_promised_is_still_there(
+    new_world: Callable[..., World], tmp_path: Path
+) -> None:
+    database = tmp_path / "messages.sqlite"
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(database)],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        promised = [child.stdout.readline().strip() for _ in range(20)]
+        child.send_signal(signal.SIGKILL)
+        promised += child.stdout.read().split()
+    assert child.returncode == -signal.SIGKILL
+    world = new_world(database)
+    assert set(world.node.get_pending_requests()) >= set(promised)
+    world.run()
+    assert all(world.record(request_id).sent for request_id in promised if len(request_id) == 36)
+
+
+def test_a_second_process_on_the_same_database_is_refused(new_world: Callable[..., World], tmp_path: Path) -> None:
+    database = tmp_path / "messages.sqlite"
+    new_world(database).send()
+    code = (
+        "import sys; from reliable_channel.messaging.store import RecordStore; from reliable_channel import errors\n"
+        "try: RecordStore(sys.argv[1], 1, 1)\n"
+        "except errors.EnvironmentFault as fault: print(fault)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(database)], capture_output=True, text=True, check=True)
+    assert "locked" in done.stdout
+
+
+def test_a_file_that_is_no_database_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "messages.sqlite"
+    file.write_bytes(b"no database" * 100)
+    with pytest.raises(EnvironmentFault, match=r"messages\.sqlite cannot be opened"):
+        RecordStore(file, 1, 1)
+
+
+def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "messages.sqlite"
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+    with pytest.raises(EnvironmentFault, match="newer"):
+        RecordStore(file, 1, 1)
+
+
+def test_a_change_that_fails_leaves_nothing_behind(world: World) -> None:
+    with pytest.raises(RuntimeError), world.node._ledger.step():
+        world.send()
+        raise RuntimeError("half way")
+    assert world.node.get_by_content_topic(CONTENT) == []
+    assert world.names() == ["health:change"]
