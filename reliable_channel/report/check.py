@@ -91,25 +91,35 @@ def check_positions(truth: Truth, observed: Observed) -> list[Difference]:
 
 
 def check_segments(truth: Truth, observed: Observed) -> list[Difference]:
-    """Every content segment that became known (arrived, or repaired by its siblings) is delivered once; no other."""
+    """Every content segment that became known (arrived, or rebuilt from its siblings) is delivered once; no other is.
+
+    A parity segment that could be encoded again need not be, unless a message names it."""
     promise = "delivered segments"
     content = [s for s in truth.segments if s.message is not None and s.lamport is not None]
-    expected = {(s.channel_id, s.sds_id): s for s in content if s.known_at_ms is not None}
+    known = {(s.channel_id, s.sds_id): s for s in content if s.known_at_ms is not None}
+    named = {(s.channel_id, sds_id) for s in truth.segments if s.history_seen for sds_id in s.history}
     found = Counter((row.channel_id, row.sds_id) for row in observed.segments)
     out = [
-        Difference(promise, channel, _name_segment(expected[channel, sds_id]), "is not delivered")
-        for channel, sds_id in expected
+        Difference(promise, channel, _name_segment(segment), "is not delivered")
+        for (channel, sds_id), segment in known.items()
         if not found[channel, sds_id]
+        and (segment.arrived_at_ms is not None or not segment.is_parity or (channel, sds_id) in named)
     ]
     for (channel, sds_id), times in found.items():
         if times > 1:
             out.append(Difference(promise, channel, sds_id, f"is delivered {times} times"))
-        if (channel, sds_id) not in expected:
+        if (channel, sds_id) not in known:
             out.append(Difference(promise, channel, sds_id, "is delivered but never became known"))
     for row in observed.segments:
-        segment = expected.get((row.channel_id, row.sds_id))
-        if segment is not None and row.repaired == segment.history_seen:
-            what = "is called repaired, and it arrived" if row.repaired else "was rebuilt, and is not called repaired"
+        segment = known.get((row.channel_id, row.sds_id))
+        if segment is None or row.repaired != segment.history_seen:
+            continue
+        if row.repaired:
+            out.append(
+                Difference(promise, row.channel_id, _name_segment(segment), "is called repaired, and it arrived")
+            )
+        elif segment.arrived_at_ms is None or not segment.is_parity:
+            what = "was rebuilt, and is not called repaired"
             out.append(Difference(promise, row.channel_id, _name_segment(segment), what))
     return out
 

@@ -64,7 +64,8 @@ def observe(journal: ChannelJournal) -> Observation:
 
 def _complete(message: SentMessage, now: int, seen: Observation) -> None:
     """A message is whole when k of its k + m segments arrived and one of them says k: v0.1 parity does not
-    (protocol.md §3). Then its other segments are known as well (§4, *verified repair*)."""
+    (protocol.md §3). Then its other segments are known as well (§4, *verified repair*): the data segments always, the
+    parity segments when one of them arrived and said how many there are."""
     if message.fault is Fault.HASH_MISMATCH:
         return
     held = [sds_id for sds_id in message.sds_ids if sds_id in seen.arrived]
@@ -72,6 +73,7 @@ def _complete(message: SentMessage, now: int, seen: Observation) -> None:
     if len(held) < message.data_count or not says_k:
         return
     seen.complete[message.number] = now
-    for sds_id in message.sds_ids:
+    says_m = any(sds_id in seen.arrived for sds_id in message.sds_ids[message.data_count :])
+    for sds_id in message.sds_ids if says_m else message.sds_ids[: message.data_count]:
         if sds_id not in seen.arrived:
             seen.repaired[sds_id] = now

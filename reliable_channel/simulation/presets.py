@@ -22,14 +22,14 @@ _NAMES = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi")
 def demo_scenario(seed: int = 7) -> Scenario:
     """Five channels on four content topics, ten virtual minutes: each shows other troubles."""
     lossy = LinkQuality(loss=0.02, duplicate=0.03, reorder=0.05)
-    bursts = GilbertElliott(good_to_bad=0.02, bad_to_good=0.3)
+    bursts = GilbertElliott(good_to_bad=0.08, bad_to_good=0.2)
     ten = 10 * MINUTE_MS
     return Scenario(
         seed=seed,
         bad_input=36,
         plain_waku=20,
         channels=(
-            # Short talk; the observer loses one in twenty. Two channels share its content topic.
+            # Short talk; the observer loses one in five. Two channels share its content topic.
             ChannelPlan(
                 channel_id="talk",
                 content_topic="/reliable-channel/1/chat/proto",
@@ -38,7 +38,7 @@ def demo_scenario(seed: int = 7) -> Scenario:
                 duration_ms=ten,
                 sizes=SizeMix(short=0.95, medium=0.05, large=0.0),
                 between=lossy,
-                to_observer=LinkQuality(loss=0.05, duplicate=0.05, reorder=0.05),
+                to_observer=LinkQuality(loss=0.2, duplicate=0.05, reorder=0.05),
                 ephemeral=0.05,
             ),
             # The same topic in bursts, and somebody who comes late.
@@ -53,7 +53,7 @@ def demo_scenario(seed: int = 7) -> Scenario:
                 to_observer=LinkQuality(burst=bursts, duplicate=0.02, reorder=0.03),
                 joins_at=(("frank", 3 * MINUTE_MS),),
             ),
-            # Files with parity, over a link that loses one envelope in twelve.
+            # Files with parity, over a link that loses one envelope in five.
             ChannelPlan(
                 channel_id="files",
                 content_topic="/reliable-channel/1/files/proto",
@@ -63,7 +63,7 @@ def demo_scenario(seed: int = 7) -> Scenario:
                 parity_rate=0.25,
                 sizes=SizeMix(short=0.2, medium=0.1, large=0.7, max_segments=12),
                 between=LinkQuality(loss=0.02),
-                to_observer=LinkQuality(loss=0.08, duplicate=0.02, reorder=0.1),
+                to_observer=LinkQuality(loss=0.2, duplicate=0.02, reorder=0.1),
                 repeats=0.15,
                 faults=((12, Fault.PARITY_SAVES), (20, Fault.SEGMENT_MISSING)),
             ),
@@ -77,7 +77,7 @@ def demo_scenario(seed: int = 7) -> Scenario:
                 segment_size=102_400,
                 parity_rate=0.125,
                 sizes=SizeMix(short=0.25, medium=0.0, large=0.75, max_segments=9),
-                to_observer=LinkQuality(loss=0.05),
+                to_observer=LinkQuality(loss=0.1),
             ),
             # The network falls apart for two minutes, and one of each injected fault.
             ChannelPlan(
