@@ -47,9 +47,8 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
     for send in state.outgoing.sends.values():
         _write_send(proto.sends.add(), send)
     if state.filter is not None:
-        proto.filter_words = bytes(state.filter.words)
+        proto.filter_words = state.filter.words()
         proto.filter_count = state.filter.count
-        proto.filter_pending.extend(state.filter.pending)
     if state.sync is not None:
         proto.sync_counter = state.sync.counter
         if state.sync.due is not None:
@@ -110,12 +109,8 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     for send in proto.sends:
         _read_send(send, state)
     state.outgoing.finished = dict.fromkeys(proto.finished_sends)
-    if state.filter is not None and proto.filter_words:
-        if len(proto.filter_words) != len(state.filter.words):
-            raise ValueError("its filter has another size than the configuration's")
-        state.filter.words = bytearray(proto.filter_words)
-        state.filter.count = proto.filter_count
-        state.filter.pending = list(proto.filter_pending)
+    if state.filter is not None:
+        state.filter.restore(proto.filter_words, proto.filter_count)
     _read_timers(proto, state)
     return state
 

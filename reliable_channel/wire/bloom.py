@@ -23,6 +23,8 @@ from reliable_channel.wire.malformed import Malformed, Reason
 
 WORD_BITS = 64
 SECOND_HASH_SUFFIX = " b"
+_WORTH_AN_ARRAY = 16
+"""Ids from which on setting bits by one array operation is faster than one by one."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Positions: TypeAlias = npt.NDArray[np.int64]
@@ -107,10 +109,20 @@ class FilterFormat:
 
     def insert(self, words: bytearray, message_ids: Iterable[str]) -> None:
         """Set the bits of ``message_ids`` in ``words`` (``byte_count`` bytes, in wire order)."""
-        flip = self._byte_flip
-        for message_id in message_ids:
-            for bit in self.bit_positions(message_id):
-                words[(bit >> 3) ^ flip] |= 1 << (bit & 7)
+        ids = list(message_ids)
+        flip, m = self._byte_flip, self.bit_count
+        if len(ids) < _WORTH_AN_ARRAY:
+            for message_id in ids:
+                for bit in self.bit_positions(message_id):
+                    words[(bit >> 3) ^ flip] |= 1 << (bit & 7)
+            return
+        a = np.array([self._hash(message_id) % m for message_id in ids], np.int64)
+        b = np.array([self._hash(message_id + SECOND_HASH_SUFFIX) % m for message_id in ids], np.int64)
+        bits = (a + np.arange(self.hash_count)[:, None] * b) % m
+        one_per_bit = np.zeros(self.byte_count * 8, np.uint8)
+        one_per_bit[((bits >> 3) ^ flip) * 8 + (bits & 7)] = 1
+        target = np.frombuffer(words, np.uint8)
+        target |= np.packbits(one_per_bit, bitorder="little")
 
     def locate(self, message_id: str) -> tuple[list[int], list[int]]:
         """Byte index and bit mask of each of the k bits of an id, in wire order."""

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SdsState(_message.Message):
-    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "filter_pending", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept")
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -22,7 +22,6 @@ class SdsState(_message.Message):
     HORIZON_ID_FIELD_NUMBER: _ClassVar[int]
     FILTER_WORDS_FIELD_NUMBER: _ClassVar[int]
     FILTER_COUNT_FIELD_NUMBER: _ClassVar[int]
-    FILTER_PENDING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
@@ -51,7 +50,6 @@ class SdsState(_message.Message):
     horizon_id: str
     filter_words: bytes
     filter_count: int
-    filter_pending: _containers.RepeatedScalarFieldContainer[str]
     waiting: _containers.RepeatedCompositeFieldContainer[Waiting]
     missing: _containers.RepeatedCompositeFieldContainer[Missing]
     lost: _containers.RepeatedScalarFieldContainer[str]
@@ -66,7 +64,7 @@ class SdsState(_message.Message):
     repair_requests: _containers.RepeatedCompositeFieldContainer[Timer]
     repair_responses: _containers.RepeatedCompositeFieldContainer[Timer]
     kept: _containers.RepeatedCompositeFieldContainer[Kept]
-    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., filter_pending: _Optional[_Iterable[str]] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
 
 class LogEntry(_message.Message):
     __slots__ = ("sender_id", "history", "digest", "hint", "past")
