@@ -1,4 +1,4 @@
-"""``reliable-channel setup``: the JVM parts, once."""
+"""``reliable-channel setup``: the JVM parts, once; ``reliable-channel jars``: their places for ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def register(app: typer.Typer) -> None:
         else:
             home = jars.ensure(paths.cache_dir, paths.ivy_settings)
             typer.echo(f"Jars verified in {home}")
+
+    @app.command("jars")
+    def jars_(context: typer.Context) -> None:
+        """Print the jars that Spark needs, comma separated: ``spark-submit --jars "$(reliable-channel jars)"``."""
+        from reliable_channel.runtime import jars
+
+        cache_dir = invocation(context).settings().paths.cache_dir
+        typer.echo(",".join(str(jar) for jar in jars.paths("spark", cache_dir)))
