@@ -195,12 +195,12 @@ class EphemeralMessageDropped(ChannelEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitApproached(ChannelEvent):
-    """Nearly all messages of this epoch are used."""
+    """Nearly all messages of this epoch are used; the next begins at ``until`` (ms)."""
 
     name = "rate-limit-approached"
     used: int
     limit: int
-    epoch: int
+    until: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

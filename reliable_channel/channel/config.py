@@ -1,0 +1,155 @@
+"""Everything a channel can be told, with every default of the seeds (protocol.md §7 and §9).
+
+The newest document's names and defaults (seed ``000…``) stand; :class:`ReliableChannelOptions` are those of ``001…``,
+and ``ReliableChannelConfig.of_002()`` takes the defaults of ``002…``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from reliable_channel.channel.persistence import MemoryPersistence, Persistence, SqlitePersistence
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.rate_limit import RateLimitConfig
+from reliable_channel.sds import SdsConfig
+from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.transport.base import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliableChannelConfig:
+    """One channel's configuration (``ReliableChannelConfig`` of ``002…`` with the options of ``001…``). Times in ms.
+
+    ``history_backend``: ``memory`` ends with the process; ``sqlite`` keeps state in ``database``. ``persistence`` gives
+    another backend, before both. ``encryption``: see :mod:`reliable_channel.channel.encryption`.
+    ``query_on_connect``: when the channel starts, and when the node becomes healthy again, ask a store for what was
+    missed, at most ``query_window_ms`` back. ``auto_start``: creating starts. ``process_task_min_elapse_ms``: incoming
+    messages are taken in batches at least this far apart; the first after a pause at once.
+    ``verify_chunk_chain``: see :mod:`reliable_channel.channel.chain`. ``max_queued_bytes``: what ``send`` may have
+    waiting for the node before it waits itself, ``send_timeout_ms`` for how long at most.
+    """
+
+    segmentation: SegmentationConfig = field(default_factory=SegmentationConfig)
+    sds: SdsConfig = field(default_factory=SdsConfig)
+    rate_limit: RateLimitConfig = field(default_factory=RateLimitConfig)
+    encryption: object | None = None
+    history_backend: Literal["memory", "sqlite"] = "memory"
+    database: Path | str | None = None
+    persistence: Persistence | None = None
+    query_on_connect: bool = True
+    query_window_ms: int = 86_400_000
+    auto_start: bool = True
+    process_task_min_elapse_ms: int = 1_000
+    verify_chunk_chain: bool = False
+    max_queued_bytes: int = 64 * 1024 * 1024
+    send_timeout_ms: int = 60_000
+    max_journal_entries: int = 10_000
+    max_journal_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.history_backend not in ("memory", "sqlite"):
+            raise ConfigurationError(f"history_backend is {self.history_backend!r}.", "Use memory or sqlite.")
+        if self.history_backend == "sqlite" and self.persistence is None and self.database is None:
+            raise ConfigurationError("history_backend sqlite has no database.", "Name the file with database.")
+        for name in ("query_window_ms", "process_task_min_elapse_ms", "send_timeout_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} is negative.", "Use 0 or more.")
+        for name in ("max_queued_bytes", "max_journal_entries", "max_journal_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is below 1.", "Use 1 or more.")
+
+    @classmethod
+    def of_002(cls) -> ReliableChannelConfig:
+        """The defaults of seed ``002…``: as the newest, but for the rate limit, which is on."""
+        return cls(rate_limit=RateLimitConfig(enabled=True))
+
+    def open_persistence(self) -> Persistence:
+        """The backend in use: the given one, or a new one of ``history_backend``."""
+        if self.persistence is not None:
+            return self.persistence
+        return SqlitePersistence(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
+
+    def fingerprint(self) -> str:
+        """What a journal depends on: replaying it under other values would make other messages."""
+        sds = {key: str(value) for key, value in asdict(replace(self.sds, wait_for_sent=True)).items()}
+        sds["jitter"] = getattr(self.sds.jitter, "__qualname__", "?")
+        segmentation = {
+            key: str(sorted(value) if isinstance(value, frozenset) else value)
+            for key, value in asdict(self.segmentation).items()
+        }
+        parts = [("sds", sds), ("segmentation", segmentation), ("channel", {"chain": str(self.verify_chunk_chain)})]
+        return "\n".join(f"{name}.{key}={value}" for name, values in parts for key, value in sorted(values.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliableChannelOptions:
+    """The options of seed ``001…`` under their names, with their defaults; ``None`` leaves a value to SDS."""
+
+    sync_min_interval_ms: int = 30_000
+    retry_interval_ms: int = 30_000
+    max_retry_attempts: int = 10
+    retrieve_frequency_ms: int = 10_000
+    sweep_in_buf_interval_ms: int = 5_000
+    query_on_connect: bool = True
+    auto_start: bool = True
+    process_task_min_elapse_ms: int = 1_000
+    causal_history_size: int | None = None
+    timeout_for_lost_messages_ms: int | None = None
+    possible_acks_threshold: int | None = None
+
+    def config(self, base: ReliableChannelConfig | None = None) -> ReliableChannelConfig:
+        """These options as a configuration, over ``base``."""
+        base = base or ReliableChannelConfig()
+        sds = replace(
+            base.sds,
+            sync_min_interval_ms=self.sync_min_interval_ms,
+            acknowledgement_timeout_ms=self.retry_interval_ms,
+            max_retransmissions=self.max_retry_attempts,
+            retransmission_backoff=1.0,
+            retrieve_frequency_ms=self.retrieve_frequency_ms,
+            sweep_in_buf_interval_ms=self.sweep_in_buf_interval_ms,
+            timeout_for_lost_messages_ms=self.timeout_for_lost_messages_ms,
+        )
+        if self.causal_history_size is not None:
+            sds = replace(sds, causal_history_size=self.causal_history_size)
+        if self.possible_acks_threshold is not None:
+            sds = replace(sds, possible_acks_threshold=self.possible_acks_threshold)
+        return replace(
+            base,
+            sds=sds,
+            query_on_connect=self.query_on_connect,
+            auto_start=self.auto_start,
+            process_task_min_elapse_ms=self.process_task_min_elapse_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What ``open_channel`` makes a node of (``NodeConfig`` of the Messaging API, extended by ``sds_config`` and
+    ``rate_limit_config``): ``node`` is a node or a function that makes one. What a channel's own configuration does not
+    say is taken from here."""
+
+    node: Node | Callable[[], Node]
+    sds_config: SdsConfig | None = None
+    rate_limit_config: RateLimitConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEnvelope:
+    """A message for the Messaging API."""
+
+    content_topic: str
+    payload: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReliableEnvelope:
+    """A message with the channel to send it on (seed ``002…``). An empty ``channel_id``: ephemeral, sent without
+    reliability."""
+
+    message_envelope: MessageEnvelope
+    channel_id: str = ""

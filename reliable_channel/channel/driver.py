@@ -1,0 +1,398 @@
+"""Turns the state machine: inputs from node, store and application in, effects out, in an order that survives a crash.
+
+One cycle is: take what arrived → apply → keep the inputs, one transaction → dispatch → mark deliveries, one
+transaction → call the application (:mod:`reliable_channel.channel.persistence.base` says why). ``step`` runs one cycle;
+a worker thread, or a test, calls it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.effects import Deliver, Dispatch, Effect, Emit, Fetch
+from reliable_channel.channel.errors import ChangedConfigurationError
+from reliable_channel.channel.events import ChannelEvent, ChannelProblem, ChunkInfo, MessageSent, SegmentSent
+from reliable_channel.channel.incoming import IncomingPipeline
+from reliable_channel.channel.inputs import (
+    DispatchDone,
+    DispatchFailed,
+    Input,
+    Opened,
+    Ticked,
+    decode_input,
+    encode_input,
+)
+from reliable_channel.channel.machine import ChannelMachine, Outcome
+from reliable_channel.channel.outgoing import OutgoingPipeline, Results
+from reliable_channel.channel.persistence import ChannelKey, Persistence
+from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure, StoreRetrieval, TimeRange
+from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
+from reliable_channel.transport.base import (
+    FailureReason,
+    HealthChanged,
+    Node,
+    NodeEvent,
+    Received,
+    ReceivedEnvelope,
+    RequestId,
+    SendFailed,
+    Sent,
+)
+from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.health import HealthState
+
+_log = logging.getLogger(__name__)
+
+MAX_INPUTS_PER_CYCLE = 256
+MAX_WAITING_ENVELOPES = 20_000
+WITHOUT_HINT_RANGE_MS = 3_600_000
+CATCH_UP_MARGIN_MS = 60_000
+"""A message may have been stored a little before the last one that was heard."""
+
+Report = Callable[[ChannelEvent], None]
+
+
+class ChannelDriver:
+    """One channel's cycle. All state is guarded by ``lock``; the application is called without it."""
+
+    def __init__(
+        self,
+        machine: ChannelMachine,
+        key: ChannelKey,
+        config: ReliableChannelConfig,
+        node: Node,
+        outgoing: OutgoingPipeline,
+        incoming: IncomingPipeline,
+        retrieval: StoreRetrieval,
+        persistence: Persistence,
+        clock: Clock,
+        report: Report,
+        wake: Callable[[], None],
+    ) -> None:
+        self.machine = machine
+        self.outgoing = outgoing
+        self.retrieval = retrieval
+        self.lock = threading.RLock()
+        self.space = threading.Condition(self.lock)
+        self.labels: dict[str, dict[int, RequestId]] = {}
+        self._key = key
+        self._config = config
+        self._fingerprint = config.fingerprint()
+        self._node = node
+        self._incoming = incoming
+        self._persistence = persistence
+        self._keeps = bool(getattr(persistence, "keeps_journal", True))
+        self._clock = clock
+        self._report = report
+        self._wake = wake
+        self._results: deque[Sent | SendFailed | HealthChanged | StoreFailure] = deque()
+        self._envelopes: deque[ReceivedEnvelope] = deque()
+        self._effects: deque[Effect] = deque()
+        self._last_processing = 0
+        self._draining = False
+        self._sequence = 0
+        self._handed_over: set[str] = set()
+        self._journal_entries = 0
+        self._journal_bytes = 0
+        self._snapshot_bytes = 0
+        self._last_range_without_hint = 0
+        self.lost_envelopes = 0
+        self.max_queued_bytes = config.max_queued_bytes
+        self.send_timeout_ms = config.send_timeout_ms
+        self.closed = False
+
+    def now(self) -> int:
+        """Unix ms."""
+        return now_ms(self._clock)
+
+    # ---- restoring -----------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Bring the machine to where the last process left it. What it had committed and not handed over is delivered
+        in the next cycle. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
+        stored = self._persistence.load(self._key)
+        if stored.journal and stored.fingerprint != self._fingerprint:
+            changed = sorted(
+                line.split("=")[0] for line in set(stored.fingerprint.split("\n")) ^ set(self._fingerprint.split("\n"))
+            )
+            raise ChangedConfigurationError(
+                f"The process before this one did not stop cleanly, and since then {', '.join(dict.fromkeys(changed))} "
+                "changed.",
+                "Open the channel once with the old configuration and close it, then change it.",
+            )
+        self._sequence = stored.sequence
+        self._handed_over = set(stored.handed_over)
+        if stored.snapshot is not None:
+            restore_snapshot(self.machine, stored.snapshot)
+            self._snapshot_bytes = len(stored.snapshot)
+        for entry in stored.journal:
+            outcome = self.machine.apply(decode_input(entry))
+            # Everything but deliveries was done, or is done again when the channel is opened.
+            self._effects.extend(effect for effect in outcome.effects if isinstance(effect, Deliver))
+        self._journal_entries = len(stored.journal)
+        self._journal_bytes = sum(map(len, stored.journal))
+
+    # ---- inputs, from any thread ---------------------------------------------------------------------------------
+
+    def on_node_event(self, event: NodeEvent) -> None:
+        """The node's listener: never blocks. A channel that falls behind drops envelopes; stores have them."""
+        match event:
+            case Received(envelope):
+                if envelope.message.content_topic != self._key.content_topic:
+                    return
+                if len(self._envelopes) >= MAX_WAITING_ENVELOPES:
+                    self.lost_envelopes += 1
+                    return
+                self._envelopes.append(envelope)
+            case Sent() | SendFailed():
+                self._results.append(event)
+            case HealthChanged():
+                self._results.append(event)
+        self._wake()
+
+    def on_store_answer(self, answer: Answer) -> None:
+        """What a store had, or that none answered."""
+        if isinstance(answer, StoreAnswer):
+            with self.space:
+                # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
+                while self.retrieval.threaded and not self.retrieval.ended and self._crowded():
+                    self.space.wait(0.1)
+            self._envelopes.extend(answer.envelopes)
+        else:
+            self._results.append(answer)
+        self._wake()
+
+    def _crowded(self) -> bool:
+        return len(self._envelopes) >= MAX_WAITING_ENVELOPES // 2
+
+    def send(self, payload: bytes) -> str:
+        """Segment, wrap, keep; the dispatch follows in the worker. Returns the ReliableSendId."""
+        with self.lock:
+            outcome = self.outgoing.wrap(payload, self.now())
+            self._commit([outcome])
+            self._effects.extend(outcome.effects)
+        self._wake()
+        return outcome.send_id
+
+    def send_ephemeral(self, payload: bytes) -> str:
+        with self.lock:
+            dispatch = self.machine.send_ephemeral(payload, self.now())
+            self._effects.append(dispatch)
+        self._wake()
+        return dispatch.sds_id
+
+    def open(self) -> None:
+        """The channel starts: unacknowledged segments go out again, and a store is asked for what was missed."""
+        with self.lock:
+            now = self.now()
+            last_active = self.machine.last_active
+            outcome = self.machine.apply(Opened(now))
+            self._commit([outcome])
+            self._effects.extend(outcome.effects)
+            self._catch_up(last_active, now)
+        self._wake()
+
+    def _catch_up(self, last_active: int, now: int) -> None:
+        if self._config.query_on_connect:
+            start = max(last_active - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
+            self.retrieval.ask_range(TimeRange(start, now))
+
+    # ---- one cycle -----------------------------------------------------------------------------------------------
+
+    def step(self) -> int | None:
+        """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
+        events: list[ChannelEvent] = []
+        with self.lock:
+            now = self.now()
+            outcomes = self._gather(now, events)
+            self._commit(outcomes)
+            for outcome in outcomes:
+                self._effects.extend(outcome.effects)
+            deliveries = self._perform(now, events)
+        self._hand_over(deliveries, events)
+        for event in events:
+            self._report(event)
+        with self.lock:
+            if self.closed:  # a callback closed the channel
+                return None
+            self._compact_if_due()
+            return self._next_due(now)
+
+    def _gather(self, now: int, events: list[ChannelEvent]) -> list[Outcome]:
+        """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""
+        outcomes: list[Outcome] = []
+        due = self.machine.next_due()
+        if due is not None and due <= now:
+            outcomes.append(self.machine.apply(Ticked(now)))
+        for _ in range(min(len(self._results), MAX_INPUTS_PER_CYCLE)):
+            given = self._result(self._results.popleft(), now, events)
+            if given is not None:
+                outcomes.append(self.machine.apply(given))
+        if self._envelopes and (self._draining or self._pause_over(now)):
+            for _ in range(min(len(self._envelopes), MAX_INPUTS_PER_CYCLE)):
+                heard = self._incoming.decrypt(self._envelopes.popleft(), now)
+                if isinstance(heard, ChannelProblem):
+                    events.append(heard)
+                elif heard is not None:
+                    outcomes.append(self._incoming.take(heard))
+            self._draining = bool(self._envelopes)
+            self._last_processing = now
+        return outcomes
+
+    def _pause_over(self, now: int) -> bool:
+        return not 0 <= now - self._last_processing < self._config.process_task_min_elapse_ms
+
+    def _result(
+        self, result: Sent | SendFailed | HealthChanged | StoreFailure, now: int, events: list[ChannelEvent]
+    ) -> Input | None:
+        if isinstance(result, StoreFailure):
+            events.append(self._problem("store_failed", result.detail, now))
+            return None
+        if isinstance(result, HealthChanged):
+            if result.health.state is not HealthState.UNHEALTHY:
+                self._catch_up(self.machine.last_active, now)
+            return None
+        dispatch = self.outgoing.in_flight.pop(result.request_id, None)
+        if dispatch is None:
+            return None
+        own = dispatch.send_id is not None and not dispatch.ephemeral
+        if isinstance(result, Sent):
+            return self._sent(dispatch, result, own, now, events)
+        if not own:
+            if result.reason is not FailureReason.STOPPED:
+                events.append(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
+            return None
+        if result.reason is FailureReason.STOPPED:
+            return None  # nothing went out: the segment stays in the outgoing buffer until the channel is opened again
+        # One retry layer per fault. A node that retries has done so; one that does not leaves it to SDS.
+        final = not result.retriable or bool(getattr(self._node, "retries_sends", False))
+        return DispatchFailed(now, dispatch.sds_id, final, f"{result.reason}: {result.detail}"[:300])
+
+    def _sent(self, dispatch: Dispatch, result: Sent, own: bool, now: int, events: list[ChannelEvent]) -> Input | None:
+        if dispatch.send_id is not None:
+            self.labels.setdefault(dispatch.send_id, {}).setdefault(dispatch.outgoing.index, result.request_id)
+            events.append(
+                SegmentSent(
+                    channel_id=self._key.channel_id,
+                    at=now,
+                    request_id=dispatch.send_id,
+                    message_id=dispatch.message_id,
+                    sds_id=dispatch.sds_id,
+                    chunk_info=ChunkInfo(dispatch.outgoing.index, dispatch.total),
+                    node_request_id=result.request_id,
+                    message_hash=result.message_hash,
+                )
+            )
+        if dispatch.ephemeral:
+            events.append(self._whole_sent(dispatch.sds_id, dispatch.message_id, now))
+            return None
+        return DispatchDone(now, dispatch.sds_id, result.message_hash, own)
+
+    def _whole_sent(self, send_id: str, message_id: str, now: int) -> MessageSent:
+        labels = self.labels.pop(send_id, {})
+        named = tuple((f"{send_id}:{index + 1}", str(request)) for index, request in sorted(labels.items()))
+        return MessageSent(
+            channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=message_id, request_ids=named
+        )
+
+    def _commit(self, outcomes: list[Outcome]) -> None:
+        if not self._keeps:
+            return
+        entries = [encode_input(outcome.given) for outcome in outcomes if outcome.keep]
+        if entries:
+            self._persistence.append(self._key, entries, self._fingerprint)
+            self._journal_entries += len(entries)
+            self._journal_bytes += sum(map(len, entries))
+
+    def _perform(self, now: int, events: list[ChannelEvent]) -> list[Deliver]:
+        deliveries: list[Deliver] = []
+        while True:
+            while self._effects:
+                effect = self._effects.popleft()
+                match effect:
+                    case Dispatch():
+                        self._absorb(self.outgoing.push(effect, now), events)
+                    case Deliver():
+                        deliveries.append(effect)
+                    case Emit(event):
+                        if isinstance(event, MessageSent):
+                            event = self._whole_sent(event.request_id, event.message_id, event.at)
+                        events.append(event)
+                    case Fetch():
+                        self._fetch(effect, now)
+            self._absorb(self.outgoing.pump(now), events)
+            if not self._effects:
+                self.space.notify_all()
+                return deliveries
+
+    def _absorb(self, results: Results, events: list[ChannelEvent]) -> None:
+        """Take a stage's word: what it reports is told, what it could not do changes the machine."""
+        events.extend(results.events)
+        outcomes = [self.machine.apply(given) for given in results.inputs]
+        self._commit(outcomes)
+        for outcome in outcomes:
+            self._effects.extend(outcome.effects)
+
+    def _fetch(self, fetch: Fetch, now: int) -> None:
+        if fetch.retrieval_hint is not None:
+            self.retrieval.ask_hash(fetch.retrieval_hint)
+        elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
+            self._last_range_without_hint = now
+            self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
+
+    def _hand_over(self, deliveries: list[Deliver], events: list[ChannelEvent]) -> None:
+        """Mark, then give: what is marked is never given again."""
+        new: list[Deliver] = []
+        for delivery in deliveries:
+            if delivery.key in self._handed_over:
+                continue
+            if delivery.key:
+                self._sequence += 1
+                if self._keeps:
+                    self._handed_over.add(delivery.key)
+                new.append(delivery)
+                events.append(replace(delivery.message, sequence=self._sequence))
+            else:
+                events.append(delivery.message)
+        if new:
+            self._persistence.hand_over(self._key, [delivery.key for delivery in new], self._sequence)
+
+    # ---- snapshots -----------------------------------------------------------------------------------------------
+
+    def _compact_if_due(self) -> None:
+        enough = max(self._config.max_journal_bytes, 2 * self._snapshot_bytes)
+        if self._journal_entries >= self._config.max_journal_entries or self._journal_bytes >= enough:
+            self.compact()
+
+    def compact(self) -> None:
+        """Replace the journal by a snapshot; not while a delivery waits to be handed over."""
+        with self.lock:
+            if not self._keeps or any(isinstance(effect, Deliver) for effect in self._effects):
+                return
+            snapshot = write_snapshot(self.machine)
+            self._persistence.compact(self._key, snapshot, self._fingerprint)
+            self._handed_over.clear()
+            self._snapshot_bytes, self._journal_entries, self._journal_bytes = len(snapshot), 0, 0
+
+    # ---- the rest ------------------------------------------------------------------------------------------------
+
+    def _next_due(self, now: int) -> int | None:
+        due = [self.machine.next_due(), self.outgoing.next_due(now)]
+        if self._envelopes:
+            due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
+        if self._effects or self._results:
+            due.append(now)
+        return min((at for at in due if at is not None), default=None)
+
+    def backlog(self) -> int:
+        """Bytes of sends that are kept and not yet given to the node."""
+        queued = sum(len(e.outgoing.data) for e in self._effects if isinstance(e, Dispatch))
+        return self.outgoing.queued_bytes + queued
+
+    def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
+        return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)

@@ -1,0 +1,309 @@
+"""From SDS messages to messages of the application: reassembly, verified repair, and the moment of delivery.
+
+Segments enter reassembly when SDS *accepts* them, waiting ones included: a lost segment holds back, in causal order,
+just those segments whose parity could rebuild it. A message is delivered when SDS has delivered as many of its segments
+as rebuild it, and the rebuilt bytes have the right hash (design.md *What "delivered" means*).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from reliable_channel.channel.chain import ChunkChains
+from reliable_channel.channel.effects import Deliver, Effect, Emit
+from reliable_channel.channel.events import ChannelProblem, MessageChunk, MessageReceived
+from reliable_channel.sds import Delivered
+from reliable_channel.segmentation import (
+    Dialect,
+    HashMismatch,
+    MessageCompleted,
+    Reassembler,
+    SegmentationConfig,
+    SegmentationEvent,
+    SegmentDuplicate,
+    SegmentRefused,
+    SetEvicted,
+    SetExpired,
+    missing_segments,
+)
+from reliable_channel.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import SdsMessage
+from reliable_channel.wire.segment import Segment, decode_segment
+
+MAX_REBUILT = 128
+MAX_RECENT = 64
+MAX_RECENT_BYTES = 16 * 1024 * 1024
+"""Complete messages kept for the moment when somebody refers to a segment of theirs that never came."""
+
+
+@dataclass(slots=True)
+class Note:
+    """What is known of a segment until its message is handed over."""
+
+    history: tuple[str, ...]
+    at: int
+    delivered: bool = False
+    late: bool = False
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Pending:
+    """A complete message that waits until SDS has delivered ``required`` of ``sds_ids``."""
+
+    key: str
+    sender_id: str
+    payload: bytes
+    sds_ids: list[str]
+    required: int
+    lamport_timestamp: int | None
+    chunks: tuple[MessageChunk, ...] = ()
+
+
+class Inbox:
+    """The receiving half of a channel above SDS."""
+
+    def __init__(
+        self,
+        channel_id: str,
+        content_topic: str,
+        config: SegmentationConfig,
+        *,
+        verify_chunk_chain: bool = False,
+        reassembler: Reassembler | None = None,
+    ) -> None:
+        self.channel_id = channel_id
+        self.content_topic = content_topic
+        self.config = config
+        self.reassembler = reassembler or Reassembler(config)
+        self.notes: dict[str, Note] = {}
+        self.pending: dict[str, Pending] = {}
+        self._chains = ChunkChains(config.set_timeout_ms) if verify_chunk_chain else None
+        self._waiting: dict[str, str] = {}
+        self._recent: OrderedDict[str, MessageCompleted] = OrderedDict()
+        self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
+
+    def accept(self, message: SdsMessage, now: int, *, replaces: bool = False) -> list[Effect]:
+        """Take the content of a message that SDS accepted, delivered or not yet."""
+        content = message.content or b""
+        segment = decode_segment(content, self.config.accepted_dialects)
+        if isinstance(segment, Malformed):
+            return self._bare(message, content, now, replaces)
+        if message.message_id not in self.notes:
+            self.notes[message.message_id] = Note(tuple(entry.message_id for entry in message.causal_history), now)
+        if self._chains is None:
+            return self._add(message, segment, now)
+        linked = self._chains.add(message, segment, now)
+        return [effect for known, part in linked for effect in self._add(known, part, now)]
+
+    def _add(self, message: SdsMessage, segment: Segment, now: int) -> list[Effect]:
+        sds_id = message.message_id
+        events = self.reassembler.add(
+            segment, now, scope=(message.sender_id,), sds_id=sds_id, lamport=message.lamport_timestamp
+        )
+        return self._follow(events, now)
+
+    def _bare(self, message: SdsMessage, content: bytes, now: int, replaces: bool) -> list[Effect]:
+        if Dialect.V01 not in self.config.accepted_dialects:
+            return [self._problem(now, "malformed", "no segment of the configured dialects", message.message_id)]
+        sds_id = message.message_id
+        self.notes[sds_id] = Note((), now)
+        key = f"{sds_id}+{keccak256(content).hex()[:16]}" if replaces else sds_id
+        chunk = MessageChunk(sds_id, "", 0, 0, None, verified=True)
+        self._wait(Pending(key, message.sender_id, content, [sds_id], 1, message.lamport_timestamp, (chunk,)))
+        return []
+
+    def delivered(self, event: Delivered) -> list[Effect]:
+        """SDS delivered a segment: perhaps the last one a complete message waited for."""
+        note = self.notes.get(event.message_id)
+        if note is not None:
+            note.delivered, note.late, note.lost = True, event.late, event.lost_dependencies
+        key = self._waiting.get(event.message_id)
+        return self._release(key, event.at) if key is not None else []
+
+    def ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
+        """An ephemeral message is delivered at once; it is at most one segment."""
+        segment = decode_segment(content, self.config.accepted_dialects)
+        payload = segment.payload if isinstance(segment, Segment) and segment.data_count == 1 else content
+        return Deliver("", self._received(payload, sender_id, message_id, None, now, ephemeral=True))
+
+    def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
+        """Of the missing segments those that complete messages lack: encoded again, and their ids, recomputed, are the
+        missing ones (protocol.md §4)."""
+        if not missing:
+            return []
+        while self._recent:
+            key, event = self._recent.popitem(last=False)
+            self._rebuild(key, event)
+        found = []
+        for sds_id in missing:
+            message, key = self._rebuilt.pop(sds_id, (None, ""))
+            if message is None:
+                continue
+            found.append(message)
+            if key in self.pending:
+                self.notes[sds_id] = Note((), 0)
+                self._waiting[sds_id] = key
+                self.pending[key].sds_ids.append(sds_id)
+        return found
+
+    def expire(self, now: int) -> list[Effect]:
+        """Give up incomplete sets and unverified chains that are due."""
+        effects = self._follow(self.reassembler.expire(now), now)
+        for sds_id in self._chains.expire(now) if self._chains is not None else ():
+            self._drop((sds_id,))
+            detail = "its link to the segment before it was not verified in time"
+            effects.append(self._problem(now, "unverified_chain", detail, sds_id))
+        return effects
+
+    def next_due(self) -> int | None:
+        chains = self._chains.next_due() if self._chains is not None else None
+        return min((due for due in (self.reassembler.next_due(), chains) if due is not None), default=None)
+
+    def restore(self, pending: Pending) -> None:
+        """Take a complete message that was waiting when the snapshot was made."""
+        self._wait(pending)
+
+    def forget_spare(self) -> None:
+        """Drop what is not in a snapshot, so that this object goes on exactly as one that was restored from it."""
+        self._recent.clear()
+        self._rebuilt.clear()
+        if self._chains is not None:
+            self._drop(self._chains.clear())
+
+    # ---- reassembly ----------------------------------------------------------------------------------------------
+
+    def _follow(self, events: list[SegmentationEvent], now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for event in events:
+            match event:
+                case MessageCompleted():
+                    effects += self._completed(event, now)
+                case HashMismatch():
+                    detail = f"{len(event.held)} segments do not hash to {event.entire_message_hash.hex()}"
+                    effects.append(self._problem(now, "hash_mismatch", detail))
+                case SegmentRefused():
+                    self._drop((event.sds_id,))
+                    effects.append(self._problem(now, "refused", f"segment: {event.reason}", event.sds_id))
+                case SegmentDuplicate() if event.late and event.sds_id not in self._waiting:
+                    self._drop((event.sds_id,))
+                case SetExpired() | SetEvicted():
+                    held = event.incomplete.held
+                    self._drop(tuple(segment.sds_id for segment in held))
+                    lacking = "an unknown number of" if event.incomplete.lacking is None else event.incomplete.lacking
+                    detail = f"{len(held)} segments held, {lacking} lacking"
+                    effects.append(self._problem(now, "incomplete", detail, held[0].sds_id if held else ""))
+        return effects
+
+    def _completed(self, event: MessageCompleted, now: int) -> list[Effect]:
+        sender = event.scope[0]
+        received = [segment.sds_id for segment in event.received]
+        pending = Pending(
+            key=received[0],
+            sender_id=sender,
+            payload=event.payload,
+            sds_ids=received,
+            required=min(event.data_count, len(received)),
+            lamport_timestamp=event.received[-1].lamport,
+            chunks=self._chunks(event),
+        )
+        self._wait(pending)
+        if event.first_lamport is not None:
+            self._recent[pending.key] = event
+            if len(self._recent) > MAX_RECENT or sum(len(e.payload) for e in self._recent.values()) > MAX_RECENT_BYTES:
+                self._recent.popitem(last=False)
+        return self._release(pending.key, now)
+
+    def _rebuild(self, key: str, event: MessageCompleted) -> None:
+        """Encode again what never came, under the ids it can have."""
+        sender = event.scope[0]
+        for missing in missing_segments(event, self.config.parity_count(event.data_count)):
+            if missing.lamport is None or event.first_lamport is None:
+                continue
+            recomputed = sds_message_id(sender, event.first_lamport, missing.content)
+            for sds_id in (recomputed, js_message_id(missing.content)):
+                message = SdsMessage(sender, sds_id, self.channel_id, missing.lamport, content=missing.content)
+                self._rebuilt[sds_id] = (message, key)
+        if len(self._rebuilt) > MAX_REBUILT:
+            for sds_id in list(self._rebuilt)[: len(self._rebuilt) - MAX_REBUILT]:
+                del self._rebuilt[sds_id]
+
+    def _chunks(self, event: MessageCompleted) -> tuple[MessageChunk, ...]:
+        by_ordinal = {
+            segment.index + (event.data_count if segment.is_parity else 0): segment.sds_id for segment in event.received
+        }
+        last = event.data_count + (event.parity_count or 0) - 1
+        chunks = []
+        for ordinal, sds_id in sorted(by_ordinal.items()):
+            previous = "" if ordinal == 0 else by_ordinal.get(ordinal - 1)
+            note = self.notes.get(sds_id)
+            verified = ordinal == 0 or (note is not None and previous is not None and previous in note.history)
+            chunks.append(MessageChunk(sds_id, previous, ordinal, last, None, verified))
+        return tuple(chunks)
+
+    # ---- delivery ------------------------------------------------------------------------------------------------
+
+    def _wait(self, pending: Pending) -> None:
+        self.pending[pending.key] = pending
+        for sds_id in pending.sds_ids:
+            self._waiting[sds_id] = pending.key
+
+    def _release(self, key: str, now: int) -> list[Effect]:
+        pending = self.pending[key]
+        notes = [note for sds_id in pending.sds_ids if (note := self.notes.get(sds_id)) is not None]
+        done = [note for note in notes if note.delivered]
+        if len(done) < pending.required:
+            return []
+        del self.pending[key]
+        own = set(pending.sds_ids)
+        self._drop(pending.sds_ids)
+        message = self._received(
+            pending.payload,
+            pending.sender_id,
+            pending.sds_ids[-1],
+            pending.lamport_timestamp,
+            now,
+            late=any(note.late for note in done),
+            lost=tuple(dict.fromkeys(lost for note in done for lost in note.lost if lost not in own)),
+            chunks=pending.chunks,
+        )
+        return [Deliver(pending.key, message)]
+
+    def _drop(self, sds_ids: tuple[str, ...] | list[str]) -> None:
+        for sds_id in sds_ids:
+            self.notes.pop(sds_id, None)
+            self._waiting.pop(sds_id, None)
+
+    def _received(
+        self,
+        payload: bytes,
+        sender_id: str,
+        sds_id: str,
+        lamport: int | None,
+        now: int,
+        *,
+        ephemeral: bool = False,
+        late: bool = False,
+        lost: tuple[str, ...] = (),
+        chunks: tuple[MessageChunk, ...] = (),
+    ) -> MessageReceived:
+        return MessageReceived(
+            channel_id=self.channel_id,
+            at=now,
+            message=payload,
+            message_id=keccak256(payload).hex(),
+            sender_id=sender_id,
+            content_topic=self.content_topic,
+            sequence=0,
+            ephemeral=ephemeral,
+            sds_id=sds_id,
+            lamport_timestamp=lamport,
+            late=late,
+            lost_dependencies=lost,
+            chunks=chunks,
+        )
+
+    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
+        return Emit(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))

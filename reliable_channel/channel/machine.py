@@ -1,0 +1,361 @@
+"""A participant on one channel as a state machine: inputs in, effects out. Knows no clock, thread, network or disk.
+
+``apply(input)`` is all there is: the same inputs in the same order give the same state and the same effects, which is
+what makes a journal of inputs enough to survive a crash (protocol.md §5 and §7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.effects import Dispatch, Effect, Emit, Fetch
+from reliable_channel.channel.errors import DamagedStore
+from reliable_channel.channel.events import (
+    ChannelProblem,
+    ChunkInfo,
+    IrretrievableMessage,
+    MessageAcknowledged,
+    MessageDelivered,
+    MessagePossiblyAcknowledged,
+    MessageSendError,
+    MessageSent,
+    MissingMessage,
+)
+from reliable_channel.channel.inbox import Inbox
+from reliable_channel.channel.inputs import DispatchDone, DispatchFailed, Heard, Input, Opened, SendRequested, Ticked
+from reliable_channel.channel.sends import Send, Sends
+from reliable_channel.errors import MessageTooLarge
+from reliable_channel.sds import (
+    Buffered,
+    Conflict,
+    Delivered,
+    DependencyLost,
+    DuplicateSeen,
+    EphemeralReceived,
+    Event,
+    MissingDependency,
+    Outgoing,
+    OutgoingReason,
+    PossiblyAcknowledged,
+    RefetchDue,
+    Refused,
+    SaturatedFilter,
+    SdsChannel,
+    SegmentAcknowledged,
+    SendDelivered,
+    SendError,
+    Step,
+)
+from reliable_channel.segmentation import SegmentationConfig, split
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import SdsKind, SdsMessage, decode_sds_message
+from reliable_channel.wire.segment import encode_segment
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one input did. ``keep``: it changed the state, so it belongs into the journal, as ``given``."""
+
+    given: Input
+    effects: tuple[Effect, ...]
+    keep: bool = True
+    send_id: str = ""
+
+
+class ChannelMachine:
+    """``segmentation`` is the configuration with the segment size that fits an envelope. Not safe for threads."""
+
+    def __init__(
+        self,
+        channel_id: str,
+        sender_id: str,
+        content_topic: str,
+        config: ReliableChannelConfig,
+        segmentation: SegmentationConfig,
+    ) -> None:
+        self.channel_id = channel_id
+        self.sender_id = sender_id
+        self.content_topic = content_topic
+        self.config = config
+        self.segmentation = segmentation
+        self.sds_config = replace(config.sds, wait_for_sent=True)
+        self.sds = SdsChannel(channel_id, sender_id, self.sds_config)
+        self.inbox = Inbox(channel_id, content_topic, segmentation, verify_chunk_chain=config.verify_chunk_chain)
+        self.sends = Sends()
+        self.now = 0
+        self.last_active = 0
+
+    # ---- the state machine ---------------------------------------------------------------------------------------
+
+    def apply(self, given: Input) -> Outcome:
+        """Take one input. Raises ``EmptyMessage`` and ``MessageTooLarge`` for a send, before anything changes."""
+        now = self.now = max(self.now, given.now)
+        if isinstance(given, (Heard, SendRequested, DispatchDone)):
+            self.last_active = now
+        match given:
+            case SendRequested():
+                return self._send(given, now)
+            case Heard():
+                return self._heard(given, now)
+            case DispatchDone():
+                return Outcome(given, tuple(self._dispatched(given, now)))
+            case DispatchFailed():
+                return Outcome(given, tuple(self._dispatch_failed(given, now)))
+            case Ticked():
+                return Outcome(given, tuple(self._tick(now)))
+            case Opened():
+                return Outcome(given, tuple(self._open(now)))
+
+    def send_ephemeral(self, payload: bytes, now: int) -> Dispatch:
+        """Wrap one ephemeral message; leaves no trace in the state. Raises as a send does, and ``MessageTooLarge`` for
+        more than one segment."""
+        segments = split(payload, self.segmentation)
+        if len(segments) > 1:
+            raise MessageTooLarge(
+                f"An ephemeral message of {len(payload)} bytes needs {len(segments)} segments; one of "
+                f"{self.segmentation.chunk_size()} bytes is allowed.",
+                "Send less, or send it reliably.",
+            )
+        (outgoing,) = self.sds.send_ephemeral(encode_segment(segments[0]), max(self.now, now)).outgoing
+        message_id = segments[0].entire_message_hash.hex()
+        return Dispatch(outgoing, outgoing.message.message_id, message_id, counts=True, ephemeral=True)
+
+    def next_due(self) -> int | None:
+        """When (ms) a :class:`Ticked` next has something to do, or ``None``."""
+        due = [at for at in (self.sds.next_due(), self.inbox.next_due()) if at is not None]
+        return min(due, default=None)
+
+    # ---- sending -------------------------------------------------------------------------------------------------
+
+    def _send(self, given: SendRequested, now: int) -> Outcome:
+        segments = split(given.payload, self.segmentation)
+        required = sum(not segment.is_parity for segment in segments)
+        step = self.sds.send([encode_segment(segment) for segment in segments], now, required=required)
+        ids = [outgoing.message.message_id for outgoing in step.outgoing]
+        send_id = ids[0]
+        if given.send_id not in ("", send_id):
+            raise DamagedStore(
+                f"The journal of channel {self.channel_id!r} does not replay to the sends it recorded.",
+                "Run the version of this program that wrote it once, to a clean stop; or begin a new database.",
+            )
+        send = self.sends.add(send_id, segments[0].entire_message_hash.hex(), ids, required)
+        effects: list[Effect] = [self._dispatch_of(send, outgoing, outgoing.index == 0) for outgoing in step.outgoing]
+        effects += self._follow(step.events, None, now)
+        return Outcome(replace(given, send_id=send_id), tuple(effects), send_id=send_id)
+
+    def _dispatch_of(self, send: Send, outgoing: Outgoing, counts: bool) -> Dispatch:
+        return Dispatch(outgoing, send.send_id, send.message_id, len(send.sds_ids), counts)
+
+    def _open(self, now: int) -> list[Effect]:
+        """What is due runs first, so that a retransmission that is due anyway is not sent twice."""
+        effects = self._tick(now)
+        going = {effect.sds_id for effect in effects if isinstance(effect, Dispatch)}
+        for outgoing in self.sds.unacknowledged():
+            sds_id = outgoing.message.message_id
+            found = self.sends.of(sds_id)
+            if sds_id in going or found is None or found[0].failed:
+                continue
+            send, index = found
+            counts = index == 0 and not send.dispatched
+            effects.append(self._dispatch_of(send, replace(outgoing, index=index), counts))
+        return effects
+
+    def _dispatched(self, given: DispatchDone, now: int) -> list[Effect]:
+        if not given.own:
+            self.sds.set_retrieval_hint(given.sds_id, given.message_hash)
+            return []
+        self.sds.sent(given.sds_id, now, retrieval_hint=given.message_hash)
+        found = self.sends.of(given.sds_id)
+        if found is None:
+            return []
+        send, index = found
+        send.dispatched.add(index)
+        if send.sent or len(send.dispatched) < len(send.sds_ids):
+            return []
+        send.sent = True
+        self.sends.settle(send)
+        event = MessageSent(
+            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.message_id, request_ids=()
+        )
+        return [Emit(event)]
+
+    def _dispatch_failed(self, given: DispatchFailed, now: int) -> list[Effect]:
+        found = self.sends.of(given.sds_id)
+        self.sds.sent(given.sds_id, now)
+        if found is None:
+            return []
+        send, index = found
+        effects: list[Effect] = [self._problem(now, "dispatch_failed", given.detail, given.sds_id)]
+        if given.final and index not in send.dispatched:
+            effects += self._fail(send, f"segment {index + 1} of {len(send.sds_ids)}: {given.detail}", now)
+        return effects
+
+    def _fail(self, send: Send, error: str, now: int) -> list[Effect]:
+        if send.failed or send.delivered:
+            return []
+        send.failed = True
+        self.sends.settle(send)
+        event = MessageSendError(
+            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.message_id, error=error
+        )
+        return [Emit(event)]
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
+
+    def _heard(self, given: Heard, now: int) -> Outcome:
+        message = decode_sds_message(given.data, self.sds_config.wire_family)
+        if isinstance(message, Malformed):
+            return Outcome(given, (self._problem(now, "malformed", f"{message.reason}: {message.detail}"),), keep=False)
+        if message.channel_id != self.channel_id or message.sender_id == self.sender_id:
+            return Outcome(given, (), keep=False)
+        step = self.sds.receive(message, now, retrieval_hint=given.retrieval_hint, data=given.data)
+        effects = self._absorb(step, message, now)
+        only_repeats = all(isinstance(event, DuplicateSeen) for event in step.events)
+        keep = message.kind is not SdsKind.EPHEMERAL and not (only_repeats and message.kind is SdsKind.CONTENT)
+        return Outcome(given, tuple(effects), keep)
+
+    def _absorb(self, step: Step, message: SdsMessage, now: int) -> list[Effect]:
+        """What SDS says about one received message, its content, and what parity can repair now."""
+        effects: list[Effect] = []
+        for event in step.events:
+            if isinstance(event, (Delivered, Buffered)) and event.message_id == message.message_id:
+                replaces = isinstance(event, Delivered) and event.replaces
+                effects += self.inbox.accept(message, now, replaces=replaces)
+                break
+        effects += self._dispatches(step.outgoing, now)
+        effects += self._follow(step.events, message, now)
+        return effects + self._repair(now)
+
+    def _repair(self, now: int) -> list[Effect]:
+        """Verified repair: rebuilt segments whose recomputed ids are missed count as received (protocol.md §4)."""
+        effects: list[Effect] = []
+        while found := self.inbox.repairs(self.sds.missing_ids()):
+            for message in found:
+                step = self.sds.receive(message, now, repaired=True, id_verified=True)
+                effects += self._follow(step.events, None, now)
+        return effects
+
+    # ---- timers --------------------------------------------------------------------------------------------------
+
+    def _tick(self, now: int) -> list[Effect]:
+        step = self.sds.tick(now)
+        effects = self._dispatches(step.outgoing, now)
+        effects += self._follow(step.events, None, now)
+        return effects + self.inbox.expire(now)
+
+    def _dispatches(self, outgoing: tuple[Outgoing, ...], now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for one in outgoing:
+            found = self.sends.of(one.message.message_id) if one.reason is OutgoingReason.RESEND else None
+            if found is None:
+                effects.append(Dispatch(one))
+                continue
+            send, index = found
+            if send.failed:
+                # Nobody will hear of it again; SDS counts its attempts to the end and forgets the segment.
+                self.sds.sent(one.message.message_id, now)
+            else:
+                effects.append(self._dispatch_of(send, replace(one, index=index), counts=False))
+        return effects
+
+    # ---- events --------------------------------------------------------------------------------------------------
+
+    def _follow(self, events: tuple[Event, ...], message: SdsMessage | None, now: int) -> list[Effect]:
+        return [effect for event in events for effect in self._effects_of(event, message, now)]
+
+    def _effects_of(self, event: Event, message: SdsMessage | None, now: int) -> list[Effect]:
+        channel, at = self.channel_id, now
+        match event:
+            case Delivered():
+                return self.inbox.delivered(event)
+            case EphemeralReceived():
+                return [self.inbox.ephemeral(event.message_id, event.sender_id, event.content or b"", now)]
+            case RefetchDue():
+                return [Fetch(event.message_id, event.retrieval_hint, event.attempt)]
+            case MissingDependency():
+                return [
+                    Emit(MissingMessage(channel_id=channel, at=at, sds_id=event.message_id, sender_id=event.sender_id))
+                ]
+            case DependencyLost():
+                lost = IrretrievableMessage(
+                    channel_id=channel,
+                    at=at,
+                    sds_id=event.message_id,
+                    sender_id=event.sender_id,
+                    missing_since=event.missing_since,
+                    refetches=event.refetches,
+                )
+                return [Emit(lost)]
+            case Conflict():
+                return [self._problem(at, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)]
+            case Refused():
+                return [self._problem(at, "refused", f"{event.reason}: {event.detail}", event.message_id)]
+            case SaturatedFilter():
+                detail = f"{event.saturation:.0%} of the bits of {event.sender_id!r} are set"
+                return [self._problem(at, "saturated_filter", detail, event.message_id)]
+        return self._effects_on_sends(event, now)
+
+    def _effects_on_sends(self, event: Event, now: int) -> list[Effect]:
+        match event:
+            case PossiblyAcknowledged() | SegmentAcknowledged():
+                found = self.sends.of(event.message_id)
+                if found is None:
+                    return []
+                send, index = found
+                chunk = ChunkInfo(index, len(send.sds_ids))
+                if isinstance(event, PossiblyAcknowledged):
+                    possible = MessagePossiblyAcknowledged(
+                        channel_id=self.channel_id,
+                        at=now,
+                        request_id=send.send_id,
+                        message_id=send.message_id,
+                        sds_id=event.message_id,
+                        chunk_info=chunk,
+                        by=event.by,
+                        count=event.count,
+                    )
+                    return [Emit(possible)]
+                acknowledged = MessageAcknowledged(
+                    channel_id=self.channel_id,
+                    at=now,
+                    request_id=send.send_id,
+                    message_id=send.message_id,
+                    sds_id=event.message_id,
+                    chunk_info=chunk,
+                    chunks_acknowledged=event.acknowledged,
+                    total_chunks=event.total,
+                    evidence=event.evidence.value,
+                )
+                return [Emit(acknowledged)]
+            case SendDelivered():
+                return self._delivered(event, now)
+            case SendError():
+                known = self.sends.get(event.send_id)
+                if known is None:
+                    return []
+                lacking = event.required - len(event.acknowledged)
+                error = (
+                    f"retransmissions exhausted: {len(event.acknowledged)} of {event.total} segments acknowledged, "
+                    f"{lacking} more are needed"
+                )
+                return self._fail(known, error, now)
+        return []
+
+    def _delivered(self, event: SendDelivered, now: int) -> list[Effect]:
+        send = self.sends.get(event.send_id)
+        if send is None or send.delivered:
+            return []
+        send.delivered = True
+        self.sends.settle(send)
+        delivered = MessageDelivered(
+            channel_id=self.channel_id,
+            at=now,
+            request_id=send.send_id,
+            message_id=send.message_id,
+            after_error=send.failed,
+        )
+        return [Emit(delivered)]
+
+    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
+        return Emit(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))

@@ -1,0 +1,166 @@
+"""Asking stores for what was missed, through the node, beside the channel's own thread: a query waits for the network.
+
+Three kinds of question: by message hash (the retrieval hint of a missing segment), by content topic and time (query on
+connect, and missing segments without a hint). Answers come back as envelopes; SDS knows what is new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from reliable_channel.errors import ReliableChannelError
+from reliable_channel.store.model import MAX_HASHES, StorePage, StoreQuery
+from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
+from reliable_channel.wire.waku import message_hash
+
+MAX_PAGES = 1_000
+"""Pages of one time range; a store that answers for ever is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswer:
+    """Envelopes that a store had."""
+
+    envelopes: tuple[ReceivedEnvelope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailure:
+    """No store answered. ``detail`` is bounded."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """Everything on the content topic, both ends (Unix ms) included."""
+
+    start_ms: int
+    end_ms: int
+
+
+Answer = StoreAnswer | StoreFailure
+
+
+class StoreRetrieval:
+    """``answered``, set by the driver, gets every page. ``threaded=False``: :meth:`run_pending` does the work,
+    for tests."""
+
+    def __init__(
+        self,
+        node: Node,
+        pubsub_topic: str,
+        content_topic: str,
+        *,
+        threaded: bool = True,
+    ) -> None:
+        self._node = node
+        self._pubsub_topic = pubsub_topic
+        self._content_topic = content_topic
+        self.answered: Callable[[Answer], None] = lambda _: None
+        self.threaded = threaded
+        self._hashes: dict[bytes, None] = {}
+        self._ranges: deque[TimeRange] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self.ended = False
+
+    def ask_hash(self, hint: bytes) -> None:
+        """Look for one envelope."""
+        with self._changed:
+            self._hashes[hint] = None
+        self._wake()
+
+    def ask_range(self, asked: TimeRange) -> None:
+        """Look for everything of a time range. One that waits already is not asked twice."""
+        with self._changed:
+            if asked not in self._ranges:
+                self._ranges.append(asked)
+        self._wake()
+
+    def run_pending(self) -> None:
+        """Ask what was asked for, here and now."""
+        while (work := self._next()) is not None:
+            self._ask(work)
+
+    def stop(self) -> None:
+        """End the thread after the query it is in; forget what waits."""
+        with self._changed:
+            self.ended = True
+            self._hashes.clear()
+            self._ranges.clear()
+            self._changed.notify_all()
+            thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def start(self) -> None:
+        """Allow questions again after ``stop``."""
+        with self._changed:
+            self.ended = False
+
+    def _wake(self) -> None:
+        with self._changed:
+            if not self.threaded or self.ended:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="reliable-channel-store", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self.ended and not self._hashes and not self._ranges:
+                    self._changed.wait()
+                if self.ended:
+                    return
+            self.run_pending()
+
+    def _next(self) -> tuple[bytes, ...] | TimeRange | None:
+        with self._changed:
+            if self.ended:
+                return None
+            if self._hashes:
+                asked = tuple(self._hashes)[:MAX_HASHES]
+                for hint in asked:
+                    del self._hashes[hint]
+                return asked
+            return self._ranges.popleft() if self._ranges else None
+
+    def _ask(self, work: tuple[bytes, ...] | TimeRange) -> None:
+        try:
+            for page in self._pages(work):
+                found = tuple(self._envelopes(page))
+                if found:
+                    self.answered(StoreAnswer(found))
+        except ReliableChannelError as error:
+            self.answered(StoreFailure(error.cause[:300]))
+
+    def _pages(self, work: tuple[bytes, ...] | TimeRange) -> Iterator[StorePage]:
+        if isinstance(work, TimeRange):
+            query = StoreQuery(
+                pubsub_topic=self._pubsub_topic,
+                content_topics=(self._content_topic,),
+                start_time_ns=work.start_ms * 1_000_000,
+                end_time_ns=work.end_ms * 1_000_000,
+            )
+        else:
+            query = StoreQuery(hashes=work)
+        for _ in range(MAX_PAGES):
+            page = self._node.query_store(query)
+            yield page
+            if page.cursor is None or self.ended:
+                return
+            query = query.after(page.cursor)
+
+    def _envelopes(self, page: StorePage) -> Iterator[ReceivedEnvelope]:
+        for entry in page.entries:
+            if entry.message is None:
+                continue
+            topic = entry.pubsub_topic or self._pubsub_topic
+            digest = entry.message_hash or message_hash(topic, entry.message)
+            yield ReceivedEnvelope(entry.message, topic, digest, Source.STORE, 0)
