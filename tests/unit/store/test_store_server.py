@@ -1,0 +1,233 @@
+"""The store server over real HTTP: every expectation of the interop tests, and our own client against it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reliable_channel.store.client import StoreClient
+from reliable_channel.store.memory_source import MemorySource
+from reliable_channel.store.model import StoreQuery
+from reliable_channel.store.rest_node import RestStoreNode
+from reliable_channel.store.server import StoreServer, create_app
+from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").read_text())
+EXPECTATIONS = VECTORS["store_v3_expectations"]
+PUBSUB_TOPIC = "/waku/2/rs/16/32"
+TOPIC = "/app/1/golden/proto"
+BASE = 1_795_254_432_521_844_140
+
+
+class Swappable:
+    """One server for all tests; each puts its own archive behind it."""
+
+    def __init__(self) -> None:
+        self.archive = MemorySource()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.archive, name)
+
+
+@pytest.fixture(scope="module")
+def source() -> Swappable:
+    return Swappable()
+
+
+@pytest.fixture(scope="module")
+def url(source: Swappable) -> Iterator[str]:
+    server = StoreServer(create_app(source, allowed_hosts=["127.0.0.1"]))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.port}"
+    server.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def stored(source: Swappable, count: int, topics: bool = False) -> list[WakuMessage]:
+    source.archive = MemorySource()
+    messages = [
+        WakuMessage(b"%d" % n, f"/app/1/t{n}/proto" if topics else TOPIC, 2, BASE + 1_000_000 * n, b"meta")
+        for n in range(count)
+    ]
+    for message in reversed(messages):
+        source.archive.add(PUBSUB_TOPIC, message)
+    return messages
+
+
+def hex_hash(message: WakuMessage) -> str:
+    return "0x" + message_hash(PUBSUB_TOPIC, message).hex()
+
+
+def substituted(value: str, messages: list[WakuMessage], key: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        what = match.group(1)
+        if "not stored" in what:
+            return "0x" + "ab" * 32
+        if time_of := re.fullmatch(r"t(\d+)( - (\d+))?", what):
+            return str((messages[int(time_of[1]) - 1].timestamp or 0) - int(time_of[3] or 0))
+        number = re.search(r"(\d+)(st|nd|rd|th)", what)
+        chosen = messages[int(number[1]) - 1] if number else messages[-1]
+        return chosen.content_topic if key == "contentTopics" else hex_hash(chosen)
+
+    return "x" * 3_000_000 if value == "(megabytes)" else re.sub(r"<([^>]*)>", one, value)
+
+
+def raw_status(url: str, query: dict[str, str]) -> int:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+    connection.request("GET", "/store/v3/messages?" + urlencode(query))
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    "expected", EXPECTATIONS, ids=[f"{n}-{e['stored']}-{e['query']}"[:70] for n, e in enumerate(EXPECTATIONS)]
+)
+def test_what_the_interop_tests_expect(url: str, source: Swappable, expected: dict[str, Any]) -> None:
+    messages = stored(source, expected["stored"], topics=expected["stored"] == 8)
+    query = {key: substituted(value, messages, key) for key, value in expected["query"].items()}
+    about_topics = {"pubsubTopic", "contentTopics"} & set(query)
+    if not about_topics and expected["stored"] != 8:
+        query["pubsubTopic"] = PUBSUB_TOPIC
+    query.setdefault("ascending", "true")
+    if expected["status"] == 431:
+        assert raw_status(url, query) == 431  # httpx refuses to send such a request
+        return
+    answer = httpx.get(f"{url}/store/v3/messages", params=query, trust_env=False)
+    assert answer.status_code == expected["status"]
+    if "contains" in expected:
+        assert expected["contains"] in answer.text
+    if expected["status"] != 200:
+        assert answer.headers.get("content-type", "text/plain").startswith("text/plain")
+        return
+    body = answer.json()
+    assert (body["statusCode"], bool(body["statusDesc"]), isinstance(body["requestId"], str)) == (200, True, True)
+    assert len(body["messages"]) == expected["messages"]
+    if "cursor" in expected:
+        assert ("paginationCursor" in body) is expected["cursor"]
+    if order := expected.get("order"):
+        first, last = (int(number) for number in re.findall(r"\d+", order)[:2])
+        assert [m["messageHash"] for m in body["messages"]] == [hex_hash(m) for m in messages[first - 1 : last]]
+
+
+@pytest.mark.parametrize(
+    "recording",
+    [r for r in VECTORS["nwaku_documented"] if r["evidence"] == "computed" and "store" in r["name"]],
+    ids=lambda r: r["name"],
+)
+def test_the_documented_pages_of_nwaku(url: str, source: Swappable, recording: dict[str, Any]) -> None:
+    source.archive = MemorySource()
+    for n in range(5):
+        source.archive.add(
+            PUBSUB_TOPIC, WakuMessage(b"message %d" % n, TOPIC, None, BASE + n, b"RELIABLE-CHANNEL-API/1")
+        )
+    answer = httpx.get(url + recording["path"], params=recording["query"], trust_env=False).json()
+    assert answer | {"requestId": ""} == recording["response"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "store, cursor of the wrong length",
+        "store, hash not hexadecimal",
+        "store, startTime not a number",
+        "store, pageSize not a number",
+        "store, includeData not boolean",
+        "store, peerAddr malformed",
+        "store, unknown cursor, own archive",
+    ],
+)
+def test_the_documented_refusals_of_nwaku(url: str, source: Swappable, name: str) -> None:
+    stored(source, 3)
+    recording = next(r for r in VECTORS["nwaku_documented"] if r["name"] == name)
+    answer = httpx.get(url + recording["path"], params=recording["query"], trust_env=False)
+    assert answer.status_code == recording["status"]
+    assert answer.text.startswith(recording.get("response", recording.get("response_startswith", "")))
+    assert recording.get("response_contains", "") in answer.text
+
+
+def test_version_meta_and_time_come_back_as_they_were(url: str, source: Swappable) -> None:
+    (message,) = stored(source, 1)
+    body = httpx.get(f"{url}/store/v3/messages", params={"includeData": "TRUE"}, trust_env=False).json()
+    (entry,) = body["messages"]
+    assert entry["pubsubTopic"] == PUBSUB_TOPIC
+    assert entry["message"] == {
+        "payload": "MA==",
+        "contentTopic": TOPIC,
+        "version": 2,
+        "timestamp": message.timestamp,
+        "meta": "bWV0YQ==",
+        "ephemeral": False,
+    }
+
+
+def test_a_capital_true_pages_backward_as_on_nwaku(url: str, source: Swappable) -> None:
+    messages = stored(source, 5)
+    query = {"ascending": "True", "pageSize": "2"}
+    body = httpx.get(f"{url}/store/v3/messages", params=query, trust_env=False).json()
+    assert [m["messageHash"] for m in body["messages"]] == [hex_hash(m) for m in messages[3:]]
+
+
+def test_a_request_for_another_host_is_refused(url: str) -> None:
+    answer = httpx.get(f"{url}/store/v3/messages", headers={"Host": "evil.example"}, trust_env=False)
+    assert answer.status_code == 400
+
+
+@given(
+    times=st.lists(st.integers(0, 6), max_size=25),
+    page_size=st.integers(1, 9),
+    forward=st.booleans(),
+    start=st.none() | st.integers(0, 6),
+    end=st.none() | st.integers(0, 6),
+    topic=st.none() | st.sampled_from(["/a/1/x/p", "/a/1/y/p"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_paging_with_our_client_gives_exactly_what_matches_in_order(
+    url: str,
+    source: Swappable,
+    times: list[int],
+    page_size: int,
+    forward: bool,
+    start: int | None,
+    end: int | None,
+    topic: str | None,
+) -> None:
+    source.archive = MemorySource()
+    messages = [WakuMessage(b"%d" % n, f"/a/1/{'xy'[n % 2]}/p", None, BASE + t) for n, t in enumerate(times)]
+    for message in messages:
+        source.archive.add(PUBSUB_TOPIC, message)
+    client = StoreClient([RestStoreNode(BoundedHttp(url))])
+    query = StoreQuery(
+        PUBSUB_TOPIC,
+        (topic,) if topic else (),
+        None if start is None else BASE + start,
+        None if end is None else BASE + end,
+        page_size=page_size,
+        forward=forward,
+    )
+    pages = [page.entries for page in client.pages(query)]
+    found = [entry.message_hash for page in (pages if forward else reversed(pages)) for entry in page]
+    client.close()
+    expected = sorted(
+        ((m.timestamp or 0), message_hash(PUBSUB_TOPIC, m))
+        for m, t in zip(messages, times, strict=True)
+        if (start is None or t >= start) and (end is None or t <= end) and topic in (None, m.content_topic)
+    )
+    assert found == [h for _, h in expected]
