@@ -70,12 +70,12 @@ def deliveries_over_time(data_dir: str | Path, seconds: int = 15) -> pd.DataFram
 
 def delivery_latency(data_dir: str | Path) -> pd.DataFrame:
     """One row per delivered message: ms from the sender's own timestamp to its delivery here, its size in bytes, and
-    whether parity helped. The sender's clock is its word."""
+    whether parity helped. The sender's clock is its word, so the difference may be any 65-bit number of ns."""
     return query(
         data_dir,
         """
         SELECT channel_id, payload_bytes, coalesce(repaired_segments, 0) > 0 AS repaired,
-               epoch_ns(event_time) / 1e6 - sender_timestamp_ns / 1e6 AS latency_ms
+               (epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6 AS latency_ms
         FROM delivered_messages WHERE sender_timestamp_ns IS NOT NULL ORDER BY ALL
         """,
         "delivered_messages",
