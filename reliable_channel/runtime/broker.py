@@ -117,16 +117,19 @@ def stop(settings: Settings) -> bool:
 
 
 @contextmanager
-def running_broker(settings: Settings, home: Path | None = None) -> Iterator[Settings]:
+def running_broker(
+    settings: Settings, home: Path | None = None, port: int | None = None, extra: str = ""
+) -> Iterator[Settings]:
     """A broker on a free port for the length of the block; yields the settings that point to it, topics created.
 
     State in ``home`` (default ``<run_dir>/kafka-<port>``), kept afterwards. The process ends with the block, with this
-    process (SIGKILL included), and on Ctrl-C. Raises ``EnvironmentFault`` like ``start``.
+    process (SIGKILL included), and on Ctrl-C. ``extra``: more lines of ``server.properties``, which stand before ours
+    (such as a listener with TLS on ``port``). Raises ``EnvironmentFault`` like ``start``.
     """
-    port = free_port()
+    port = port or free_port()
     place = BrokerFiles(home or Path(settings.paths.run_dir) / f"kafka-{port}")
     there = settings.with_servers(f"{HOST}:{port}")
-    command = _prepare(place, settings, port)
+    command = _prepare(place, settings, port, extra)
     supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()), *command]
     with place.output.open("wb") as output:
         process = subprocess.Popen(
@@ -153,12 +156,12 @@ def free_port() -> int:
         return int(probe_socket.getsockname()[1])
 
 
-def _prepare(place: BrokerFiles, settings: Settings, port: int) -> list[str]:
+def _prepare(place: BrokerFiles, settings: Settings, port: int, extra: str = "") -> list[str]:
     """Write the properties, format the data directory once; the command that runs the broker."""
     _refuse_taken(port)
     for directory in (place.home, place.data):
         directory.mkdir(parents=True, exist_ok=True)
-    place.properties.write_text(_properties(place, settings.kafka, port, free_port()), encoding="utf-8")
+    place.properties.write_text(_properties(place, settings.kafka, port, free_port()) + extra, encoding="utf-8")
     classpath = os.pathsep.join(str(jar) for jar in jars.paths("kafka", settings.paths.cache_dir))
     with as_file(shipped("kafka-log4j2.properties")) as log4j2:
         logging = [f"-Dlog4j2.configurationFile=file:{log4j2}", f"-Dkafka.logs.dir={place.home}"]
