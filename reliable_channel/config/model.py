@@ -10,10 +10,11 @@ import yaml
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
 from reliable_channel.config.channels import ChannelsSettings
-from reliable_channel.config.core import RateLimitSettings
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+from reliable_channel.rate_limit import RateLimitConfig
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.segmentation.config import SegmentationConfig
 
@@ -126,7 +127,7 @@ class Settings(BaseSettings):
     channels: ChannelsSettings = ChannelsSettings()
     segmentation: SegmentationConfig = Field(default_factory=SegmentationConfig)
     sds: SdsConfig = Field(default_factory=SdsConfig)
-    rate_limit: RateLimitSettings = RateLimitSettings()
+    rate_limit: RateLimitConfig = Field(default_factory=RateLimitConfig)
     pipeline: PipelineSettings = PipelineSettings()
 
     def to_yaml(self) -> str:

@@ -10,6 +10,7 @@ import yaml
 
 from reliable_channel.config import load
 from reliable_channel.errors import ConfigurationError
+from reliable_channel.rate_limit import RateLimitConfig
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.segmentation.config import SegmentationConfig
 
@@ -54,6 +55,7 @@ def test_core_sections_are_the_cores_own_dataclasses_with_its_defaults() -> None
     settings = load("local")
     assert settings.segmentation == SegmentationConfig()
     assert settings.sds == SdsConfig()
+    assert settings.rate_limit == RateLimitConfig()
 
 
 def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +80,7 @@ def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
         ("spark: {shuffle_partitions: 0}", ["spark.shuffle_partitions"]),
         ("sds: {causal_history: 3}", ["sds.causal_history", "causal_history_size"]),
         ("sds: {filter_format: {size: 3}}", ["sds.filter_format.size", "capacity"]),
+        ("rate_limit: {epoch: 3}", ["rate_limit.epoch", "epoch_size_ms"]),
         ("segmentation: {dialect: v9}", ["segmentation.dialect", "'v9'"]),
         ("segmentation: {segment_size_bytes: 3}", ["segment_size_bytes", "64"]),
         ("channels: {content_topics: [{family: spec}]}", ["channels.content_topics.0.content_topic"]),
