@@ -7,6 +7,7 @@ segment from a bare payload, :class:`Reassembler` collects segments and tells wh
 
 from __future__ import annotations
 
+from reliable_channel.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
 from reliable_channel.segmentation.codecs import Codec, get_codec
 from reliable_channel.segmentation.config import SegmentationConfig, effective_segment_size
 from reliable_channel.segmentation.events import (
@@ -32,16 +33,20 @@ from reliable_channel.segmentation.split import contents_for, split, validates_a
 from reliable_channel.wire.segment import Dialect, Segment
 
 __all__ = [
+    "ChunkDiscarded",
+    "ChunkGate",
     "Codec",
     "Dialect",
     "EvictionReason",
     "HashMismatch",
     "HeldSegment",
     "IncompleteSet",
+    "MessageChunk",
     "MessageCompleted",
     "MissingSegment",
     "PoisonedSegmentExcluded",
     "Reassembler",
+    "ReceivedChunk",
     "Refusal",
     "Scope",
     "Segment",
@@ -52,6 +57,7 @@ __all__ = [
     "SegmentationEvent",
     "SetEvicted",
     "SetExpired",
+    "chunks_of",
     "contents_for",
     "effective_segment_size",
     "get_codec",
