@@ -205,8 +205,8 @@ class IncomingBuffer:
         lost_at = self._next_sweep(now + self._lost_after) if self._lost_after else None
         missing = Missing(
             entry.message_id,
-            entry.sender_id,
-            entry.retrieval_hint,
+            entry.sender_id or None,
+            entry.retrieval_hint or None,
             now,
             self._next_sweep(now + 1),
             lost_at,

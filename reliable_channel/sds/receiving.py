@@ -261,14 +261,12 @@ class Receiver:
             events.append(DependencyBeforeObservation(now, dependency, message.message_id))
         sender_id = message.sender_id
         for entry in found.new:
-            state.incoming.miss(entry, sender_id, now)
+            missing = state.incoming.miss(entry, sender_id, now)
             events.append(
-                MissingDependency(
-                    now, entry.message_id, message.message_id, sender_id, entry.retrieval_hint, entry.sender_id
-                )
+                MissingDependency(now, entry.message_id, message.message_id, sender_id, missing.hint, missing.sender_id)
             )
             if state.repair is not None:
-                state.repair.want(entry.message_id, entry.sender_id, now)
+                state.repair.want(entry.message_id, missing.sender_id, now)
         for dependency in found.missing:
             state.incoming.missing[dependency].reached[sender_id] = (message.message_id, True)
 

@@ -103,9 +103,12 @@ class FilterFormat:
     def bit_positions(self, message_id: str) -> list[int]:
         """The k bits of an id: ``(A + i·B) mod m``."""
         m = self.bit_count
-        a = self._hash(message_id) % m
-        b = self._hash(message_id + SECOND_HASH_SUFFIX) % m
+        a, b = self.hash_pair(message_id, m)
         return [(a + i * b) % m for i in range(self.hash_count)]
+
+    def hash_pair(self, text: str, modulus: int) -> tuple[int, int]:
+        """A and B: the hashes of ``text`` and of ``text + " b"``, mod ``modulus``."""
+        return self._hash(text) % modulus, self._hash(text + SECOND_HASH_SUFFIX) % modulus
 
     def insert(self, words: bytearray, message_ids: Iterable[str]) -> None:
         """Set the bits of ``message_ids`` in ``words`` (``byte_count`` bytes, in wire order)."""
@@ -116,8 +119,7 @@ class FilterFormat:
                 for bit in self.bit_positions(message_id):
                     words[(bit >> 3) ^ flip] |= 1 << (bit & 7)
             return
-        a = np.array([self._hash(message_id) % m for message_id in ids], np.int64)
-        b = np.array([self._hash(message_id + SECOND_HASH_SUFFIX) % m for message_id in ids], np.int64)
+        a, b = np.array([self.hash_pair(message_id, m) for message_id in ids], np.int64).T
         bits = (a + np.arange(self.hash_count)[:, None] * b) % m
         one_per_bit = np.zeros(self.byte_count * 8, np.uint8)
         one_per_bit[((bits >> 3) ^ flip) * 8 + (bits & 7)] = 1

@@ -32,7 +32,8 @@ class SdsKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """A reference to another message: its id and, where known, the hash of its newest envelope and its sender."""
+    """A reference to another message: its id and, where known, the hash of its newest envelope and its sender. ``None``
+    means absent; a peer may also write an empty one, which says no more."""
 
     message_id: str
     retrieval_hint: bytes | None = None
@@ -137,6 +138,6 @@ def _entry_to_proto(entry: HistoryEntry) -> pb.HistoryEntry:
 def _entry_from_proto(entry: pb.HistoryEntry) -> HistoryEntry:
     return HistoryEntry(
         message_id=entry.message_id,
-        retrieval_hint=entry.retrieval_hint or None,
-        sender_id=entry.sender_id or None,
+        retrieval_hint=entry.retrieval_hint if entry.HasField("retrieval_hint") else None,
+        sender_id=entry.sender_id if entry.HasField("sender_id") else None,
     )

@@ -1,0 +1,161 @@
+"""SDS messages on the wire (protocol.md §4), against bytes that js-waku wrote."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from reliable_channel.wire._pb import sds_pb2 as pb
+from reliable_channel.wire.malformed import Malformed, Reason
+from reliable_channel.wire.sds import (
+    MAX_HISTORY_ENTRIES,
+    MAX_ID_CHARACTERS,
+    HistoryEntry,
+    SdsKind,
+    SdsMessage,
+    WireFamily,
+    decode_sds_message,
+    encode_sds_message,
+)
+
+WIRES = json.loads((Path(__file__).parents[1] / "vectors" / "sds_wire.json").read_text())["wires"]
+CORPUS = sorted((Path(__file__).parent / "sds" / "corpus").glob("*.bin"))
+
+
+def field_bytes(value: object) -> bytes | None:
+    """A byte field of the vectors: hex, or compressed."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return bytes.fromhex(value)
+    assert isinstance(value, dict)
+    if "hex" in value:
+        return bytes.fromhex(value["hex"])
+    data = gzip.decompress(base64.b64decode(value["gz"]))
+    assert hashlib.sha256(data).hexdigest() == value["sha256"]
+    return data
+
+
+def entries_of(value: list[dict]) -> tuple[HistoryEntry, ...]:
+    return tuple(
+        HistoryEntry(entry["messageId"], field_bytes(entry.get("retrievalHint")), entry.get("senderId"))
+        for entry in value
+    )
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire["name"])
+def test_a_message_of_js_waku_is_read_and_written_byte_for_byte(wire: dict) -> None:
+    data = field_bytes(wire)
+    assert data is not None
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (wire["len"], wire["sha256"])
+    decoded = decode_sds_message(data)
+    fields = wire["fields"]
+    assert decoded == SdsMessage(
+        sender_id=fields["senderId"],
+        message_id=fields["messageId"],
+        channel_id=fields["channelId"],
+        lamport_timestamp=None if fields.get("lamportTimestamp") is None else int(fields["lamportTimestamp"]),
+        causal_history=entries_of(fields["causalHistory"]),
+        bloom_filter=field_bytes(fields.get("bloomFilter")),
+        repair_request=entries_of(fields["repairRequest"]),
+        content=field_bytes(fields.get("content")),
+    )
+    assert decoded.kind == SdsKind(wire["kind"])
+    assert wire["canonical"]
+    assert encode_sds_message(decoded) == data
+
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
+some_bytes = st.one_of(st.none(), st.binary(min_size=1, max_size=64))
+history = st.lists(st.builds(HistoryEntry, texts, some_bytes, st.one_of(st.none(), texts)), max_size=4).map(tuple)
+valid_messages = st.builds(
+    SdsMessage,
+    sender_id=texts,
+    message_id=texts,
+    channel_id=texts,
+    lamport_timestamp=st.one_of(st.none(), st.integers(1, 2**64 - 1)),
+    causal_history=history,
+    bloom_filter=some_bytes,
+    repair_request=history,
+    content=some_bytes,
+).filter(lambda message: message.kind is not None)
+
+
+@given(valid_messages)
+def test_the_spec_family_round_trips(message: SdsMessage) -> None:
+    assert decode_sds_message(encode_sds_message(message)) == message
+
+
+@given(valid_messages)
+def test_the_nim_family_round_trips_and_tells_the_same_kind(message: SdsMessage) -> None:
+    decoded = decode_sds_message(encode_sds_message(message, WireFamily.NIM), WireFamily.NIM)
+    assert isinstance(decoded, SdsMessage)
+    assert decoded.kind == message.kind
+    assert (decoded.lamport_timestamp, decoded.content or None) == (message.lamport_timestamp, message.content)
+    assert (decoded.causal_history, decoded.repair_request) == (message.causal_history, message.repair_request)
+
+
+def test_nim_always_writes_its_five_fields() -> None:
+    data = encode_sds_message(SdsMessage("s", "m", "c", content=b"x"), WireFamily.NIM)
+    proto = pb.NimMessage.FromString(data)
+    assert proto.HasField("lamport_timestamp")
+    assert proto.HasField("bloom_filter")
+    assert proto.HasField("content")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (pb.SpecMessage(sender_id="s", channel_id="c", lamport_timestamp=1), Reason.SDS_WITHOUT_ID),
+        (pb.SpecMessage(message_id="m", channel_id="c", lamport_timestamp=1), Reason.SDS_WITHOUT_ID),
+        (pb.SpecMessage(sender_id="s", message_id="m", lamport_timestamp=1), Reason.SDS_WITHOUT_CHANNEL),
+        (pb.SpecMessage(sender_id="s", message_id="m", channel_id="c"), Reason.SDS_INVALID_KIND),
+        (
+            pb.SpecMessage(sender_id="s" * (MAX_ID_CHARACTERS + 1), message_id="m", channel_id="c"),
+            Reason.MALFORMED_SDS,
+        ),
+        (
+            pb.SpecMessage(
+                sender_id="s",
+                message_id="m",
+                channel_id="c",
+                lamport_timestamp=1,
+                causal_history=[pb.HistoryEntry(message_id="d")] * (MAX_HISTORY_ENTRIES + 1),
+            ),
+            Reason.SDS_HISTORY_TOO_LONG,
+        ),
+    ],
+)
+def test_an_invalid_message_is_refused_with_its_reason(message: pb.SpecMessage, reason: Reason) -> None:
+    refused = decode_sds_message(message.SerializeToString())
+    assert isinstance(refused, Malformed)
+    assert refused.reason is reason
+
+
+@pytest.mark.parametrize("family", list(WireFamily))
+@given(data=st.binary(max_size=300))
+@example(data=b"\x0a\xff")
+def test_any_bytes_give_a_message_or_a_reason(family: WireFamily, data: bytes) -> None:
+    assert isinstance(decode_sds_message(data, family), SdsMessage | Malformed)
+
+
+@given(valid_messages, st.data())
+def test_a_damaged_message_gives_a_message_or_a_reason(message: SdsMessage, data: st.DataObject) -> None:
+    wire = bytearray(encode_sds_message(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
+    assert isinstance(decode_sds_message(bytes(wire)), SdsMessage | Malformed)
+
+
+@pytest.mark.parametrize("family", list(WireFamily))
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_the_corpus_gives_a_message_or_a_reason(path: Path, family: WireFamily) -> None:
+    assert isinstance(decode_sds_message(path.read_bytes(), family), SdsMessage | Malformed)
+    assert CORPUS
