@@ -110,6 +110,11 @@ class HeldSets:
         del self._completed[completed]
         self._drop(completed)
 
+    def keep_completed(self, count: int) -> None:
+        """Forget the oldest completed sets above ``count``."""
+        while len(self._completed) > count:
+            self.forget(next(iter(self._completed)))
+
     def order_sends(self, next_send: dict[SetKey, int]) -> None:
         """After loading: sends of a key in the order they began, and the counters that cannot be derived from them."""
         for sends in self.by_key.values():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reliable_channel.segmentation.codecs import get_codec
 from reliable_channel.segmentation.config import SegmentationConfig
 from reliable_channel.segmentation.events import (
     EvictionReason,
@@ -34,9 +33,11 @@ from reliable_channel.segmentation.pending import (
     held_segment,
     slot_of,
 )
+from reliable_channel.segmentation.placing import place_segment
 from reliable_channel.segmentation.rebuild import Rebuilt, genuine_slots, ready, rebuild, rescue
+from reliable_channel.segmentation.siblings import completed_by_loans, rivals_of
 from reliable_channel.segmentation.snapshot import read_snapshot, write_snapshot
-from reliable_channel.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
+from reliable_channel.wire.segment import Dialect, Segment
 
 _NEVER = 1 << 63
 
@@ -79,7 +80,7 @@ class Reassembler:
                 if shard is not None and (shard if isinstance(send, CompletedSet) else shard[0]) == sds_id:
                     events += self._again(send, slot, sds_id, lamport, segment.payload)
                     return events
-            found = _place(sends, segment, slot, codec, lamport)
+            found = place_segment(sends, segment, slot, codec, lamport)
             if isinstance(found, CompletedSet):
                 found.slots[slot] = sds_id
                 events.append(_duplicate(found, slot, sds_id))
@@ -192,7 +193,7 @@ class Reassembler:
             return [_duplicate(send, slot, sds_id)]
         scope, whole = send.key
         is_parity, index = slot >= PARITY, slot % PARITY
-        if len(send.conflicts) >= MAX_CONFLICTS:
+        if len(send.conflicts) >= MAX_CONFLICTS or self._alone_over_quota(len(payload), send):
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.OVER_QUOTA)]
         events: list[SegmentationEvent] = [SegmentConflict(scope, whole, is_parity, index, sds_id)]
         self._make_room(scope, len(payload), send, events)
@@ -212,10 +213,7 @@ class Reassembler:
             return Refusal.OVER_MESSAGE_LIMIT
         if segment.dialect is Dialect.LIP243_LENGTH and (segment.original_length or 0) > config.max_message_bytes:
             return Refusal.OVER_MESSAGE_LIMIT
-        own = size + (chosen.buffered_bytes if chosen is not None else 0)
-        if own > min(config.max_buffered_bytes, config.max_buffered_bytes_per_sender):
-            return Refusal.OVER_QUOTA
-        return None
+        return Refusal.OVER_QUOTA if self._alone_over_quota(size, chosen) else None
 
     def _make_room(self, scope: Scope, size: int, chosen: OpenSet | None, events: list[SegmentationEvent]) -> None:
         """Keep the bounds, at the least recently updated set's cost, never at that of ``chosen``."""
@@ -226,48 +224,30 @@ class Reassembler:
             if sets.open_count >= config.max_open_sets:
                 self._evict(sets.least_recent(), EvictionReason.OPEN_SETS, events)
         while sets.bytes_of(scope) + size > config.max_buffered_bytes_per_sender:
-            if not self._evict(sets.least_recent(scope, but=chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events):
-                break
+            self._evict(sets.least_recent(scope, but=chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
         while sets.buffered_bytes + size > config.max_buffered_bytes:
-            if not self._evict(sets.least_recent(but=chosen), EvictionReason.BUFFERED_BYTES, events):
-                break
+            self._evict(sets.least_recent(but=chosen), EvictionReason.BUFFERED_BYTES, events)
 
-    def _evict(self, victim: OpenSet | None, reason: EvictionReason, events: list[SegmentationEvent]) -> bool:
+    def _evict(self, victim: OpenSet | None, reason: EvictionReason, events: list[SegmentationEvent]) -> None:
         if victim is None:
-            return False
+            raise AssertionError("a bound was reached with nothing held: _alone_over_quota must refuse that")
         self._sets.close(victim)
         events.append(SetEvicted(victim.incomplete(), reason, self._now))
-        return True
+
+    def _alone_over_quota(self, size: int, chosen: OpenSet | None) -> bool:
+        """Whether the set would break a byte bound by itself: no eviction can make room for that."""
+        own = size + (0 if chosen is None else chosen.buffered_bytes)
+        return own > min(self.config.max_buffered_bytes, self.config.max_buffered_bytes_per_sender)
 
     def _try(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> None:
         """Rebuild ``held`` if it is ready; and its siblings whose hash was refused, which ``new`` may rescue."""
-        siblings = [send for send in self._sets.by_key[held.key] if isinstance(send, OpenSet) and send is not held]
+        siblings = self._siblings(held)
         candidates = [sibling for sibling in siblings if sibling.mismatch]
-        if held.mismatch or ready(held) or (siblings and self._completed_by_loans(held, siblings)):
+        if held.mismatch or ready(held) or (siblings and completed_by_loans(held, siblings)):
             candidates.insert(0, held)
         for candidate in candidates:
             if self._try_one(candidate, new, events):
                 return
-
-    def _completed_by_loans(self, held: OpenSet, siblings: list[OpenSet]) -> bool:
-        """v0.1 parity does not say the data count, so it may lie in a sibling that a false count has opened. Whether
-        ``held`` would be ready with it; it then takes over the parity count."""
-        lenders = [
-            sibling
-            for sibling in siblings
-            if sibling.data_count not in (None, held.data_count)
-            and sibling.parity_count is not None
-            and sibling.fits_but_for_count(held)
-        ]
-        lent = {slot for lender in lenders for slot in lender.slots if slot >= PARITY}
-        k = held.data_count or 0
-        if not lent or len(held.slots.keys() | lent) < k:
-            return False
-        m = lenders[0].parity_count or 0
-        if k + m > MAX_TOTAL_SEGMENTS or not get_codec(held.codec).supports(k, m):
-            return False
-        held.parity_count = m
-        return True
 
     def _try_one(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> bool:
         config, known = self.config, held.mismatch
@@ -277,7 +257,7 @@ class Reassembler:
         if not known and len(held.slots) >= (held.data_count or 0):
             rebuilt = rebuild(held, config)
         if rebuilt is None:
-            rebuilt = rescue(held, self._rivals(held), config, new if known else None)
+            rebuilt = rescue(held, rivals_of(held, self._siblings(held)), config, new if known else None)
         if rebuilt is None:
             held.mismatch = True
             exhausted = held.attempts >= config.max_rebuild_attempts
@@ -285,20 +265,6 @@ class Reassembler:
             return False
         self._complete(held, rebuilt, events)
         return True
-
-    def _rivals(self, held: OpenSet) -> list[tuple[int, Shard]]:
-        """Other payloads for the set's slots: conflicts, and what open siblings of the same hash hold. A false segment
-        that came first makes the honest one open a second send, so siblings must be asked."""
-        rivals = list(held.conflicts)
-        for sibling in self._sets.by_key[held.key]:
-            if not isinstance(sibling, OpenSet) or sibling is held or not sibling.fits_but_for_count(held):
-                continue
-            same = sibling.data_count in (None, held.data_count)
-            for slot, shard in (*sibling.slots.items(), *sibling.conflicts):
-                own = held.slots.get(slot)
-                if (same or slot >= PARITY) and (own is None or own[2] != shard[2]):
-                    rivals.append((slot, shard))
-        return rivals
 
     def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent]) -> None:
         k = held.data_count or 1
@@ -331,11 +297,7 @@ class Reassembler:
         )
         ids = {slot: shard[0] for slot, shard in genuine.items()}
         self._sets.complete(held, CompletedSet(held.key, held.send, k, held.parity_count, agreed, self._now, ids))
-        while self._sets.completed_count > self.config.max_completed_sets:
-            first = self._sets.first_completed()
-            if first is None:
-                break
-            self._sets.forget(first)
+        self._sets.keep_completed(self.config.max_completed_sets)
         self._due = min(self._due, self._now + self.config.completed_memory_ms)
 
     def _exclude_poison(self, held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -> list[SegmentationEvent]:
@@ -349,15 +311,14 @@ class Reassembler:
                 if genuine.get(slot) is shard:
                     del genuine[slot]
         genuine.update(rebuilt.choice)
-        for slot, shard in held.conflicts:
-            if truth.get(slot) == shard[2]:
-                genuine.setdefault(slot, shard)
-        for sibling in list(self._sets.by_key[held.key]):
-            if isinstance(sibling, OpenSet) and sibling is not held:
-                borrowed = all(genuine.get(slot) is shard for slot, shard in sibling.slots.items())
-                if borrowed:
-                    self._sets.close(sibling)
+        for sibling in self._siblings(held):
+            if all(genuine.get(slot) is shard for slot, shard in sibling.slots.items()):
+                self._sets.close(sibling)
         return events
+
+    def _siblings(self, held: OpenSet) -> list[OpenSet]:
+        sends = self._sets.by_key[held.key]
+        return [send for send in sends if isinstance(send, OpenSet) and send is not held]
 
 
 def _is_status_go(segment: Segment) -> bool:
@@ -366,42 +327,3 @@ def _is_status_go(segment: Segment) -> bool:
 
 def _duplicate(send: OpenSet | CompletedSet, slot: int, sds_id: str) -> SegmentDuplicate:
     return SegmentDuplicate(*send.key, slot >= PARITY, slot % PARITY, sds_id, late=isinstance(send, CompletedSet))
-
-
-def _place(
-    sends: list[OpenSet | CompletedSet], segment: Segment, slot: int, codec: str, lamport: int | None
-) -> OpenSet | CompletedSet | None:
-    """The send a segment belongs to, or ``None``: it opens a new one.
-
-    Among open sends that lack it, the one whose first Lamport timestamp it agrees with, else the oldest. A completed
-    send takes it when it lacks that slot, unless its segments agree on a first timestamp that this one contradicts.
-    """
-    if len(sends) == 1 and isinstance(only := sends[0], OpenSet):
-        return only if slot not in only.slots and only.fits(segment, codec) else None
-    fallback: OpenSet | None = None
-    late: CompletedSet | None = None
-    for send in sends:
-        if slot in send.slots:
-            continue
-        place = None
-        if lamport is not None:
-            place = slot if slot < PARITY else slot - PARITY + send.data_count if send.data_count is not None else None
-        if isinstance(send, CompletedSet):
-            if segment.data_count not in (None, send.data_count):
-                continue
-            if send.parity_count is not None and segment.parity_count not in (None, send.parity_count):
-                continue
-            if send.origin is None or lamport is None:
-                late = late or send
-            elif place is not None and lamport - place == send.origin:
-                return send
-            continue
-        if not send.fits(segment, codec):
-            continue
-        if place is None:
-            fallback = fallback or send
-        elif lamport is not None and send.origin()[0] == lamport - place:
-            return send
-        else:
-            fallback = fallback or send
-    return fallback or late

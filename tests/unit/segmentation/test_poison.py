@@ -10,16 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.segmentation import (
+    Dialect,
     HashMismatch,
+    MessageCompleted,
     PoisonedSegmentExcluded,
     Reassembler,
+    Segment,
     SegmentationConfig,
     SegmentConflict,
     SegmentDuplicate,
     SegmentRefused,
     SetExpired,
+    missing_segments,
 )
 from reliable_channel.segmentation.pending import MAX_CONFLICTS
+from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
@@ -205,3 +210,80 @@ def test_parity_that_the_code_does_not_have_is_of_no_use_but_data_completes():
     reassembler = Reassembler(CONFIG)
     assert feed(reassembler, [*forged, *sent[:8]]) == []
     assert completed(feed(reassembler, sent[8:9]))[0].payload == PAYLOAD
+
+
+def test_parity_that_a_false_count_took_is_lent_to_the_honest_set():
+    sent = send(PAYLOAD, CONFIG)
+    false = replace(sent[0], content=encode_segment(replace(sent[0].segment, data_count=2)), sds_id="evil")
+    for order in ([false, sent[9], *sent[1:9]], [sent[9], sent[10], false, *sent[2:9]]):
+        assert completed(feed(Reassembler(CONFIG), order))[0].payload == PAYLOAD
+
+
+def test_nothing_is_lent_that_the_code_could_not_use():
+    sent = send(PAYLOAD, CONFIG)
+    false = replace(sent[0], content=encode_segment(replace(sent[0].segment, data_count=2)), sds_id="evil")
+    useless = replace(sent[9], content=encode_segment(replace(sent[9].segment, parity_count=200)))
+    assert feed(Reassembler(CONFIG), [false, useless, *sent[1:9]]) == []
+
+
+def test_layouts_of_one_hash_do_not_mix():
+    length = replace(CONFIG, dialect=Dialect.LIP243_LENGTH, segment_size_bytes=192)
+    sent, other = send(PAYLOAD, CONFIG), send(PAYLOAD, length)
+    for config in (CONFIG, replace(CONFIG, codec="klauspost")):
+        reassembler = Reassembler(config)
+        feed(reassembler, [sent[0], other[1]])
+        assert reassembler.open_sets == 2
+
+
+def test_a_false_parity_count_of_the_newer_dialect_opens_another_send():
+    config = replace(CONFIG, dialect=Dialect.LIP243)
+    sent = send(PAYLOAD, config)
+    false = replace(sent[1], content=encode_segment(replace(sent[1].segment, parity_count=7)))
+    reassembler = Reassembler(config)
+    feed(reassembler, [sent[0], false])
+    assert reassembler.open_sets == 2
+
+
+def test_conflicts_count_against_the_byte_bounds():
+    config = replace(CONFIG, max_buffered_bytes_per_sender=150)
+    sent = send(PAYLOAD, config)
+    rivals = [poisoned(sent[0], bytes([n]) * 64, sent[0].sds_id) for n in range(2)]
+    events = feed(Reassembler(config), [sent[0], *rivals])
+    assert [type(event) for event in events] == [SegmentConflict, SegmentRefused]
+
+
+segments = st.builds(
+    lambda whole, index, k, m, is_parity, payload, length, dialect: Segment(
+        whole,
+        min(index, (m if is_parity else k) - 1),
+        None if is_parity and dialect is Dialect.V01 else max(k, 2),
+        m if is_parity or dialect is Dialect.LIP243 else None,
+        is_parity,
+        payload,
+        length if dialect is not Dialect.LIP243 else None,
+        dialect,
+    ),
+    st.sampled_from([keccak256(bytes(n)) for n in (70, 128, 200)]),
+    st.integers(0, 5),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.booleans(),
+    st.sampled_from([bytes(64), bytes(6), bytes(8), b"", bytes(63) + b"x", bytes(128), b"y" * 7]),
+    st.none() | st.sampled_from([0, 1, 70, 128, 2**40]),
+    st.sampled_from(Dialect),
+)
+
+
+@given(st.lists(st.tuples(segments, st.sampled_from(["", "a", "b", "c"]), st.none() | st.integers(0, 9)), max_size=40))
+def test_no_valid_segments_break_the_reassembler(steps):
+    """Whatever peers invent: only payloads of the right hash come out, and no bound is passed."""
+    config = replace(CONFIG, max_open_sets_per_sender=6, max_buffered_bytes_per_sender=900, max_rebuild_attempts=10)
+    reassembler = Reassembler(config)
+    for now, (segment, sds_id, lamport) in enumerate(steps):
+        for event in reassembler.add(segment, now, scope=ALICE, sds_id=sds_id, lamport=lamport):
+            if isinstance(event, MessageCompleted):
+                assert keccak256(event.payload) == event.entire_message_hash
+                assert all(len(each.content) < 300 for each in missing_segments(event, 2))
+        assert reassembler.open_sets <= 6
+        assert reassembler.buffered_bytes <= 900
+        assert Reassembler.from_bytes(reassembler.to_bytes(), config).to_bytes() == reassembler.to_bytes()
