@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,15 +13,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from reliable_channel.config import ChannelsSettings, KafkaSettings, PipelineSettings, Settings
 from reliable_channel.pipeline.arrow import DECODED_DDL, decoded_array
 from reliable_channel.pipeline.clock import IngestClock, Place, Reached
 from reliable_channel.pipeline.decode import RecordDecoder
 from reliable_channel.pipeline.gaps import gap_rows, missing_offsets
-from reliable_channel.pipeline.io import BatchSink
-from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, SOURCE_GAPS, Table
+from reliable_channel.pipeline.io import BatchSink, conformed
+from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, SOURCE_GAPS
 
 TABLES_WRITTEN = (ENVELOPES, SEGMENTS, QUARANTINE, SOURCE_GAPS)
 
@@ -121,7 +121,8 @@ class IngestWriter:
             for place, s in stats.items()
         }
         sink.append(envelope_rows(rows), ENVELOPES)
-        sink.append(segment_rows(rows).unionByName(tick_rows(rows.sparkSession, reached)), SEGMENTS)
+        ticks = tick_rows(rows.sparkSession, reached, max((s["ingest_time"] for s in stats.values()), default=None))
+        sink.append(segment_rows(rows).unionByName(ticks), SEGMENTS)
         if any(s["refused"] for s in stats.values()):
             sink.append(quarantine_rows(rows, self._pipeline.quarantine_raw_bytes), QUARANTINE)
         gaps = missing_offsets(rows, stats, self.clock.reached)
@@ -179,6 +180,7 @@ def segment_rows(rows: DataFrame) -> DataFrame:
         "bloom_filter": F.coalesce(bloom_filter, F.col("d.bloom_filter")),
         "envelope_hash": F.col("d.message_hash"),
         "event_time": F.col("event_time"),
+        "ingest_time": F.col("ingest_time"),
     }
     return rows.where("d.kind = 'sds'").select(
         *_coordinates(),
@@ -186,28 +188,17 @@ def segment_rows(rows: DataFrame) -> DataFrame:
     )
 
 
-def tick_rows(spark: SparkSession, reached: dict[Place, Reached]) -> DataFrame:
+def tick_rows(spark: SparkSession, reached: dict[Place, Reached], ingest_time: dt.datetime | None) -> DataFrame:
     """The recorded clock as rows of ``segments``, after the last record read of each partition."""
     ticks = spark.createDataFrame(
         [
-            (topic, partition, at.next_offset - 1, at.event_time_us)
+            (topic, partition, at.next_offset - 1, at.event_time_us, ingest_time)
             for (topic, partition), at in sorted(reached.items())
         ],
-        "kafka_topic string, kafka_partition int, kafka_offset bigint, us bigint",
+        "kafka_topic string, kafka_partition int, kafka_offset bigint, us bigint, ingest_time timestamp",
     )
-    return conformed(
-        ticks.withColumn("event_time", F.timestamp_micros("us")).withColumn("sds_kind", F.lit("tick")), SEGMENTS
-    )
-
-
-def conformed(rows: DataFrame, table: Table) -> DataFrame:
-    """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
-    types = StructType.fromDDL(table.ddl())
-    present = set(rows.columns)
-    assert isinstance(types, StructType)  # noqa: S101  for the type checker
-    return rows.select(
-        *(F.col(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name) for f in types.fields)
-    )
+    ticks = ticks.withColumn("event_time", F.timestamp_micros("us")).withColumn("sds_kind", F.lit("tick"))
+    return conformed(ticks, SEGMENTS)
 
 
 def quarantine_rows(rows: DataFrame, raw_bytes: int) -> DataFrame:

@@ -14,6 +14,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
@@ -50,6 +52,37 @@ def open_table(paths: PathSettings, table: Table) -> DeltaTable:
         raise EnvironmentFault(
             f"The table {table.name} does not exist under {paths.data_dir}.", "Run the pipeline first."
         ) from None
+
+
+def conformed(rows: DataFrame, table: Table) -> DataFrame:
+    """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
+    types = StructType.fromDDL(table.ddl())
+    present = set(rows.columns)
+    assert isinstance(types, StructType)  # noqa: S101  for the type checker
+    return rows.select(
+        *(F.col(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name) for f in types.fields)
+    )
+
+
+def from_json(rows: DataFrame, column: str, table: Table, keep: tuple[str, ...] = ()) -> DataFrame:
+    """``rows`` with the columns of ``table`` read from JSON text: binary ones in base64, times in µs. The columns
+    ``keep`` stay as they are and stand before those of the text."""
+    types = StructType.fromDDL(table.ddl())
+    assert isinstance(types, StructType)  # noqa: S101  for the type checker
+    plain = StructType(
+        [StructField(f.name, LongType() if isinstance(f.dataType, TimestampType) else f.dataType) for f in types.fields]
+    )
+    parsed = F.from_json(F.col(column), plain).alias("parsed")
+    return rows.select(*keep, parsed).select(
+        *keep,
+        *(
+            F.timestamp_micros(f"parsed.{f.name}").alias(f.name)
+            if isinstance(f.dataType, TimestampType)
+            else F.col(f"parsed.{f.name}")
+            for f in types.fields
+            if f.name not in keep
+        ),
+    )
 
 
 @dataclass(frozen=True)

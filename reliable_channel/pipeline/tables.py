@@ -127,6 +127,7 @@ SEGMENTS = Table(
     (
         *_COORDINATES,
         _EVENT_TIME,
+        Column("ingest_time", "TIMESTAMP", "clock of the ingest micro-batch, the same when it is replayed"),
         _SOURCE,
         *_CHANNEL,
         *_SDS_METADATA,
@@ -239,7 +240,7 @@ MESSAGES = Table(
         Column("first_seen", "TIMESTAMP", "event time of the first segment of the set"),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
-    cluster_by=("content_topic", "entire_message_hash"),
+    cluster_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -317,8 +318,8 @@ ACKS = Table(
         _SDS_ID,
         Column("sender_id", "STRING", "sender of the acknowledged message"),
         Column("acknowledged_by", "STRING", "the participant who acknowledges; never the sender"),
-        Column("evidence", "STRING", "causal_history, implied (in the causal past of one), or bloom_filter"),
-        Column("certainty", "STRING", "certain, probable (threshold of filters reached) or possible"),
+        Column("evidence", "STRING", "causal_history, causal_past (of one that is named: implied), or filter"),
+        Column("certainty", "STRING", "certain, or probable (in the filters of enough different messages)"),
         Column("evidence_sds_id", "STRING", "SDS id of the message that carried the evidence"),
         _ENTIRE_HASH,
         Column("event_time", "TIMESTAMP", "when the evidence arrived, in event time"),
@@ -389,10 +390,10 @@ REPAIR_REQUESTS = Table(
 CHANNEL_EVENTS = Table(
     "channel_events",
     "What else a channel has to say, so that nothing is lost silently: conflicts, saturated filters, bounds reached.",
-    "jobs/ack.py",
+    "jobs/ack.py, jobs/reassembly.py",
     (
         *_CHANNEL,
-        Column("event", "STRING", "name of the SDS event"),
+        Column("event", "STRING", "name of the event, of SDS or of reassembly"),
         _SDS_ID,
         _SENDER,
         Column("detail", "STRING", "more, for people; never holds payload bytes"),

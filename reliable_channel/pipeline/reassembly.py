@@ -1,0 +1,350 @@
+"""``segments`` to ``sds_input``, ``messages`` and ``incomplete_messages`` (design.md, second hop).
+
+One query: what needs no state passes straight through; segments go through de-duplication, the combiner, which rebuilds
+what is complete inside the micro-batch, and, only where a set stays partial, through keyed state. Complete rows travel
+under a few bucket keys, because two branches would run de-duplication and combiner twice (design.md, measured).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.io import BatchSink, conformed, from_json, read_table
+from reliable_channel.pipeline.open_keys import KeyChange
+from reliable_channel.pipeline.sets import STATE_VERSION, HashSets, Result, SegmentRow
+from reliable_channel.pipeline.tables import (
+    CHANNEL_EVENTS,
+    INCOMPLETE_MESSAGES,
+    MESSAGES,
+    SDS_INPUT,
+)
+from reliable_channel.segmentation import SegmentationConfig
+
+JOB = "reassembly"
+TABLES_WRITTEN = (SDS_INPUT, MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
+TICK_SUB_ORDER = 1_000_000
+"""Ticks come after everything of the record before them."""
+
+FLUSH_BYTES = 16 * 1024 * 1024
+"""Payloads of about this size leave the combiner in one Arrow batch."""
+
+_IDENTITY = ("pubsub_topic", "content_topic", "channel_id", "sds_id", "content_digest")
+_ROW_COLUMNS = {
+    "state_key": "binary",
+    "kind": "string",
+    "kafka_topic": "string",
+    "kafka_partition": "int",
+    "kafka_offset": "bigint",
+    "event_us": "bigint",
+    "pubsub_topic": "string",
+    "content_topic": "string",
+    "channel_id": "string",
+    "sender_id": "string",
+    "sds_id": "string",
+    "lamport_timestamp": "bigint",
+    "segment_dialect": "string",
+    "content": "binary",
+    "sub_order": "int",
+    "result": "string",
+}
+_ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
+_OUT_COLUMNS = {
+    "kind": "string",
+    "kafka_topic": "string",
+    "kafka_partition": "int",
+    "kafka_offset": "bigint",
+    "sub_order": "int",
+    "payload": "binary",
+    "result": "string",
+}
+_OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
+_STATE = "version int, blob binary"
+_ARROW_TYPES = {"string": pa.string(), "binary": pa.binary(), "int": pa.int32(), "bigint": pa.int64()}
+_ARROW = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _ROW_COLUMNS.items()])
+
+
+def reassembled(settings: Settings) -> Callable[[DataFrame], DataFrame]:
+    """The stream of ``segments`` → rows of kind ``sds`` (with the columns of ``sds_input``) and the results of
+    reassembly (kind, coordinates, payload, JSON)."""
+
+    def transform(segments: DataFrame) -> DataFrame:
+        partial_and_complete = (
+            segments.where("segment_kind in ('data', 'parity') and content is not null")
+            .withWatermark("ingest_time", f"{settings.pipeline.deduplication_delay_ms} milliseconds")
+            .dropDuplicatesWithinWatermark(list(_IDENTITY))
+            .select(*_segment_columns())
+            .repartition(F.col("state_key"))
+            .mapInArrow(combiner(settings), _ROW)
+        )
+        ticks = (
+            segments.where("sds_kind = 'tick'")
+            .select("kafka_topic", "kafka_partition", "kafka_offset", F.unix_micros("event_time").alias("event_us"))
+            .mapInPandas(woken(settings.paths), _ROW)
+        )
+        results = (
+            partial_and_complete.unionByName(ticks)
+            .groupBy("state_key")
+            .applyInPandasWithState(
+                stateful(settings.segmentation), _OUT, _STATE, "append", GroupStateTimeout.NoTimeout
+            )
+        )
+        return passed_through(segments).unionByName(results, allowMissingColumns=True)
+
+    return transform
+
+
+def passed_through(segments: DataFrame) -> DataFrame:
+    """The metadata of every SDS message, and the ticks, as rows of ``sds_input``; no shuffle, no Python."""
+    tick = F.col("sds_kind") == "tick"
+    special = {
+        "sub_order": F.when(tick, TICK_SUB_ORDER).otherwise(0).cast("int"),
+        "row_kind": F.when(tick, "tick").otherwise("message"),
+    }
+    present = set(segments.columns)
+    names = [name for name in SDS_INPUT.names() if name in special or name in present]
+    return segments.select(F.lit("sds").alias("kind"), *(special.get(name, F.col(name)).alias(name) for name in names))
+
+
+def _segment_columns() -> list[Any]:
+    special = {
+        "state_key": F.col("entire_message_hash"),
+        "kind": F.lit("segment"),
+        "event_us": F.unix_micros("event_time"),
+        "sub_order": F.lit(0),
+        "result": F.lit(None).cast("string"),
+    }
+    return [special.get(name, F.col(name)).alias(name) for name in _ROW_COLUMNS]
+
+
+def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Rebuild what is complete inside the micro-batch, in record order; hand on what stays partial, untouched.
+
+    A hash with an open set in state goes there with all its rows: what it needs may be there already, and a cut between
+    two micro-batches must not decide which send a segment joins."""
+    paths, config, buckets = settings.paths, settings.segmentation, settings.pipeline.combiner_buckets
+
+    def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        collected = [batch for batch in batches if batch.num_rows]
+        if not collected:
+            return
+        table = pa.Table.from_batches(collected)
+        by_hash: dict[bytes, list[int]] = {}
+        order = pc.sort_indices(table, [("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
+        keys = table["state_key"].to_pylist()
+        for index in order.to_pylist():
+            by_hash.setdefault(keys[index], []).append(index)
+        in_state = {bytes.fromhex(key) for key, _ in open_keys.open_keys(paths, JOB)}
+        left_over: list[int] = []
+        results: list[dict[str, Any]] = []
+        size = 0
+        for hash_, indices in by_hash.items():
+            if hash_ in in_state:
+                left_over += indices
+                continue
+            complete, kept = _combined([_segment_at(table, index) for index in indices], config)
+            left_over += [indices[number] for number in kept]
+            bucket = b"#%d" % (indices[0] % buckets)
+            results += [_as_row(result, bucket) for result in complete]
+            size += sum(len(result.payload or b"") for result in complete)
+            if size > FLUSH_BYTES:
+                yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
+                results, size = [], 0
+        if results:
+            yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
+        if left_over:
+            yield from table.take(pa.array(left_over)).cast(_ARROW).to_batches()
+
+    return combine
+
+
+def _segment_at(table: pa.Table, index: int) -> SegmentRow:
+    return SegmentRow(*(table[name][index].as_py() for name in SegmentRow._fields))
+
+
+def _combined(rows: list[SegmentRow], config: SegmentationConfig) -> tuple[list[Result], list[int]]:
+    """The results of a hash's rows of this micro-batch, and the numbers of the rows that stay in an incomplete set."""
+    sets = HashSets(config)
+    results = [result for row in rows for result in sets.add(row)]
+    still_open = sets.open_ids()
+    return results, [number for number, row in enumerate(rows) if (row.scope, row.sds_id) in still_open]
+
+
+def _as_row(result: Result, bucket: bytes) -> dict[str, Any]:
+    return {
+        "state_key": bucket,
+        "kind": result.kind,
+        "kafka_topic": result.kafka_topic,
+        "kafka_partition": result.kafka_partition,
+        "kafka_offset": result.kafka_offset,
+        "sub_order": result.sub_order,
+        "content": result.payload,
+        "result": json.dumps(result.fields, separators=(",", ":")),
+    }
+
+
+def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+    """Tick rows → one row for every key whose timer is due."""
+
+    def wake(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        ticks = [tick for frame in frames for tick in frame.itertuples(index=False)]
+        if not ticks:
+            return
+        due = open_keys.open_keys(paths, JOB)
+        rows = [
+            {
+                "state_key": bytes.fromhex(key),
+                "kind": "tick",
+                "kafka_topic": tick.kafka_topic,
+                "kafka_partition": tick.kafka_partition,
+                "kafka_offset": tick.kafka_offset,
+                "event_us": tick.event_us,
+            }
+            for tick in ticks
+            for (key, place), at in due.items()
+            if place == (tick.kafka_topic, tick.kafka_partition) and at <= tick.event_us
+        ]
+        if rows:
+            yield pd.DataFrame(rows).reindex(columns=[*_ROW_COLUMNS]).astype(object).where(lambda f: f.notna(), None)
+
+    return wake
+
+
+def stateful(
+    config: SegmentationConfig,
+) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """The function of ``applyInPandasWithState``: one hash's sets, or a bucket of complete rows, which only pass."""
+
+    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        hash_ = bytes(key[0])
+        if hash_.startswith(b"#"):
+            for frame in frames:
+                yield frame.rename(columns={"content": "payload"})[[*_OUT_COLUMNS]]
+            return
+        sets = _restored(state, config)
+        before = sets.dues()
+        results: list[Result] = []
+        rows = [row for frame in frames for row in frame.to_dict("records")]
+        for row in sorted(rows, key=lambda r: (r["kafka_partition"], r["kafka_offset"], r["kind"] == "tick")):
+            if row["kind"] == "tick":
+                place = (row["kafka_topic"], int(row["kafka_partition"]))
+                results += sets.tick(place, int(row["kafka_offset"]), int(row["event_us"]))
+            else:
+                results += sets.add(_segment_row(row))
+        blob = sets.to_bytes()
+        if blob:
+            state.update((STATE_VERSION, blob))
+        elif state.exists:
+            state.remove()
+        after = sets.dues()
+        for place in {*before, *after}:
+            if before.get(place) != after.get(place):
+                change = {"key": hash_.hex(), "due": after.get(place)}
+                results.append(Result("open_key", *place, 0, 0, None, change))
+        if results:
+            yield pd.DataFrame(
+                [(*r[:6], json.dumps(r.fields, separators=(",", ":"))) for r in results],
+                columns=[*_OUT_COLUMNS],
+            )
+
+    return update
+
+
+def _restored(state: GroupState, config: SegmentationConfig) -> HashSets:
+    if not state.exists:
+        return HashSets(config)
+    version, blob = state.get
+    if version != STATE_VERSION:
+        raise RuntimeError(
+            f"Reassembly state of version {version} is unknown to this program (it writes {STATE_VERSION})."
+            " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+        )
+    return HashSets.from_bytes(bytes(blob), config)
+
+
+def _segment_row(row: dict[str, Any]) -> SegmentRow:
+    lamport = row["lamport_timestamp"]
+    fields = {name: row[name] for name in SegmentRow._fields}
+    return SegmentRow(
+        **{
+            **fields,
+            "kafka_partition": int(row["kafka_partition"]),
+            "kafka_offset": int(row["kafka_offset"]),
+            "event_us": int(row["event_us"]),
+            "lamport_timestamp": None if pd.isna(lamport) else int(lamport),
+            "content": bytes(row["content"]),
+        }
+    )
+
+
+class ReassemblyWriter:
+    """Writes the results of one micro-batch: payloads before the rows that lead readers to them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+        counts = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
+        if "message" in counts:
+            messages = rows.where("kind = 'message'")
+            columns = [*MESSAGES.names()]
+            parsed = from_json(
+                messages, "result", MESSAGES, keep=("payload", "kafka_topic", "kafka_partition", "kafka_offset")
+            )
+            sink.append(parsed.select(*columns), MESSAGES)
+        if "incomplete" in counts:
+            given_up = from_json(rows.where("kind = 'incomplete'"), "result", INCOMPLETE_MESSAGES)
+            sink.append(without_leftovers(given_up, self._settings.paths), INCOMPLETE_MESSAGES)
+        if "event" in counts:
+            sink.append(from_json(rows.where("kind = 'event'"), "result", CHANNEL_EVENTS), CHANNEL_EVENTS)
+        if counts.keys() & {"sds", "repaired", "completed"}:
+            self._append_sds_input(rows, sink, {"repaired", "completed"} & counts.keys())
+        open_keys.record(sink, JOB, key_changes(rows) if "open_key" in counts else [])
+
+    def _append_sds_input(self, rows: DataFrame, sink: BatchSink, kinds: set[str]) -> None:
+        all_rows = rows.where("kind = 'sds'").select(*(c for c in SDS_INPUT.names() if c in rows.columns))
+        if kinds:
+            keep = ("kind", "kafka_topic", "kafka_partition", "kafka_offset", "sub_order")
+            results = from_json(rows.where(F.col("kind").isin(*kinds)), "result", SDS_INPUT, keep=keep)
+            all_rows = all_rows.unionByName(
+                results.drop("row_kind").withColumnRenamed("kind", "row_kind"), allowMissingColumns=True
+            )
+        sink.append(conformed(all_rows, SDS_INPUT), SDS_INPUT)
+
+
+def key_changes(rows: DataFrame) -> list[KeyChange]:
+    """The rows of kind ``open_key`` of a micro-batch, in the driver: at most one per touched key."""
+    found = rows.where("kind = 'open_key'").select("kafka_topic", "kafka_partition", "result").collect()
+    changes = [(row, json.loads(row["result"])) for row in found]
+    return [
+        KeyChange(change["key"], (row["kafka_topic"], row["kafka_partition"]), change["due"]) for row, change in changes
+    ]
+
+
+def without_leftovers(given_up: DataFrame, paths: PathSettings) -> DataFrame:
+    """Expired sets without those that are only late segments of a message that was rebuilt: no false *incomplete*."""
+    messages = read_table(given_up.sparkSession, paths, MESSAGES).select(
+        "pubsub_topic",
+        "content_topic",
+        "channel_id",
+        "sender_id",
+        "entire_message_hash",
+        F.col("sds_ids").alias("known_ids"),
+    )
+    keys = ["pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash"]
+    known = F.size(F.array_except("sds_ids", "known_ids")) == 0
+    leftovers = given_up.join(messages, keys).where(known).select(*keys, "event_time", "sds_ids")
+    return given_up.join(leftovers, [*keys, "event_time", "sds_ids"], "left_anti")
+
+
+__all__ = ["JOB", "TABLES_WRITTEN", "ReassemblyWriter", "reassembled"]

@@ -1,0 +1,290 @@
+"""The adapter between reassembly's keyed state and the core: all sets of one ``entire_message_hash``.
+
+Values in, values out: the same object serves the combiner (a micro-batch's rows of a hash, no memory) and the stateful
+function (what is left over, remembered). No Spark in here.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from reliable_channel.pipeline.clock import Place
+from reliable_channel.segmentation import (
+    HeldSegment,
+    IncompleteSet,
+    MessageCompleted,
+    Reassembler,
+    Scope,
+    SegmentationConfig,
+    SegmentationEvent,
+    SegmentConflict,
+    SegmentRefused,
+    SetEvicted,
+    SetExpired,
+    missing_segments,
+)
+from reliable_channel.segmentation.events import PoisonedSegmentExcluded
+from reliable_channel.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.wire.hashing import js_message_id, sds_message_id, sha256
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.segment import Dialect, decode_segment
+
+STATE_VERSION = 1
+
+
+class SegmentRow(NamedTuple):
+    """One segment as the stateful function gets it. Times: event time, µs."""
+
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    event_us: int
+    pubsub_topic: str
+    content_topic: str
+    channel_id: str
+    sender_id: str
+    sds_id: str
+    lamport_timestamp: int | None
+    segment_dialect: str
+    content: bytes
+
+    @property
+    def scope(self) -> Scope:
+        return (self.pubsub_topic, self.content_topic, self.channel_id, self.sender_id)
+
+
+class Result(NamedTuple):
+    """One output row. ``kind``: message, repaired, completed, incomplete or event; ``fields`` are columns of the table
+    it belongs to, binary ones in base64, times in µs."""
+
+    kind: str
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    sub_order: int
+    payload: bytes | None
+    fields: dict[str, Any]
+
+
+class HashSets:
+    """Every set of one hash. One reassembler per scope: a scope's rows come in one Kafka partition and so in order,
+    while the times of different partitions must not expire each other's sets."""
+
+    def __init__(self, config: SegmentationConfig) -> None:
+        self._config = config
+        self._scopes: dict[Scope, tuple[Place, Reassembler]] = {}
+
+    def add(self, row: SegmentRow) -> list[Result]:
+        """Take one segment, in record order. Timers due before it run first, each at its own time."""
+        place = (row.kafka_topic, row.kafka_partition)
+        _, reassembler = self._scopes.setdefault(row.scope, (place, Reassembler(self._config)))
+        now = row.event_us // 1000
+        results = [
+            r for event in _advance(reassembler, now) for r in self._results(event, row.kafka_offset, place, now)
+        ]
+        segment = decode_segment(row.content, frozenset({Dialect(row.segment_dialect)}))
+        if isinstance(segment, Malformed):  # ingest has decoded it, so the row is not what ingest wrote
+            return results
+        events = reassembler.add(segment, now, scope=row.scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
+        return results + [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
+
+    def tick(self, place: Place, offset: int, now_us: int) -> list[Result]:
+        """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""
+        results: list[Result] = []
+        for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
+            for event in _advance(self._scopes[scope][1], now_us // 1000):
+                results += self._results(event, offset, place, now_us // 1000)
+        return results
+
+    def open_ids(self) -> set[tuple[Scope, str]]:
+        """(scope, SDS id) of every segment held in an incomplete set."""
+        return {(scope, held.sds_id) for _, r in self._scopes.values() for scope, _, held in r.open_segments()}
+
+    def dues(self) -> dict[Place, int]:
+        """Kafka partition → when its next timer is due (µs)."""
+        found: dict[Place, int] = {}
+        for place, reassembler in self._scopes.values():
+            due = reassembler.next_due()
+            if due is not None:
+                found[place] = min(due * 1000, found.get(place, due * 1000))
+        return found
+
+    def to_bytes(self) -> bytes:
+        """The state, empty when nothing is held or remembered."""
+        scopes = [
+            pb.ScopeStateProto(scope=scope, kafka_topic=place[0], kafka_partition=place[1], reassembler=r.to_bytes())
+            for scope, (place, r) in self._scopes.items()
+            if r.next_due() is not None
+        ]
+        return pb.HashStateProto(scopes=scopes).SerializeToString() if scopes else b""
+
+    @classmethod
+    def from_bytes(cls, data: bytes, config: SegmentationConfig) -> HashSets:
+        """Restore what :meth:`to_bytes` gave."""
+        restored = cls(config)
+        for scope in pb.HashStateProto.FromString(data).scopes:
+            place = (scope.kafka_topic, scope.kafka_partition)
+            restored._scopes[tuple(scope.scope)] = (place, Reassembler.from_bytes(scope.reassembler, config))
+        return restored
+
+    def _results(self, event: SegmentationEvent, offset: int, place: Place, now: int) -> Iterator[Result]:
+        match event:
+            case MessageCompleted():
+                yield from completed_results(event, offset, place, self._config)
+            case SetExpired(incomplete, at):
+                reason = "hash_mismatch" if incomplete.mismatch else "expired"
+                yield _incomplete(incomplete, reason, None, at, offset, place)
+            case SetEvicted(incomplete, why, at):
+                yield _incomplete(incomplete, "over_limit", why.value, at, offset, place)
+            case SegmentRefused():
+                yield _event(event, "segment_refused", event.reason.value, offset, place, now)
+            case SegmentConflict():
+                yield _event(event, "segment_conflict", "other bytes under an id that is held", offset, place, now)
+            case PoisonedSegmentExcluded():
+                yield _event(
+                    event, "poisoned_segment", "not a segment of the payload with this hash", offset, place, now
+                )
+
+
+def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:
+    """Run every timer due up to ``now`` (ms) at its own time, so that late ticks equal punctual ones."""
+    while (due := reassembler.next_due()) is not None and due <= now:
+        yield from reassembler.expire(due)
+
+
+def completed_results(
+    event: MessageCompleted, offset: int, place: Place, config: SegmentationConfig
+) -> Iterator[Result]:
+    """The payload, then the repaired rows of what was not received, then the completed row."""
+    scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))
+    ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
+    repaired = list(_repaired(event, config))
+    ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
+    parity_count = max([event.parity_count or 0, *(index + 1 for is_parity, index in ids if is_parity)])
+    sds_ids = [ids.get((False, i)) for i in range(event.data_count)] + [ids.get((True, i)) for i in range(parity_count)]
+    hash_ = _base64(event.entire_message_hash)
+    first = sds_ids[0] or next((i for i in sds_ids if i is not None), None)
+    common = {
+        **scope,
+        "entire_message_hash": hash_,
+        "event_time": event.completed_at * 1000,
+        "first_lamport_timestamp": event.first_lamport,
+        "position_exact": sds_ids[0] is not None,
+        "payload_bytes": len(event.payload),
+        "data_count": event.data_count,
+        "parity_count": parity_count,
+        "sds_ids": sds_ids,
+    }
+    data_received = sum(not s.is_parity for s in event.received)
+    message = {
+        **common,
+        "first_sds_id": first,
+        "data_received": data_received,
+        "parity_received": len(event.received) - data_received,
+        "repaired": list(event.rebuilt_indices),
+        "segment_dialect": event.dialect.value,
+        "first_seen": event.first_seen * 1000,
+    }
+    yield Result("message", *place, offset, 0, event.payload, message)
+    for number, row in enumerate(repaired, start=1):
+        fields = {**scope, **row, "event_time": event.completed_at * 1000, "entire_message_hash": hash_}
+        yield Result("repaired", *place, offset, number, None, {**fields, "data_count": event.data_count})
+    yield Result("completed", *place, offset, len(repaired) + 1, None, {**common, "sds_id": first})
+
+
+def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:
+    """What was not received, each with its recomputed SDS id (protocol.md §4). None when the ids of what *was* received
+    cannot be recomputed either: then the sender makes its ids in another way, and a guess would verify nothing."""
+    count = None
+    if event.parity_count is None and config.enable_reed_solomon:
+        count = config.parity_count(event.data_count)
+    missing = missing_segments(event, count)
+    if not missing:
+        return
+    scheme = _id_scheme(event)
+    if scheme is None:
+        return
+    for segment in missing:
+        yield {
+            "sds_id": _recomputed(scheme, event.scope[3], event.first_lamport or 0, segment.content),
+            "sds_kind": "content",
+            "lamport_timestamp": segment.lamport,
+            "content_digest": _base64(sha256(segment.content)),
+            "content_bytes": len(segment.content),
+            "segment_kind": "parity" if segment.is_parity else "data",
+            "segment_index": segment.index,
+            "parity_count": event.parity_count,
+            "repaired_by": "message" if segment.is_parity else "parity",
+            "id_scheme": scheme,
+        }
+
+
+def _id_scheme(event: MessageCompleted) -> str | None:
+    """How this sender makes its ids, found on a segment that was received."""
+    known: HeldSegment = next((s for s in event.received if not s.is_parity), event.received[0])
+    parity = tuple(HeldSegment(True, index, "") for index in range(event.parity_count or 0))  # nothing to encode
+    others = tuple(s for s in event.received if not s.is_parity and s != known) + (
+        parity if not known.is_parity else ()
+    )
+    again = missing_segments(replace(event, received=others))
+    content = next((s.content for s in again if (s.is_parity, s.index) == (known.is_parity, known.index)), None)
+    if content is None:
+        return None
+    for scheme in ("keccak", "sha256"):
+        if scheme == "keccak" and event.first_lamport is None:
+            continue
+        if _recomputed(scheme, event.scope[3], event.first_lamport or 0, content) == known.sds_id:
+            return scheme
+    return None
+
+
+def _recomputed(scheme: str, sender_id: str, first_lamport: int, content: bytes) -> str:
+    return sds_message_id(sender_id, first_lamport, content) if scheme == "keccak" else js_message_id(content)
+
+
+def _incomplete(given_up: IncompleteSet, reason: str, detail: str | None, at: int, offset: int, place: Place) -> Result:
+    scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), given_up.scope, strict=True))
+    fields = {
+        **scope,
+        "entire_message_hash": _base64(given_up.entire_message_hash),
+        "event_time": at * 1000,
+        "reason": reason,
+        "detail": detail,
+        "data_count": given_up.data_count,
+        "parity_count": given_up.parity_count,
+        "data_held": [s.index for s in given_up.held if not s.is_parity],
+        "parity_held": [s.index for s in given_up.held if s.is_parity],
+        "data_missing": list(given_up.missing_data) if given_up.data_count is not None else None,
+        "sds_ids": [s.sds_id for s in given_up.held],
+        "first_seen": given_up.first_seen * 1000,
+        "last_seen": given_up.last_seen * 1000,
+    }
+    return Result("incomplete", *place, offset, 0, None, fields)
+
+
+def _event(
+    event: SegmentRefused | SegmentConflict | PoisonedSegmentExcluded,
+    name: str,
+    detail: str,
+    offset: int,
+    place: Place,
+    now: int,
+) -> Result:
+    scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))
+    fields = {
+        **scope,
+        "event": name,
+        "event_time": now * 1000,
+        "sds_id": event.sds_id,
+        "detail": f"{detail} ({'parity' if event.is_parity else 'data'} segment {event.index})",
+        "kafka_partition": place[1],
+        "kafka_offset": offset,
+    }
+    return Result("event", *place, offset, 0, None, fields)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

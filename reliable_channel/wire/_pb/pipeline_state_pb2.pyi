@@ -1,0 +1,102 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HashStateProto(_message.Message):
+    __slots__ = ("scopes",)
+    SCOPES_FIELD_NUMBER: _ClassVar[int]
+    scopes: _containers.RepeatedCompositeFieldContainer[ScopeStateProto]
+    def __init__(self, scopes: _Optional[_Iterable[_Union[ScopeStateProto, _Mapping]]] = ...) -> None: ...
+
+class ScopeStateProto(_message.Message):
+    __slots__ = ("scope", "kafka_topic", "kafka_partition", "reassembler")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REASSEMBLER_FIELD_NUMBER: _ClassVar[int]
+    scope: _containers.RepeatedScalarFieldContainer[str]
+    kafka_topic: str
+    kafka_partition: int
+    reassembler: bytes
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., reassembler: _Optional[bytes] = ...) -> None: ...
+
+class ObserverStateProto(_message.Message):
+    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "seen", "pending", "needed_by", "finished", "kafka_topic", "kafka_partition")
+    class NeededByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    ROW_SEQ_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_SEQ_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_BY_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    channel: bytes
+    now_ms: int
+    row_seq: int
+    delivery_seq: int
+    seen: _containers.RepeatedCompositeFieldContainer[SeenProto]
+    pending: _containers.RepeatedCompositeFieldContainer[PendingProto]
+    needed_by: _containers.ScalarMap[str, str]
+    finished: _containers.RepeatedScalarFieldContainer[str]
+    kafka_topic: str
+    kafka_partition: int
+    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., seen: _Optional[_Iterable[_Union[SeenProto, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., needed_by: _Optional[_Mapping[str, str]] = ..., finished: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ...) -> None: ...
+
+class SeenProto(_message.Message):
+    __slots__ = ("sds_id", "kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_id", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "delivered", "lost", "late")
+    SDS_ID_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_MS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_KIND_FIELD_NUMBER: _ClassVar[int]
+    ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DATA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARITY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_TIMESTAMP_NS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    REPAIRED_BY_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    sds_id: str
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    first_seen_ms: int
+    segment_kind: str
+    entire_message_hash: str
+    segment_index: int
+    data_count: int
+    parity_count: int
+    sender_id: str
+    sender_timestamp_ns: int
+    content_bytes: int
+    copies: int
+    repaired_by: str
+    delivered: bool
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    late: bool
+    def __init__(self, sds_id: _Optional[str] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_id: _Optional[str] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., delivered: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ...) -> None: ...
+
+class PendingProto(_message.Message):
+    __slots__ = ("row",)
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    row: str
+    def __init__(self, row: _Optional[str] = ...) -> None: ...

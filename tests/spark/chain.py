@@ -1,0 +1,56 @@
+"""The whole chain over a :class:`KafkaLog`: the real queries, only the Kafka source replaced."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from reliable_channel.config import Settings
+from reliable_channel.pipeline.io import open_table
+from reliable_channel.pipeline.queries import CHAIN, INGEST, Query, start
+from reliable_channel.pipeline.tables import Table
+from reliable_channel.simulation.journal import ObserverRecord
+
+from .kafka_log import KafkaLog, Record
+
+
+def chain_over(log: KafkaLog) -> tuple[Query, ...]:
+    """The queries of the chain, ingest reading from ``log``."""
+    return (replace(INGEST, read=lambda spark, settings: log.stream()), *CHAIN[1:])
+
+
+def run_once(spark: SparkSession, settings: Settings, queries: Sequence[Query]) -> None:
+    """Every query over what is there now, one after another."""
+    for query in queries:
+        start(spark, settings, query, once=True).awaitTermination()
+
+
+def as_kafka(records: Sequence[ObserverRecord], partitions: int = 2) -> list[Record]:
+    """What a topic keyed by content topic would hold, with the times of reception as record times."""
+    next_offset = [0] * partitions
+    found = []
+    for record in records:
+        headers = dict(record.headers)
+        partition = zlib.crc32(record.key or b"") % partitions
+        found.append(
+            Record(
+                record.value,
+                next_offset[partition],
+                record.at_ms,
+                partition,
+                headers.get("pubsub_topic"),
+                headers.get("source"),
+            )
+        )
+        next_offset[partition] += 1
+    return found
+
+
+def rows(settings: Settings, table: Table, without: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """A table's rows, in the order of all their values, without columns that differ between runs."""
+    found = open_table(settings.paths, table).to_pyarrow_table().drop_columns(list(without)).to_pylist()
+    return sorted(found, key=repr)
