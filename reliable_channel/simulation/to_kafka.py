@@ -34,7 +34,6 @@ def write_records(
         "enable_idempotence": True,
         "linger_ms": 20,
         "max_request_size": MAX_REQUEST_BYTES,
-        "buffer_memory": 4 * MAX_REQUEST_BYTES,
         **client,
     }
     try:
