@@ -121,7 +121,9 @@ def test_a_snapshot_stays_bounded() -> None:
     channel.tick(T0)
     sizes = []
     for number in range(1, 1_001):
-        channel.receive(message(f"b{number}", lamport=T0 + number, history=(f"b{number - 1}",)[: number - 1]), T0 + number)
+        channel.receive(
+            message(f"b{number}", lamport=T0 + number, history=(f"b{number - 1}",)[: number - 1]), T0 + number
+        )
         if number % 100 == 0:
             sizes.append(len(channel.to_bytes()))
     assert max(sizes[1:]) < 2 * sizes[1]
