@@ -65,15 +65,20 @@ def digest() -> str:
 
 
 def create_environment() -> None:
-    # Anew: what an interrupted or older set-up left is not worth reasoning about, and pip's cache keeps it cheap.
-    done = run([sys.executable, "-m", "venv", "--clear", str(VENV)], None)
-    if done.status != 0:
-        if NO_SPACE.search(done.output):
-            fail(f"The disk is full: {VENV} cannot be written.", "Free 1.5 GB and run make setup again.")
-        fail(
-            "Python's venv module does not work here.",
-            f"Install it (Debian: python{sys.version_info[0]}.{sys.version_info[1]}-venv) and run make setup again.",
-        )
+    """Create the environment, or keep one of the same Python: pip then installs only what differs."""
+    asked = "import sys; print(sys.version_info[:3], sys.base_prefix)"
+    same = (
+        PYTHON.exists() and run([str(PYTHON), "-c", asked], None).output == f"{sys.version_info[:3]} {sys.base_prefix}"
+    )
+    done = run([sys.executable, "-m", "venv", *([] if same else ["--clear"]), str(VENV)], None)
+    if done.status == 0:
+        return
+    if NO_SPACE.search(done.output):
+        fail(f"The disk is full: {VENV} cannot be written.", "Free 1.5 GB and run make setup again.")
+    fail(
+        "Python's venv module does not work here.",
+        f"Install it (Debian: python{sys.version_info[0]}.{sys.version_info[1]}-venv) and run make setup again.",
+    )
 
 
 class Done:
