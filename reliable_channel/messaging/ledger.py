@@ -21,14 +21,12 @@ from reliable_channel.transport.clock import Clock, now_ms
 
 
 class Ledger:
-    """The stored state of one node. ``changed`` is notified after every committed step, for long polling."""
+    """The stored state of one node."""
 
     def __init__(self, path: Path | str, max_records: int, max_record_age_ms: int, clock: Clock) -> None:
         self.records = RecordStore(path, max_records, max_record_age_ms)
         self.requests = RequestStore(self.records)
         self.events = EventSource()
-        self.changed = threading.Condition()
-        self.changes = 0
         self._clock = clock
         self._outbox = Outbox()
         self._lock = threading.RLock()
@@ -60,11 +58,7 @@ class Ledger:
                 self._pending = None
             for task in told:
                 self._outbox.put(task)
-        if told:
-            with self.changed:
-                self.changes += 1
-                self.changed.notify_all()
-            self._outbox.drain()
+        self._outbox.drain()
 
     def after(self, task: Task) -> None:
         """Run ``task`` after the current step is stored."""

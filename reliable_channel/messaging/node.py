@@ -275,17 +275,6 @@ class MessagingNode:
         """Where listeners of ``health:change`` and ``message:*`` are added and removed."""
         return self._ledger.events
 
-    def wait_for_change(self, seen: int, timeout_ms: int) -> int:
-        """Wait until more than ``seen`` changes were made, at most ``timeout_ms``; how many were. For long polling."""
-        with self._ledger.changed:
-            self._ledger.changed.wait_for(lambda: self._ledger.changes > seen, timeout_ms / 1000)
-            return self._ledger.changes
-
-    @property
-    def change_count(self) -> int:
-        """How many changes were made: the argument of :meth:`wait_for_change`."""
-        return self._ledger.changes
-
     @property
     def record_cursor(self) -> int:
         """The ``change_seq`` of the latest change of any record."""

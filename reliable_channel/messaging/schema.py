@@ -40,6 +40,11 @@ CREATE INDEX IF NOT EXISTS {schema}.{prefix}request_record ON {prefix}request (r
 
 _VIEW = "CREATE TEMP VIEW every_{table} AS SELECT * FROM main.{table} UNION ALL SELECT * FROM temp.volatile_{table}"
 
+_CURSOR = """
+CREATE TABLE IF NOT EXISTS main.cursor (
+  id INTEGER PRIMARY KEY CHECK (id = 1), record_id INTEGER NOT NULL, change_seq INTEGER NOT NULL)"""
+"""The last numbers given, also to records that are gone: a cursor of a client must not come round again."""
+
 TABLES = ("record", "hash", "subscription", "request")
 
 
@@ -59,7 +64,7 @@ def open_database(path: Path | str) -> sqlite3.Connection:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     connection: sqlite3.Connection | None = None
     try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.5)
         # Exclusive: two nodes on one database would each send what the other has pending.
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         connection.execute("PRAGMA journal_mode=WAL")
@@ -88,6 +93,8 @@ def _create(connection: sqlite3.Connection, path: Path | str) -> None:
         for statement in _TABLES.format(schema=schema, prefix=prefix).split(";"):
             if statement.strip():
                 connection.execute(statement)
+    connection.execute(_CURSOR)
+    connection.execute("INSERT OR IGNORE INTO main.cursor VALUES (1, 0, 0)")
     for name in TABLES:
         connection.execute(_VIEW.format(table=name))
     connection.execute(f"PRAGMA main.user_version={VERSION}")

@@ -60,12 +60,8 @@ class RecordStore:
         self._max_age_ms = max_age_ms
         self._lock = threading.RLock()
         self._connection = open_database(path)
-        count, last_id, last_seq = self._connection.execute(
-            "SELECT count(*), coalesce(max(record_id), 0), coalesce(max(change_seq), 0) FROM main.record"
-        ).fetchone()
-        self._count: int = count
-        self._next_id: int = last_id + 1
-        self._next_seq: int = last_seq + 1
+        self._count = self._counted()
+        self._next_id, self._next_seq = self._numbers()
 
     def close(self) -> None:
         """Close the database; closing twice does nothing."""
@@ -88,6 +84,7 @@ class RecordStore:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
                     self._count = self._counted()
+                    self._next_id, self._next_seq = self._numbers()
                     raise
             except sqlite3.Error as error:
                 raise EnvironmentFault(
@@ -97,6 +94,16 @@ class RecordStore:
     def _counted(self) -> int:
         count: int = self._connection.execute("SELECT count(*) FROM every_record").fetchone()[0]
         return count
+
+    def _numbers(self) -> tuple[int, int]:
+        record_id, change_seq = self._connection.execute("SELECT record_id, change_seq FROM main.cursor").fetchone()
+        return record_id + 1, change_seq + 1
+
+    def _advance(self, connection: sqlite3.Connection, records: int) -> None:
+        """Use up numbers, in the same transaction as what they were given to."""
+        self._next_id += records
+        self._next_seq += 1
+        connection.execute("UPDATE main.cursor SET record_id=?, change_seq=?", (self._next_id - 1, self._next_seq - 1))
 
     # -- changes ------------------------------------------------------------------------------------------------
 
@@ -115,8 +122,7 @@ class RecordStore:
             marks = ", ".join("?" * len(values))
             connection.execute(f"INSERT INTO {table('record', ephemeral)} ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608
             self._link(connection, record, subscriptions)
-            self._next_id += 1
-            self._next_seq += 1
+            self._advance(connection, 1)
             self._count += 1
             self._prune(connection, now)
         return Change(None, record)
@@ -138,7 +144,7 @@ class RecordStore:
                  after.stored, after.received, after.error, after.record_id),
             )  # fmt: skip
             self._link(connection, after, subscriptions)
-            self._next_seq += 1
+            self._advance(connection, 0)
         return Change(record, after, failed)
 
     def _link(self, connection: sqlite3.Connection, record: MessageRecord, subscriptions: Collection[str]) -> None:

@@ -1,0 +1,79 @@
+"""The FastAPI application of one node: guard, errors, routes, OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.concurrency import run_in_threadpool
+
+from reliable_channel import __version__
+from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.messaging.rest import errors
+from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
+from reliable_channel.messaging.rest.longpoll import LongPoll
+from reliable_channel.messaging.rest.routes import messaging_routes
+
+MAX_WAITING = 64
+DEFAULT_MAX_BODY_BYTES = 2 * 1024 * 1024
+"""A message of 1 MiB for a reliable channel, in base64."""
+
+
+def create_app(
+    node: MessagingNode,
+    *,
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    more_routes: Sequence[APIRouter] = (),
+    run_node: bool = True,
+) -> FastAPI:
+    """The application. With ``run_node`` the node starts and stops with it (it is not closed)."""
+    poll = LongPoll(node.events, MAX_WAITING)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        poll.start()
+        try:
+            if run_node:
+                await run_in_threadpool(node.start)
+            yield
+        finally:
+            poll.stop()
+            if run_node:
+                await run_in_threadpool(node.stop)
+
+    app = FastAPI(
+        title="Messaging API",
+        version=__version__,
+        description="Send, receive and track Waku messages; reliable channels.",
+        lifespan=lifespan,
+        docs_url=None,  # the page would load scripts from elsewhere
+        redoc_url=None,
+    )
+    errors.install(app)
+    app.add_middleware(GuardMiddleware, guard=Guard(token, Guard.hosts(allowed_hosts), max_body_bytes))
+    app.include_router(messaging_routes(node, poll))
+    for routes in more_routes:
+        app.include_router(routes)
+    app.openapi = lambda: _document(app, token is not None)  # type: ignore[method-assign]
+    return app
+
+
+def _document(app: FastAPI, secured: bool) -> dict[str, Any]:
+    """OpenAPI as it is: wrong input is 400 here, not FastAPI's 422."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        for path in document["paths"].values():
+            for call in path.values():
+                call["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(name, None)
+        if secured:
+            document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{"bearer": []}]
+        app.openapi_schema = document
+    return app.openapi_schema

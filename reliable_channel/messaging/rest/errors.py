@@ -1,0 +1,88 @@
+"""Faults as status codes and ``{"error": …}`` bodies, with the seed's sentences; no stack trace leaves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from reliable_channel.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.messaging.rest.models import Error
+from reliable_channel.messaging.sending import PendingLimitError
+from reliable_channel.messaging.subscriptions import SubscriptionLimitError
+from reliable_channel.messaging.topics import UnsupportedTopicError
+
+_log = logging.getLogger(__name__)
+
+_MEANINGS = {
+    400: "The request is not what is documented.",
+    401: "The bearer token is missing or wrong.",
+    403: "This host name is not served.",
+    404: "Nothing matches, or the topic is not supported.",
+    405: "This path has other methods.",
+    408: "The body did not come in time.",
+    409: "The request is in another state.",
+    413: "The body or the message is too large.",
+    415: "The body is not application/json.",
+    429: "Too many at once; try again later.",
+    500: "A fault of the server, in its log.",
+    503: "Something the server needs does not answer.",
+}
+_STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
+    (UnsupportedTopicError, 404),
+    (MessageTooLarge, 413),
+    (PendingLimitError, 429),
+    (SubscriptionLimitError, 429),
+    (LocalError, 400),
+    (EnvironmentFault, 503),
+    (ReliableChannelError, 500),
+)
+
+
+def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entries of error answers, the ones that any call may give included."""
+    return {
+        code: {"model": Error, "description": _MEANINGS[code]} for code in sorted({*codes, 400, 401, 403, 500, 503})
+    }
+
+
+def error_response(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """``{"error": text}``."""
+    return JSONResponse({"error": text}, status, headers)
+
+
+def not_found(text: str) -> HTTPException:
+    """A 404 with the seed's sentence."""
+    return HTTPException(404, text)
+
+
+def install(app: FastAPI) -> None:
+    """Give every kind of fault its answer."""
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        return error_response(error.status_code, str(error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return error_response(400, "; ".join(_sentence(item) for item in error.errors())[:1_000])
+
+    @app.exception_handler(ReliableChannelError)
+    async def _ours(request: Request, error: ReliableChannelError) -> JSONResponse:
+        status = next(status for kind, status in _STATUS if isinstance(error, kind))
+        headers = {"Retry-After": "1"} if status in (429, 503) else None
+        return error_response(status, error.cause if status == 404 else str(error), headers)
+
+    @app.exception_handler(Exception)
+    async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+        _log.exception("%s %s failed", request.method, request.url.path)
+        return error_response(500, "Internal error.")
+
+
+def _sentence(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"] if part not in ("body", "query"))
+    return f"{where or 'body'}: {item['msg'].removeprefix('Value error, ')}"

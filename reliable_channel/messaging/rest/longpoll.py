@@ -1,0 +1,79 @@
+"""Long polling (seed ``003…``, *Event source*): a call that waits until what it looks at has changed.
+
+A call looks, and while it is not satisfied waits for the next event of the node and looks again, at most ``wait`` ms.
+As events follow the stored change, nothing is missed between two looks. The number of waiting calls is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
+
+T = TypeVar("T")
+
+CURSOR_HEADER = "X-Cursor"
+"""What to give as ``since`` to the next call."""
+
+
+class LongPoll:
+    """Waiting calls of one event loop."""
+
+    def __init__(self, events: EventSource, max_waiting: int) -> None:
+        self._events = events
+        self._max_waiting = max_waiting
+        self.waiting = 0
+        """Calls that wait now."""
+        self._changed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Listen to the node; call it on the event loop that serves."""
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._stopped = False
+        for name in EventName:
+            self._events.add_event_listener(name, self._on_event)
+
+    def stop(self) -> None:
+        """Listen no longer, and let every waiting call answer."""
+        self._stopped = True
+        for name in EventName:
+            self._events.remove_event_listener(name, self._on_event)
+        self._bump()
+
+    async def until(self, look: Callable[[], T], satisfied: Callable[[T], bool], wait_ms: int) -> T:
+        """The first look that satisfies, or the last one when ``wait_ms`` are over. Raises 429 when too many wait."""
+        changed = self._changed
+        found = await run_in_threadpool(look)
+        if satisfied(found) or wait_ms <= 0:
+            return found
+        if self.waiting >= self._max_waiting:
+            raise HTTPException(429, f"{self._max_waiting} calls are waiting already.", {"Retry-After": "1"})
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while not satisfied(found) and not self._stopped:
+                    await changed.wait()
+                    changed = self._changed
+                    found = await run_in_threadpool(look)
+        except TimeoutError:
+            found = await run_in_threadpool(look)
+        finally:
+            self.waiting -= 1
+        return found
+
+    def _on_event(self, event: CustomEvent) -> None:
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._bump)
+
+    def _bump(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

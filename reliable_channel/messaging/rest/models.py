@@ -1,0 +1,176 @@
+"""The JSON of the REST API, by the seed's camelCase names, checked: what is refused here is a 400 with a sentence."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.alias_generators import to_camel
+
+from reliable_channel.messaging.records import MessageRecord
+from reliable_channel.transport.health import HealthState
+
+_SIGN = "[A-Za-z0-9+/]"
+BASE64 = f"^(?:{_SIGN}{{4}})*(?:{_SIGN}{{2}}==|{_SIGN}{{3}}=|{_SIGN}{{4}})$"
+META = (
+    f"^(?:(?:{_SIGN}{{4}}){{0,20}}(?:{_SIGN}{{2}}==|{_SIGN}{{3}}=|{_SIGN}{{4}})?|(?:{_SIGN}{{4}}){{21}}{_SIGN}{{2}}==)$"
+)
+"""Base64 of at most 64 bytes (14/WAKU2-MESSAGE)."""
+
+MAX_PAYLOAD_CHARACTERS = 200_000
+MAX_TEXT = 1_024
+
+
+def _text(value: str) -> str:
+    """JSON can hold half a surrogate pair, UTF-8 cannot."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("not valid Unicode") from None
+    return value
+
+
+def _decoded(value: str) -> bytes:
+    return base64.b64decode(value, validate=True)
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_text)]
+Identifier = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_text)]
+Payload = Annotated[
+    str,
+    StringConstraints(pattern=BASE64, max_length=MAX_PAYLOAD_CHARACTERS),
+    AfterValidator(_decoded),
+    WithJsonSchema({"type": "string", "pattern": BASE64, "maxLength": MAX_PAYLOAD_CHARACTERS}),
+]
+Meta = Annotated[
+    str,
+    StringConstraints(pattern=META),
+    AfterValidator(_decoded),
+    WithJsonSchema({"type": "string", "pattern": META}),
+]
+Nanoseconds = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63, description="Unix time in ns")]
+Base64Out = Annotated[bytes, PlainSerializer(lambda value: base64.b64encode(value).decode("ascii"), return_type=str)]
+
+
+class Wire(BaseModel):
+    """Camel case outside, snake case inside; unknown fields are refused by name."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+class SendRequest(Wire):
+    """``POST /send``. ``timestamp`` 0 counts as omitted; without ``pubsubTopic`` the node's own is taken."""
+
+    payload: Payload
+    content_topic: Text
+    pubsub_topic: Text | None = None
+    meta: Meta | None = None
+    timestamp: Nanoseconds | None = None
+    ephemeral: StrictBool | None = None
+
+
+class RequestIdentifier(Wire):
+    """The body of ``/send/cancel`` and ``/send/retry``, and the answer of ``/send``."""
+
+    request_id: Identifier
+
+
+class SubscribeRequest(Wire):
+    """``POST /subscribe``. Without ``pubsubTopic`` the node's own is taken."""
+
+    content_topic: Text
+    pubsub_topic: Text | None = None
+
+
+class SubscriptionIdentifier(Wire):
+    """The body of ``/unsubscribe``, and the answer of ``/subscribe``."""
+
+    subscription_id: Identifier
+
+
+class HistoryRequest(Wire):
+    """``POST /history``: a store query whose answers become records. Both ends are included."""
+
+    content_topics: Annotated[list[Text], Field(min_length=1, max_length=100)]
+    start_time: Nanoseconds | None = None
+    end_time: Nanoseconds | None = None
+    pubsub_topic: Text | None = None
+    limit: Annotated[StrictInt, Field(ge=0, le=10_000)] = 1_000
+
+
+class Status(Wire):
+    """The answer of calls that have nothing to say."""
+
+    status: str = "ok"
+
+
+class HealthAnswer(Wire):
+    """``GET /health``."""
+
+    status: HealthState
+
+
+class Error(Wire):
+    """Every answer that is not a success."""
+
+    error: str
+
+
+class MessageOut(Wire):
+    """``message`` of a record; ``hash`` (``0x`` and 64 hex digits) and ``pubsubTopic`` are additions to the seed."""
+
+    payload: Base64Out
+    content_topic: str
+    pubsub_topic: str
+    hash: str
+    meta: Base64Out | None = None
+    version: int | None = None
+    timestamp: int | None = None
+    ephemeral: bool | None = None
+
+
+class RecordOut(Wire):
+    """``MessageRecord``; what is absent is left out."""
+
+    sending: bool
+    sent: bool
+    stored: bool
+    received: bool
+    request_id: str | None = None
+    message: MessageOut
+    error: str | None = None
+
+
+def record_out(record: MessageRecord) -> dict[str, Any]:
+    """A record as the seed's JSON."""
+    message = record.message
+    shown = RecordOut(
+        sending=record.sending,
+        sent=record.sent,
+        stored=record.stored,
+        received=record.received,
+        request_id=record.request_id,
+        error=record.error,
+        message=MessageOut(
+            payload=message.payload,
+            content_topic=message.content_topic,
+            pubsub_topic=record.pubsub_topic,
+            hash=record.hash_hex,
+            meta=message.meta,
+            version=message.version,
+            timestamp=message.timestamp,
+            ephemeral=message.ephemeral,
+        ),
+    )
+    return shown.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,184 @@
+"""The calls of the Messaging API: every path, status code and error text of the seed (``003…``, *REST API* sections).
+
+A 404 of ``/message`` and ``/messages`` says that nothing matches at all: ``take=0`` and a ``skip`` past the end are 200
+with an empty list. ``wait`` and ``since`` make a look-up a long poll; ``/send/retry`` and ``/history`` are additions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
+from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.messaging.records import MessageRecord
+from reliable_channel.messaging.rest.errors import documented, not_found
+from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
+from reliable_channel.messaging.rest.models import (
+    MAX_TEXT,
+    HealthAnswer,
+    HistoryRequest,
+    RecordOut,
+    RequestIdentifier,
+    SendRequest,
+    Status,
+    SubscribeRequest,
+    SubscriptionIdentifier,
+    record_out,
+)
+
+MAX_WAIT_MS = 30_000
+MAX_HISTORIES = 4
+"""History queries at once: each holds a thread while a store thinks."""
+
+_CURSOR = {CURSOR_HEADER: {"description": "`since` of the next call", "schema": {"type": "string"}}}
+Wait = Annotated[int, Query(ge=0, le=MAX_WAIT_MS, description="ms to wait for a change (long polling)")]
+Since = Annotated[int | None, Query(ge=0, description="only what changed after this cursor")]
+Count = Annotated[int | None, Query(ge=0)]
+Key = Annotated[str | None, Query(max_length=MAX_TEXT)]
+
+
+def _ok(model: Any) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": model, "headers": _CURSOR}}
+
+
+def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
+    """The router of one node."""
+    routes = APIRouter(tags=["messaging"])
+    histories = threading.BoundedSemaphore(MAX_HISTORIES)
+
+    @routes.post("/send", responses=documented(404, 408, 413, 415, 429))
+    def send(body: SendRequest) -> RequestIdentifier:
+        """Schedule a message; the answer names the request."""
+        topic = body.pubsub_topic or node.pubsub_topic_for(body.content_topic)
+        message = Message(_bytes(body.payload), _bytes_or_none(body.meta), body.timestamp, body.ephemeral)
+        return RequestIdentifier(request_id=node.send(PlainEncoder(topic, body.content_topic), message))
+
+    @routes.post("/send/cancel", responses=documented(408, 413, 415))
+    def cancel_request(body: RequestIdentifier) -> Status:
+        """Cancel a pending request; ignored for one that is fulfilled or unknown."""
+        node.cancel_request(body.request_id)
+        return Status()
+
+    @routes.post("/send/retry", responses=documented(404, 408, 409, 413, 415))
+    def retry(body: RequestIdentifier) -> Status:
+        """Send a failed or cancelled request again."""
+        if node.get_by_request_id(body.request_id) is None:
+            raise not_found(f"Message with requestId '{body.request_id}' not found")
+        if not node.retry(body.request_id):
+            raise HTTPException(409, f"Request '{body.request_id}' is neither failed nor cancelled.")
+        return Status()
+
+    @routes.get("/send/requests", responses=documented())
+    def pending_requests() -> list[str]:
+        """The ids of all pending requests."""
+        return list(node.get_pending_requests())
+
+    @routes.post("/subscribe", responses=documented(404, 408, 413, 415, 429))
+    def subscribe(body: SubscribeRequest) -> SubscriptionIdentifier:
+        """Begin to receive; read with ``/messages?subscriptionId=…``."""
+        topic = body.pubsub_topic or node.pubsub_topic_for(body.content_topic)
+        return SubscriptionIdentifier(subscription_id=node.subscribe(PlainDecoder(topic, body.content_topic), None))
+
+    @routes.post("/unsubscribe", responses=documented(408, 413, 415))
+    def unsubscribe(body: SubscriptionIdentifier) -> Status:
+        """End a subscription; ignored when there is none of this id."""
+        node.unsubscribe(body.subscription_id)
+        return Status()
+
+    @routes.get("/subscriptions", responses=documented())
+    def subscriptions() -> list[str]:
+        """The ids of all active subscriptions."""
+        return list(node.get_active_subscriptions())
+
+    @routes.get("/message", responses={**_ok(RecordOut), **documented(404, 429)})
+    async def message(
+        request_id: Annotated[Key, Query(alias="requestId")] = None,
+        hash_: Annotated[Key, Query(alias="hash")] = None,
+        since: Since = None,
+        wait: Wait = 0,
+    ) -> Response:
+        """One record, by ``requestId`` or by ``hash``; with ``wait``, when it appears or has changed since."""
+        name, key = _one_of(requestId=request_id, hash=hash_)
+        look_up: Callable[[str], MessageRecord | None] = (
+            node.get_by_request_id if name == "requestId" else node.get_by_hash
+        )
+        found = await poll.until(
+            lambda: look_up(key),
+            lambda record: record is not None and (since is None or record.change_seq > since),
+            wait,
+        )
+        if found is None:
+            raise not_found(f"Message with {name} '{key}' not found")
+        return JSONResponse(record_out(found), headers={CURSOR_HEADER: str(found.change_seq)})
+
+    @routes.get("/messages", responses={**_ok(list[RecordOut]), **documented(404, 429)})
+    async def messages(
+        content_topic: Annotated[Key, Query(alias="contentTopic")] = None,
+        subscription_id: Annotated[Key, Query(alias="subscriptionId")] = None,
+        skip: Count = None,
+        take: Count = None,
+        since: Since = None,
+        wait: Wait = 0,
+    ) -> Response:
+        """Records of a ``contentTopic`` or a ``subscriptionId``; with ``wait``, when there are any that are new."""
+        name, key = _one_of(contentTopic=content_topic, subscriptionId=subscription_id)
+        look_up = node.get_by_content_topic if name == "contentTopic" else node.get_by_subscription_id
+
+        def look() -> tuple[int, list[MessageRecord]]:
+            return node.record_cursor, look_up(key, skip or 0, take, since=since)
+
+        cursor, found = await poll.until(look, lambda seen: bool(seen[1]) or take == 0, wait)
+        if not found and not look_up(key, 0, 1):
+            raise not_found(f"No messages found for {name} '{key}'")
+        if since is not None:
+            cursor = found[-1].change_seq if found else since
+        return JSONResponse([record_out(record) for record in found], headers={CURSOR_HEADER: str(cursor)})
+
+    @routes.post("/history", responses=documented(404, 408, 413, 415, 429), response_model=list[RecordOut])
+    def history(body: HistoryRequest) -> Response:
+        """What stores have of these content topics and times, now records as well."""
+        if not histories.acquire(blocking=False):
+            raise HTTPException(429, f"{MAX_HISTORIES} history queries are running already.", {"Retry-After": "1"})
+        try:
+            found = node.history(
+                body.content_topics, body.start_time, body.end_time, pubsub_topic=body.pubsub_topic, limit=body.limit
+            )
+        finally:
+            histories.release()
+        return JSONResponse([record_out(record) for record in found])
+
+    @routes.get("/health", responses={**_ok(HealthAnswer), **documented(429)})
+    async def health(since: Since = None, wait: Wait = 0) -> Response:
+        """The node's health; with ``wait``, when it has changed since."""
+        seq, status = await poll.until(
+            lambda: (node.health_change_seq, node.health_indicator),
+            lambda seen: since is None or seen[0] > since,
+            wait,
+        )
+        return JSONResponse({"status": status.value}, headers={CURSOR_HEADER: str(seq)})
+
+    return routes
+
+
+def _one_of(**keys: str | None) -> tuple[str, str]:
+    """The one key that is given, without the quotation marks that the seed puts around a GUID in one place."""
+    given = [(name, key) for name, key in keys.items() if key is not None]
+    if len(given) != 1:
+        raise HTTPException(400, f"Give exactly one of {' and '.join(keys)}.")
+    name, key = given[0]
+    return name, key.strip('"')
+
+
+def _bytes(decoded: Any) -> bytes:
+    """The models decode base64 while they check it."""
+    return bytes(decoded)
+
+
+def _bytes_or_none(decoded: Any) -> bytes | None:
+    return None if decoded is None else bytes(decoded)

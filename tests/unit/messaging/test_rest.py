@@ -1,0 +1,436 @@
+"""The REST API: every path, status code and error text of the seed, over a node in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest_messaging import CONTENT, OTHER, PUBSUB, World
+from starlette.testclient import TestClient
+
+from reliable_channel.messaging.events import EventSource
+from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.messaging.rest.longpoll import LongPoll
+from reliable_channel.transport.base import FailureReason
+from reliable_channel.transport.health import Health, HealthState
+
+GUID = "9978c4f1-4465-4537-9d95-0cf016fb1080"
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+MESSAGE = {"pubsubTopic": PUBSUB, "contentTopic": CONTENT, "payload": encoded(b"example")}
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[TestClient]:
+    with TestClient(create_app(world.node, run_node=False), base_url="http://localhost") as client:
+        yield client
+
+
+def secured(world: World, **options: Any) -> TestClient:
+    return TestClient(create_app(world.node, run_node=False, **options), base_url="http://localhost")
+
+
+def test_send_answers_with_the_request_id(client: TestClient, world: World) -> None:
+    body = {**MESSAGE, "timestamp": 0, "ephemeral": False, "meta": encoded(b"example")}
+    answer = client.post("/send", json=body)
+    assert answer.status_code == 200
+    record = world.record(answer.json()["requestId"])
+    assert (record.message.payload, record.message.meta, record.message.ephemeral) == (b"example", b"example", False)
+
+
+def test_send_without_a_pubsub_topic_takes_the_nodes_own(client: TestClient, world: World) -> None:
+    answer = client.post("/send", json={"contentTopic": CONTENT, "payload": encoded(b"x")})
+    assert world.record(answer.json()["requestId"]).pubsub_topic == PUBSUB
+
+
+def test_send_to_an_unsupported_pubsub_topic_is_404_with_the_seeds_sentence(client: TestClient) -> None:
+    answer = client.post("/send", json={**MESSAGE, "pubsubTopic": "string"})
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "Failed to send message. Target pubsubTopic 'string' not supported."}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"payload": None},
+        {"payload": ""},
+        {"payload": "no base64!"},
+        {"payload": "QQ"},
+        {"contentTopic": ""},
+        {"contentTopic": None},
+        {"contentTopic": "\ud800"},
+        {"timestamp": "1"},
+        {"timestamp": 2**63},
+        {"timestamp": 1.5},
+        {"timestamp": True},
+        {"ephemeral": "yes"},
+        {"meta": encoded(b"m" * 65)},
+        {"unknown": 1},
+    ],
+)
+def test_what_is_not_as_documented_is_400_and_names_the_field(client: TestClient, change: dict[str, Any]) -> None:
+    body = json.dumps({**MESSAGE, **change})
+    answer = client.post("/send", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert next(iter(change)) in answer.json()["error"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 62, 63, 64])
+def test_meta_of_up_to_64_bytes_is_taken(client: TestClient, world: World, length: int) -> None:
+    answer = client.post("/send", json={**MESSAGE, "meta": encoded(b"m" * length)})
+    assert world.record(answer.json()["requestId"]).message.meta == b"m" * length
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"payload": ' + b"9" * 5_000 + b"}"])
+def test_a_body_that_is_no_document_is_400(client: TestClient, body: bytes) -> None:
+    answer = client.post("/send", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert set(answer.json()) == {"error"}
+
+
+def test_a_message_over_the_networks_limit_is_413(client: TestClient) -> None:
+    answer = client.post("/send", json={**MESSAGE, "payload": encoded(b"x" * 149_990)})
+    assert answer.status_code == 413
+    assert "150000 bytes" in answer.json()["error"]
+
+
+def test_a_body_over_the_limit_is_413_and_not_read_to_its_end(world: World) -> None:
+    with secured(world, max_body_bytes=1_000) as client:
+        answer = client.post("/send", json={**MESSAGE, "payload": encoded(b"x" * 2_000)})
+        assert (answer.status_code, answer.json()) == (413, {"error": "The body is larger than 1000 bytes."})
+        chunks = (b"x" * 500 for _ in range(5))
+        answer = client.post("/send", content=chunks, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+
+
+def test_too_many_pending_requests_are_429(new_world: Callable[..., World]) -> None:
+    world = new_world(max_pending_requests=1)
+    with secured(world) as client:
+        assert client.post("/send", json=MESSAGE).status_code == 200
+        answer = client.post("/send", json=MESSAGE)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+
+
+def test_cancel_and_the_list_of_pending_requests(client: TestClient, world: World) -> None:
+    request_id = client.post("/send", json=MESSAGE).json()["requestId"]
+    assert client.get("/send/requests").json() == [request_id]
+    for _ in range(2):
+        answer = client.post("/send/cancel", json={"requestId": request_id})
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert client.get("/send/requests").json() == []
+    assert client.post("/send/cancel", json={"requestId": "invalid"}).json() == {"status": "ok"}
+
+
+def test_retry_sends_a_failed_request_again(client: TestClient, world: World) -> None:
+    world.transport.failing = FailureReason.REFUSED
+    request_id = client.post("/send", json=MESSAGE).json()["requestId"]
+    assert client.post("/send/retry", json={"requestId": request_id}).status_code == 409
+    world.run()
+    assert client.post("/send/retry", json={"requestId": request_id}).json() == {"status": "ok"}
+    assert client.post("/send/retry", json={"requestId": GUID}).status_code == 404
+
+
+def test_subscribe_read_and_unsubscribe(client: TestClient, world: World) -> None:
+    answer = client.post("/subscribe", json={"pubsubTopic": PUBSUB, "contentTopic": CONTENT})
+    assert answer.status_code == 200
+    subscription_id = answer.json()["subscriptionId"]
+    assert client.get("/subscriptions").json() == [subscription_id]
+    message = world.arrives(b"Initial message")
+    expected = [
+        {
+            "sending": False,
+            "sent": False,
+            "stored": False,
+            "received": True,
+            "message": {
+                "payload": encoded(b"Initial message"),
+                "contentTopic": CONTENT,
+                "pubsubTopic": PUBSUB,
+                "hash": world.node.get_by_content_topic(CONTENT)[0].hash_hex,
+                "timestamp": message.timestamp,
+            },
+        }
+    ]
+    assert client.get("/messages", params={"subscriptionId": subscription_id}).json() == expected
+    assert client.get("/messages", params={"subscriptionId": f'"{subscription_id}"'}).json() == expected
+    for _ in range(2):
+        answer = client.post("/unsubscribe", json={"subscriptionId": subscription_id})
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert client.get("/subscriptions").json() == []
+
+
+def test_subscribe_to_an_unsupported_cluster_is_404_with_the_seeds_sentence(client: TestClient) -> None:
+    answer = client.post("/subscribe", json={"pubsubTopic": "/waku/2/rs/0/2", "contentTopic": "/example/2/rfc/proto"})
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "Cannot create subscription. clusterId 0 is not supported."}
+
+
+def test_message_by_request_id_and_by_hash(client: TestClient, world: World) -> None:
+    request_id = client.post("/send", json=MESSAGE).json()["requestId"]
+    found = client.get("/message", params={"requestId": request_id}).json()
+    assert {key: found[key] for key in ("sending", "sent", "stored", "received", "requestId")} == {
+        "sending": True,
+        "sent": False,
+        "stored": False,
+        "received": False,
+        "requestId": request_id,
+    }
+    assert client.get("/message", params={"hash": found["message"]["hash"]}).json() == found
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({"requestId": "xyz789"}, "Message with requestId 'xyz789' not found"),
+        ({"hash": "abc123"}, "Message with hash 'abc123' not found"),
+    ],
+)
+def test_message_not_found_is_404_with_the_seeds_sentence(client: TestClient, query: dict[str, str], text: str) -> None:
+    answer = client.get("/message", params=query)
+    assert (answer.status_code, answer.json()) == (404, {"error": text})
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({"contentTopic": CONTENT}, f"No messages found for contentTopic '{CONTENT}'"),
+        ({"subscriptionId": GUID}, f"No messages found for subscriptionId '{GUID}'"),
+        ({"subscriptionId": GUID, "skip": 1, "take": 0}, f"No messages found for subscriptionId '{GUID}'"),
+    ],
+)
+def test_messages_not_found_is_404_with_the_seeds_sentence(
+    client: TestClient, query: dict[str, Any], text: str
+) -> None:
+    answer = client.get("/messages", params=query)
+    assert (answer.status_code, answer.json()) == (404, {"error": text})
+
+
+def test_skip_and_take_page_and_an_empty_page_is_no_404(client: TestClient, world: World) -> None:
+    world.subscribe()
+    for number in range(3):
+        world.clock.advance(1)
+        world.arrives(b"%d" % number)
+
+    def page(**query: Any) -> tuple[int, list[bytes]]:
+        answer = client.get("/messages", params={"contentTopic": CONTENT, **query})
+        return answer.status_code, [base64.b64decode(one["message"]["payload"]) for one in answer.json()]
+
+    assert page() == (200, [b"0", b"1", b"2"])
+    assert page(skip=1, take=1) == (200, [b"1"])
+    assert page(take=10) == (200, [b"0", b"1", b"2"])
+    assert page(take=0) == (200, [])
+    assert page(skip=3) == (200, [])
+    assert page(skip=10**30, take=10**30) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/messages", {}),
+        ("/messages", {"contentTopic": CONTENT, "subscriptionId": GUID}),
+        ("/messages", {"contentTopic": CONTENT, "skip": -1}),
+        ("/messages", {"contentTopic": CONTENT, "take": "many"}),
+        ("/messages", {"contentTopic": CONTENT, "wait": 30_001}),
+        ("/messages", {"contentTopic": "x" * 1_025}),
+        ("/message", {}),
+        ("/message", {"requestId": "a", "hash": "b"}),
+        ("/message", {"requestId": "a", "since": -1}),
+        ("/health", {"wait": -1}),
+    ],
+)
+def test_a_query_that_is_not_as_documented_is_400(client: TestClient, path: str, query: dict[str, Any]) -> None:
+    answer = client.get(path, params=query)
+    assert answer.status_code == 400
+    assert set(answer.json()) == {"error"}
+
+
+def test_health(client: TestClient, world: World) -> None:
+    assert client.get("/health").json() == {"status": "Healthy"}
+    world.transport.report(Health(HealthState.MINIMALLY_HEALTHY))
+    assert client.get("/health").json() == {"status": "MinimallyHealthy"}
+
+
+def test_history_makes_records_of_what_the_store_has(client: TestClient, world: World) -> None:
+    message = world.arrives()
+    body = {"contentTopics": [CONTENT], "startTime": message.timestamp, "endTime": message.timestamp}
+    answer = client.post("/history", json=body)
+    assert answer.status_code == 200
+    assert [(one["stored"], one["received"]) for one in answer.json()] == [(True, False)]
+    assert client.get("/messages", params={"contentTopic": CONTENT}).json() == answer.json()
+    assert client.post("/history", json={"contentTopics": [OTHER]}).json() == []
+
+
+def test_history_without_a_store_is_503(client: TestClient, world: World) -> None:
+    world.transport.store = None
+    answer = client.post("/history", json={"contentTopics": [CONTENT]})
+    assert (answer.status_code, set(answer.json())) == (503, {"error"})
+
+
+def test_unknown_paths_and_methods_answer_in_json(client: TestClient) -> None:
+    assert (client.get("/nothing").status_code, client.get("/nothing").json()) == (404, {"error": "Not Found"})
+    assert (client.get("/send").status_code, set(client.get("/send").json())) == (405, {"error"})
+
+
+def test_only_json_is_taken_so_that_no_web_form_can_send(client: TestClient) -> None:
+    answer = client.post("/send", content="{}", headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 415
+    assert "access-control-allow-origin" not in client.options("/send", headers={"Origin": "http://evil"}).headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]"])
+def test_names_that_are_not_on_the_list_are_403(client: TestClient, host: str) -> None:
+    assert client.get("/health", headers={"Host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:9", "LOCALHOST", "node.example:1"])
+def test_names_on_the_list_are_served(world: World, host: str) -> None:
+    with secured(world, allowed_hosts=["node.example"]) as client:
+        assert client.get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "Basic s3cret", "s3cret", "Bearer", "Bearer s3cretx"])
+def test_without_the_token_every_call_is_401(world: World, given: str | None) -> None:
+    headers = {} if given is None else {"Authorization": given}
+    with secured(world, token="s3cret") as client:
+        for answer in (client.post("/send", json=MESSAGE, headers=headers), client.get("/health", headers=headers)):
+            assert answer.status_code == 401
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert "s3cret" not in answer.text
+    assert world.node.get_pending_requests() == []
+
+
+def test_with_the_token_calls_are_served(world: World) -> None:
+    with secured(world, token="s3cret") as client:
+        answer = client.post("/send", json=MESSAGE, headers={"Authorization": "Bearer s3cret"})
+    assert answer.status_code == 200
+
+
+def test_a_fault_of_the_server_is_500_without_its_text(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> list[str]:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(world.node, "get_pending_requests", broken)
+    app = create_app(world.node, run_node=False)
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
+        answer = client.get("/send/requests")
+    assert (answer.status_code, answer.json()) == (500, {"error": "Internal error."})
+
+
+# Long polling. The waits are upper bounds: what is waited for happens at once, so nothing here takes that long.
+
+
+def test_a_look_up_with_since_gives_only_what_is_new_and_a_cursor(client: TestClient, world: World) -> None:
+    world.subscribe()
+    world.arrives(b"old")
+    answer = client.get("/messages", params={"contentTopic": CONTENT})
+    cursor = answer.headers["X-Cursor"]
+    answer = client.get("/messages", params={"contentTopic": CONTENT, "since": cursor})
+    assert (answer.status_code, answer.json(), answer.headers["X-Cursor"]) == (200, [], cursor)
+    world.arrives(b"new")
+    answer = client.get("/messages", params={"contentTopic": CONTENT, "since": cursor})
+    assert [one["message"]["payload"] for one in answer.json()] == [encoded(b"new")]
+    assert client.get("/messages", params={"contentTopic": CONTENT, "since": answer.headers["X-Cursor"]}).json() == []
+
+
+def test_following_the_cursor_page_by_page_misses_nothing(client: TestClient, world: World) -> None:
+    world.subscribe()
+    for number in range(5):
+        world.clock.advance(1)
+        world.arrives(b"%d" % number)
+    cursor, seen = "0", []
+    while page := (
+        answer := client.get("/messages", params={"contentTopic": CONTENT, "since": cursor, "take": 2})
+    ).json():
+        cursor = answer.headers["X-Cursor"]
+        seen += [base64.b64decode(one["message"]["payload"]) for one in page]
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def waiting(client: TestClient, path: str, **query: Any) -> Callable[[], Any]:
+    """Start a long poll on another thread; the result waits for its answer."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(client.get(path, params={**query, "wait": 20_000})))
+    thread.start()
+
+    def result() -> Any:
+        thread.join(30)
+        assert answers, "the long poll did not answer"
+        return answers[0]
+
+    return result
+
+
+def test_a_long_poll_answers_when_a_message_arrives(client: TestClient, world: World) -> None:
+    subscription_id = world.subscribe()
+    result = waiting(client, "/messages", subscriptionId=subscription_id)
+    world.arrives(b"at last")
+    assert [one["message"]["payload"] for one in result().json()] == [encoded(b"at last")]
+
+
+def test_a_long_poll_of_a_request_answers_when_its_record_changes(client: TestClient, world: World) -> None:
+    request_id = world.send()
+    since = world.record(request_id).change_seq
+    result = waiting(client, "/message", requestId=request_id, since=since)
+    world.run()
+    assert result().json()["sent"] is True
+
+
+def test_a_long_poll_of_the_health_answers_when_it_changes(client: TestClient, world: World) -> None:
+    since = client.get("/health").headers["X-Cursor"]
+    result = waiting(client, "/health", since=since)
+    world.transport.report(Health(HealthState.UNHEALTHY))
+    assert result().json() == {"status": "Unhealthy"}
+
+
+def test_a_long_poll_that_waits_in_vain_says_what_there_is(client: TestClient, world: World) -> None:
+    assert client.get("/messages", params={"contentTopic": CONTENT, "wait": 1}).status_code == 404
+    request_id = world.send()
+    since = world.record(request_id).change_seq
+    answer = client.get("/message", params={"requestId": request_id, "since": since, "wait": 1})
+    assert (answer.status_code, answer.json()["sending"]) == (200, True)
+
+
+def test_waiting_calls_are_bounded_in_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reliable_channel.messaging.rest.app.MAX_WAITING", 0)
+    with secured(world) as client:
+        answer = client.get("/messages", params={"contentTopic": CONTENT, "wait": 1_000})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+
+
+def test_stopping_the_server_ends_waiting_calls() -> None:
+    async def scenario() -> object:
+        poll = LongPoll(EventSource(), max_waiting=1)
+        poll.start()
+        call = asyncio.create_task(poll.until(lambda: "nothing", lambda found: False, wait_ms=20_000))
+        while poll.waiting == 0:
+            await asyncio.sleep(0)
+        poll.stop()
+        return await call
+
+    assert asyncio.run(scenario()) == "nothing"
+
+
+def test_the_openapi_document_names_every_path_of_the_seed(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    calls = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert calls >= {
+        ("POST", "/send"),
+        ("POST", "/send/cancel"),
+        ("GET", "/send/requests"),
+        ("POST", "/subscribe"),
+        ("POST", "/unsubscribe"),
+        ("GET", "/subscriptions"),
+        ("GET", "/message"),
+        ("GET", "/messages"),
+        ("GET", "/health"),
+    }
+    assert all("422" not in call["responses"] for path in document["paths"].values() for call in path.values())

@@ -1,0 +1,71 @@
+"""The REST API against its own OpenAPI document: schemathesis makes valid and invalid calls of every operation.
+
+Whatever is sent, the server never fails, answers only what it documents, and refuses what the document refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import schemathesis
+from conftest_messaging import CONTENT, PUBSUB, World
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from reliable_channel.messaging.rest.app import create_app
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+_statuses: set[int] = set()
+_world = World()
+_world.transport.report(_world.transport.health())
+_world.subscribe()
+_world.arrives(b"one")
+_world.send(b"two")
+_world.run()
+schema = schemathesis.openapi.from_asgi(
+    "/openapi.json", create_app(_world.node, run_node=False), headers={"Host": "localhost"}
+)
+
+
+@schema.hook
+def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Waits of a millisecond instead of up to 30 s, and topics that exist now and then."""
+    if query and isinstance(query.get("wait"), int) and query["wait"] > 1:
+        query["wait"] = 1
+    if query and query.get("contentTopic") and len(str(query["contentTopic"])) % 2:
+        query["contentTopic"] = CONTENT
+    return query
+
+
+@schema.hook
+def map_body(context: Any, body: Any) -> Any:
+    """Supported topics now and then, so that calls also get through."""
+    if isinstance(body, dict) and isinstance(body.get("pubsubTopic"), str) and len(body["pubsubTopic"]) % 2:
+        body["pubsubTopic"] = PUBSUB
+    return body
+
+
+@schema.parametrize()
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_call_answers_as_the_document_says(case: Case) -> None:
+    response = case.call(headers={"Host": "localhost"})
+    _statuses.add(response.status_code)
+    case.validate_response(response, checks=CHECKS)
+
+
+def test_the_generated_calls_both_got_through_and_were_refused() -> None:
+    """Guards the property above against testing nothing but refusals."""
+    assert {200, 400, 404} <= _statuses or not _statuses
