@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import ChannelsSettings, KafkaSettings, PipelineSettings, Settings
+from reliable_channel.config import ChannelsSettings, KafkaSettings, PathSettings, PipelineSettings, Settings
 from reliable_channel.pipeline.arrow import DECODED_DDL, decoded_array
 from reliable_channel.pipeline.clock import IngestClock, Place, Reached
 from reliable_channel.pipeline.decode import RecordDecoder
@@ -105,13 +106,21 @@ def running_maximum(times: Any, topic: pa.Array, partition: pa.Array, reached: d
 
 
 class IngestWriter:
-    """Writes decoded micro-batches; ``write(rows, sink)`` fits :func:`reliable_channel.pipeline.io.each_batch`."""
+    """Writes decoded micro-batches; fits :func:`reliable_channel.pipeline.io.each_batch`.
 
-    def __init__(self, settings: Settings, clock: IngestClock | None = None) -> None:
+    ``lock`` is held while a micro-batch is written: no tick may come between its event times and its commit."""
+
+    def __init__(self, settings: Settings) -> None:
         self._pipeline = settings.pipeline
-        self.clock = clock or IngestClock(settings.paths)
+        self.clock = IngestClock(settings.paths)
+        self.lock = threading.Lock()
+        _WRITERS[settings.paths.data_dir] = self
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+        with self.lock:
+            self._write(rows, sink)
+
+    def _write(self, rows: DataFrame, sink: BatchSink) -> None:
         self.clock.load(sink.query_id, sink.batch_id)
         stats = _stats(rows)
         floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
@@ -128,6 +137,14 @@ class IngestWriter:
         gaps = missing_offsets(rows, stats, self.clock.reached)
         sink.append_small(gap_rows(gaps), SOURCE_GAPS)
         self.clock.record(sink, reached)
+
+
+_WRITERS: dict[str, IngestWriter] = {}
+
+
+def running_writer(paths: PathSettings) -> IngestWriter:
+    """The writer of the ingest query that this process runs into these tables."""
+    return _WRITERS[paths.data_dir]
 
 
 def _stats(rows: DataFrame) -> dict[Place, dict[str, Any]]:

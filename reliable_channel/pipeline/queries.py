@@ -24,6 +24,7 @@ class Query:
     transform: Callable[[Settings], Callable[[DataFrame], DataFrame]]
     writer: Callable[[Settings], Callable[[DataFrame, BatchSink], None]]
     tables: tuple[Table, ...]
+    writes_to_kafka: bool = False
 
 
 INGEST = Query(

@@ -1,0 +1,51 @@
+"""The frame of a job: ``spark-submit jobs/<name>.py [--once | --continuous] [--config FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from types import FrameType
+
+from reliable_channel.config import load
+from reliable_channel.errors import LocalError, ReliableChannelError
+from reliable_channel.pipeline.queries import Query
+from reliable_channel.pipeline.run import run_continuously, wait_for
+from reliable_channel.runtime.spark import spark_session
+
+
+def main(query: Query, arguments: list[str] | None = None) -> int:
+    """Run one query and return the exit code: 0 done or stopped by SIGTERM, 1 a fault, 2 a wrong setting.
+
+    ``--once`` reads what is there now and ends (cron, back-fill); ``--continuous`` goes on until SIGTERM or Ctrl-C."""
+    options = _parser(query).parse_args(arguments)
+    stop = threading.Event()
+
+    def terminated(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGINT, terminated)
+    try:
+        settings = load(options.config)
+        with spark_session(settings, f"reliable-channel {query.name}") as spark:
+            if options.continuous:
+                run_continuously(spark, settings, stop, queries=(query,))
+            else:
+                from reliable_channel.pipeline.queries import start
+
+                wait_for(start(spark, settings, query, once=True))
+    except ReliableChannelError as fault:
+        sys.stderr.write(f"{query.name}: {fault}\n")
+        return 2 if isinstance(fault, LocalError) else 1
+    return 0
+
+
+def _parser(query: Query) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"jobs/{query.name}.py")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="what is there now, then end (the default)")
+    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    return parser
