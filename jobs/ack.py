@@ -1,7 +1,8 @@
 """sds_input → deliveries, acks, refetch_requests, lost_dependencies, repair_requests, channel_events.
 
 ``spark-submit jobs/ack.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.queries.ACK`` what is read, how it is transformed and what is written.
+Kafka and the tables are, ``reliable_channel.pipeline.queries.ACK`` what
+is read, how it is transformed and what is written.
 """
 
 import sys

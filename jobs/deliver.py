@@ -1,7 +1,8 @@
 """deliveries, segments and messages → delivered_messages.
 
 ``spark-submit jobs/deliver.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.queries.DELIVER`` what is read, how it is transformed and what is written.
+Kafka and the tables are, ``reliable_channel.pipeline.queries.DELIVER`` what
+is read, how it is transformed and what is written.
 """
 
 import sys

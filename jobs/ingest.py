@@ -1,7 +1,8 @@
 """Kafka envelopes → envelopes, segments, quarantine, source_gaps, clock.
 
 ``spark-submit jobs/ingest.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.queries.INGEST`` what is read, how it is transformed and what is written.
+Kafka and the tables are, ``reliable_channel.pipeline.queries.INGEST`` what
+is read, how it is transformed and what is written.
 """
 
 import sys

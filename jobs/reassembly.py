@@ -1,7 +1,8 @@
 """segments → sds_input, messages, incomplete_messages.
 
 ``spark-submit jobs/reassembly.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.queries.REASSEMBLY`` what is read, how it is transformed and what is written.
+Kafka and the tables are, ``reliable_channel.pipeline.queries.REASSEMBLY`` what
+is read, how it is transformed and what is written.
 """
 
 import sys
