@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from reliable_channel.segmentation.events import Scope
-from reliable_channel.segmentation.pending import CompletedSet, OpenSet, SetKey
+from reliable_channel.segmentation.pending import CompletedSet, OpenSet, Owner, SetKey
 
 MAX_COMPLETED_PER_KEY = 64
 """How many completed sends of one hash by one sender are remembered: a look-up scans them."""
@@ -13,14 +14,13 @@ MAX_COMPLETED_PER_KEY = 64
 
 class HeldSets:
     """Open sets least recently updated first, completed ones oldest first; every operation but a scan of one key's
-    sends is O(1). Python's dicts keep insertion order, which is the order of age here."""
+    sends is O(1)."""
 
     def __init__(self) -> None:
         self.by_key: dict[SetKey, list[OpenSet | CompletedSet]] = {}
         self.buffered_bytes = 0
-        self._open: dict[OpenSet, None] = {}
-        self._open_by_scope: dict[Scope, dict[OpenSet, None]] = {}
-        self._bytes_by_scope: dict[Scope, int] = {}
+        self._open: OrderedDict[OpenSet, None] = OrderedDict()
+        self._owners: dict[Scope, Owner] = {}
         self._completed: dict[CompletedSet, None] = {}
         self._next_send: dict[SetKey, int] = {}
 
@@ -34,13 +34,9 @@ class HeldSets:
         """Completed sets that are remembered."""
         return len(self._completed)
 
-    def open_count_of(self, scope: Scope) -> int:
-        """Open sets of one sender."""
-        return len(self._open_by_scope.get(scope, ()))
-
-    def bytes_of(self, scope: Scope) -> int:
-        """Payload bytes held for one sender."""
-        return self._bytes_by_scope.get(scope, 0)
+    def owner(self, scope: Scope) -> Owner:
+        """What a sender has in open sets: its own as long as it has any, else an empty one."""
+        return self._owners.get(scope) or Owner()
 
     def all_open(self) -> Iterator[OpenSet]:
         """Open sets, least recently updated first."""
@@ -54,10 +50,9 @@ class HeldSets:
         """The number of the next send under ``key``, as long as one of its sends is remembered."""
         return self._next_send.get(key, 0)
 
-    def least_recent(self, scope: Scope | None = None, but: OpenSet | None = None) -> OpenSet | None:
+    def least_recent(self, owner: Owner | None = None, but: OpenSet | None = None) -> OpenSet | None:
         """The least recently updated open set, in all or of one sender, other than ``but``."""
-        ordered = self._open if scope is None else self._open_by_scope.get(scope, {})
-        for held in ordered:
+        for held in self._open if owner is None else owner.open:
             if held is not but:
                 return held
         return None
@@ -68,22 +63,20 @@ class HeldSets:
 
     def open(self, held: OpenSet) -> None:
         """Begin to hold a set."""
-        self._open[held] = None
-        self._open_by_scope.setdefault(held.key[0], {})[held] = None
+        held.owner = self._owners.setdefault(held.key[0], held.owner)
+        self._open[held] = held.owner.open[held] = None
         self._sends(held.key, held.send).append(held)
 
     def touch(self, held: OpenSet) -> None:
         """Make a set the most recently updated one."""
-        for ordered in (self._open, self._open_by_scope[held.key[0]]):
-            del ordered[held]
-            ordered[held] = None
+        self._open.move_to_end(held)
+        held.owner.open.move_to_end(held)
 
     def grow(self, held: OpenSet, size: int) -> None:
         """Count ``size`` more payload bytes."""
         held.buffered_bytes += size
+        held.owner.buffered_bytes += size
         self.buffered_bytes += size
-        scope = held.key[0]
-        self._bytes_by_scope[scope] = self._bytes_by_scope.get(scope, 0) + size
 
     def close(self, held: OpenSet) -> None:
         """Let an open set go."""
@@ -127,15 +120,12 @@ class HeldSets:
         return self.by_key.setdefault(key, [])
 
     def _release(self, held: OpenSet) -> None:
-        scope = held.key[0]
-        del self._open[held]
-        of_scope = self._open_by_scope[scope]
-        del of_scope[held]
+        owner = held.owner
+        del self._open[held], owner.open[held]
         self.buffered_bytes -= held.buffered_bytes
-        if of_scope:
-            self._bytes_by_scope[scope] -= held.buffered_bytes
-        else:
-            del self._open_by_scope[scope], self._bytes_by_scope[scope]
+        owner.buffered_bytes -= held.buffered_bytes
+        if not owner.open:
+            del self._owners[held.key[0]]
 
     def _drop(self, send: OpenSet | CompletedSet) -> None:
         sends = self.by_key[send.key]

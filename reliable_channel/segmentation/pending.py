@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from reliable_channel.segmentation.events import HeldSegment, IncompleteSet, Scope
@@ -29,6 +30,16 @@ def held_segment(slot: int, sds_id: str, lamport: int | None) -> HeldSegment:
     return HeldSegment(slot >= PARITY, slot % PARITY, sds_id, lamport)
 
 
+class Owner:
+    """What one sender has in open sets: the sets, least recently updated first, and their payload bytes."""
+
+    __slots__ = ("buffered_bytes", "open")
+
+    def __init__(self) -> None:
+        self.open: OrderedDict[OpenSet, None] = OrderedDict()
+        self.buffered_bytes = 0
+
+
 @dataclass(slots=True, eq=False)
 class OpenSet:
     """One incomplete send. ``conflicts`` are rival payloads per slot; ``attempts`` and ``padding_attempts`` count the
@@ -49,6 +60,8 @@ class OpenSet:
     attempts: int = 0
     padding_attempts: int = 0
     mismatch: bool = False
+    owner: Owner = field(default_factory=Owner, repr=False)
+    """Its sender's, once it is held; here so that an update need not hash the scope again."""
 
     def fits(self, segment: Segment, codec: str) -> bool:
         """Whether the segment's counts, length and layout can be this message's."""

@@ -113,7 +113,9 @@ class Reassembler:
         new: Shard = (sds_id, lamport, segment.payload)
         chosen.slots[slot] = new
         self._sets.grow(chosen, len(segment.payload))
-        self._due = min(self._due, self._now + self.config.set_timeout_ms)
+        due = self._now + self.config.set_timeout_ms
+        if due < self._due:
+            self._due = due
         if chosen.data_count is not None and (
             len(chosen.slots) >= chosen.data_count or len(self._sets.by_key[key]) > 1
         ):
@@ -218,13 +220,14 @@ class Reassembler:
     def _make_room(self, scope: Scope, size: int, chosen: OpenSet | None, events: list[SegmentationEvent]) -> None:
         """Keep the bounds, at the least recently updated set's cost, never at that of ``chosen``."""
         sets, config = self._sets, self.config
+        owner = sets.owner(scope) if chosen is None else chosen.owner
         if chosen is None:
-            if sets.open_count_of(scope) >= config.max_open_sets_per_sender:
-                self._evict(sets.least_recent(scope), EvictionReason.OPEN_SETS_PER_SENDER, events)
+            if len(owner.open) >= config.max_open_sets_per_sender:
+                self._evict(sets.least_recent(owner), EvictionReason.OPEN_SETS_PER_SENDER, events)
             if sets.open_count >= config.max_open_sets:
                 self._evict(sets.least_recent(), EvictionReason.OPEN_SETS, events)
-        while sets.bytes_of(scope) + size > config.max_buffered_bytes_per_sender:
-            self._evict(sets.least_recent(scope, but=chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
+        while owner.buffered_bytes + size > config.max_buffered_bytes_per_sender:
+            self._evict(sets.least_recent(owner, but=chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
         while sets.buffered_bytes + size > config.max_buffered_bytes:
             self._evict(sets.least_recent(but=chosen), EvictionReason.BUFFERED_BYTES, events)
 
