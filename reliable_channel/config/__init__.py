@@ -14,17 +14,22 @@ from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.config.kafka import BrokerSettings, KafkaSettings, SecuritySettings, TopicSettings
 from reliable_channel.config.loading import load
 from reliable_channel.config.model import PathSettings, PipelineSettings, Settings, SparkSettings
+from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreNodeSettings, StoreSettings
 
 __all__ = [
+    "BridgeSettings",
     "BrokerSettings",
     "ChannelTopic",
     "ChannelsSettings",
     "KafkaSettings",
+    "NodeSettings",
     "PathSettings",
     "PipelineSettings",
     "SecuritySettings",
     "Settings",
     "SparkSettings",
+    "StoreNodeSettings",
+    "StoreSettings",
     "TopicSettings",
     "load",
 ]

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
 from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.config.kafka import KafkaSettings
+from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
 from reliable_channel.rate_limit import RateLimitConfig
 from reliable_channel.sds.config import SdsConfig
@@ -129,6 +130,9 @@ class Settings(BaseSettings):
     sds: SdsConfig = Field(default_factory=SdsConfig)
     rate_limit: RateLimitConfig = Field(default_factory=RateLimitConfig)
     pipeline: PipelineSettings = PipelineSettings()
+    node: NodeSettings = NodeSettings()
+    store: StoreSettings = StoreSettings()
+    bridge: BridgeSettings = BridgeSettings()
 
     def to_yaml(self) -> str:
         """The effective configuration as YAML, secrets masked."""

@@ -7,8 +7,11 @@ Read only. A ``peerAddr`` is checked and then ignored: this server has no peers,
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h11
@@ -18,7 +21,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from reliable_channel import __version__
+from reliable_channel.errors import EnvironmentFault
 from reliable_channel.store.model import StoreEntry, StorePage
 from reliable_channel.store.parameters import BadParameter, read_parameters
 from reliable_channel.store.source import EnvelopeSource, UnknownCursorError, read_page
@@ -30,10 +33,10 @@ MAX_HEADER_BYTES = 64 * 1024
 _LINGER_S = 2.0
 
 
-def create_app(source: EnvelopeSource, allowed_hosts: list[str] | None = None) -> FastAPI:
+def create_app(source: EnvelopeSource, allowed_hosts: list[str] | None = None, version: str = "0") -> FastAPI:
     """The application. ``allowed_hosts`` bounds the ``Host`` header, against web pages that rebind a name to
-    loopback; ``None`` allows all."""
-    app = FastAPI(title="Waku Store v3", version=__version__, docs_url=None, redoc_url=None)
+    loopback; ``None`` allows all. ``version`` is what ``/version`` says."""
+    app = FastAPI(title="Waku Store v3", version=version, docs_url=None, redoc_url=None)
     if allowed_hosts is not None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
 
@@ -61,8 +64,8 @@ def create_app(source: EnvelopeSource, allowed_hosts: list[str] | None = None) -
 
     @app.get("/version", response_class=PlainTextResponse)
     @app.get("/debug/v1/version", response_class=PlainTextResponse)
-    def version() -> str:
-        return f"v{__version__} (reliable-channel store)"
+    def tell_version() -> str:
+        return f"v{version} (reliable-channel store)"
 
     @app.get("/info")
     @app.get("/debug/v1/info")
@@ -126,6 +129,20 @@ class StoreServer(Server):
         """The port it listens on; valid once ``started``."""
         port: int = self.servers[0].sockets[0].getsockname()[1]
         return port
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A bound socket for ``StoreServer.run(sockets=[…])``; ``port=0`` picks a free one. Raises ``EnvironmentFault``
+    when the port is taken or the address is not this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise EnvironmentFault(f"Cannot listen on {host}:{port} ({reason}).", "Choose another with --port.") from None
+    with sock:
+        yield sock
 
 
 class _Protocol(H11Protocol):

@@ -10,8 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reliable_channel.gateway.delta_source import DeltaSource
 from reliable_channel.pipeline.tables import ENVELOPES
-from reliable_channel.store.delta_source import DeltaSource
 from reliable_channel.store.index import EnvelopeIndex
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.source import Position, Selection, read_page

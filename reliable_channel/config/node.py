@@ -1,0 +1,93 @@
+"""The Waku node, the store nodes that are asked, the store server and the bridge (waku-rest.md). Times in ms."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from reliable_channel.config.kafka import TopicName
+from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+
+
+def _address(url: str) -> str:
+    scheme, found, rest = url.partition("://")
+    if scheme not in ("http", "https") or not found or not rest or any(c.isspace() for c in url):
+        raise ValueError("not an address such as http://127.0.0.1:8645")
+    if "@" in rest.split("/")[0]:
+        raise ValueError("credentials do not belong into an address; put them into headers")
+    return url.rstrip("/")
+
+
+Address = Annotated[str, Field(max_length=2_000), AfterValidator(_address)]
+DialectName = Literal["auto", "nwaku", "go-waku"]
+
+
+class RestSettings(Section):
+    """How one REST address is spoken to. ``headers`` are for gateways that want a token; nodes themselves want none."""
+
+    dialect: DialectName = "auto"
+    headers: dict[str, SecretStr] = Field(default={}, description="sent with every request, such as Authorization")
+    timeout_ms: PositiveMilliseconds = 10_000
+    max_body_bytes: Bytes = 32 * 1024 * 1024
+
+
+class NodeSettings(RestSettings):
+    """The Waku node. ``pubsub_topic`` unset means autosharding over ``shards`` shards of ``cluster_id``."""
+
+    url: Address = "http://127.0.0.1:8645"
+    mode: Literal["relay", "edge"] = "relay"
+    pubsub_topic: str | None = None
+    cluster_id: int = Field(default=1, ge=0, le=65_535)
+    shards: Count = 8
+    poll_interval_ms: PositiveMilliseconds = 500
+    health_interval_ms: PositiveMilliseconds = 10_000
+    max_backoff_ms: PositiveMilliseconds = 15_000
+
+
+class StoreNodeSettings(RestSettings):
+    """One store node, or a node that asks the store peer ``peer_address`` (go-waku needs it for hashes)."""
+
+    url: Address
+    peer_address: str | None = Field(default=None, pattern=r"^/[^\s]+$")
+
+
+class StoreServerSettings(Section):
+    """``reliable-channel store serve``. Anybody who reaches the port can read every stored envelope."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, lt=65536)] = 8646
+    allowed_hosts: list[str] = Field(default=[], description="names in the Host header; empty: the loopback names")
+    refresh_ms: Milliseconds = 1_000
+
+
+class StoreSettings(Section):
+    """The store nodes that are asked, in order of preference."""
+
+    nodes: list[StoreNodeSettings] = Field(default=[])
+    attempts: Count = 4
+    first_wait_ms: Milliseconds = 500
+    longest_wait_ms: Milliseconds = 10_000
+    server: StoreServerSettings = StoreServerSettings()
+
+
+class BridgeSettings(Section):
+    """``reliable-channel bridge``. In edge mode ``content_topics`` must be named; in relay mode empty means all."""
+
+    content_topics: list[str] = Field(default=[])
+    gaps_topic: TopicName = "waku.gaps"
+    group_id: str = "reliable-channel-bridge"
+    gap_margin_ms: Milliseconds = Field(default=30_000, description="a gap is asked for wider by this at both ends")
+    gap_retry_ms: PositiveMilliseconds = 60_000
+    restamp_after_ms: PositiveMilliseconds = Field(
+        default=15_000, description="older outgoing envelopes get a fresh timestamp: stores refuse 20 s"
+    )
+    give_up_after_ms: PositiveMilliseconds = Field(
+        default=600_000, description="an outgoing envelope the node cannot take is given up, with a record"
+    )
+
+    @model_validator(mode="after")
+    def _known(self) -> BridgeSettings:
+        if any(not topic or len(topic) > 1_024 for topic in self.content_topics):
+            raise ValueError("a content topic is empty or longer than 1024 characters")
+        return self
