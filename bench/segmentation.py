@@ -23,7 +23,7 @@ def bookkeeping() -> Iterator[Result]:
     records = _records(20_000)
     seconds = _cpu(lambda: _feed(records))
     yield Result("reassemble, 5 small segments a message", len(records) / seconds, "segments/s")
-    incomplete = [record for place, record in enumerate(records) if place % 5]
+    incomplete = [record for record in records if record[0].index > 0]
     seconds = _cpu(lambda: _feed(incomplete))
     yield Result("bookkeeping only, no set completes", len(incomplete) / seconds, "segments/s")
 
