@@ -1,0 +1,93 @@
+"""Crashes as values: a persistence and a node that kill their process at a chosen operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from reliable_channel.channel import ChannelKey, Persistence
+from reliable_channel.channel.persistence import StoredChannel
+from reliable_channel.channel.registry import _nodes
+from reliable_channel.transport.base import RequestId
+from reliable_channel.transport.memory import MemoryNode
+from reliable_channel.wire.waku import WakuMessage
+
+
+class Crash(BaseException):
+    """The process ends here: nobody may catch this as an error."""
+
+
+@dataclass
+class Fuse:
+    """Burns down with every operation; at zero the process dies, before the operation or after it."""
+
+    left: int = -1
+    after: bool = False
+    lost_deliveries: int = 0
+    """Deliveries that were marked and whose process died before the application was called."""
+
+    def burn(self, operation: Callable[[], None], deliveries: int = 0) -> None:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Crash
+        operation()
+        if self.left == 0:
+            self.lost_deliveries += deliveries
+            raise Crash
+
+
+class MortalPersistence:
+    """Passes on to a persistence that survives, unless the fuse is out."""
+
+    def __init__(self, inner: Persistence, fuse: Fuse) -> None:
+        self.inner = inner
+        self.fuse = fuse
+
+    def acquire(self, sender_id: str) -> Callable[[], None]:
+        return self.inner.acquire(sender_id)
+
+    def sender_id(self) -> str:
+        return self.inner.sender_id()
+
+    def load(self, key: ChannelKey) -> StoredChannel:
+        return self.inner.load(key)
+
+    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
+        self.fuse.burn(lambda: self.inner.append(key, entries, fingerprint))
+
+    def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
+        self.fuse.burn(lambda: self.inner.compact(key, snapshot, fingerprint))
+
+    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
+        self.fuse.burn(lambda: self.inner.hand_over(key, deliveries, sequence), len(deliveries))
+
+    def forget(self, key: ChannelKey) -> None:
+        self.inner.forget(key)
+
+    def get(self, name: str) -> bytes | None:
+        return self.inner.get(name)
+
+    def put(self, name: str, value: bytes) -> None:
+        self.fuse.burn(lambda: self.inner.put(name, value))
+
+    def close(self) -> None:
+        """The test closes the inner one."""
+
+
+def make_mortal(node: MemoryNode, fuse: Fuse) -> None:
+    """Let the process also die around a dispatch."""
+    send = type(node).send
+
+    def mortal(message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+        sent: list[RequestId] = []
+        fuse.burn(lambda: sent.append(send(node, message, pubsub_topic)))
+        return sent[0]
+
+    node.send = mortal  # type: ignore[method-assign]
+
+
+def kill(node: MemoryNode) -> None:
+    """What SIGKILL does: nobody listens, nothing that was accepted goes out, nothing is remembered in memory."""
+    node._listeners = ()
+    node.stop()
+    _nodes.pop(node, None)

@@ -1,0 +1,336 @@
+"""The calls of the Reliable Channel API and what they promise (protocol.md §7)."""
+
+from __future__ import annotations
+
+import pytest
+from channel_world import CHANNEL, TOPIC, Recorder, World, quick
+
+from reliable_channel.channel import (
+    ChannelClosedError,
+    ChannelEvent,
+    ChannelExistsError,
+    ChannelNotStartedError,
+    MemoryPersistence,
+    MessageAcknowledged,
+    MessageDelivered,
+    MessageEnvelope,
+    MessageReceived,
+    MessageSent,
+    NodeConfig,
+    ReliableChannelConfig,
+    ReliableChannelOptions,
+    ReliableEnvelope,
+    SegmentSent,
+    SendingMessage,
+    SendState,
+    close_channel,
+    create_reliable_channel,
+    open_channel,
+    send_envelope,
+)
+from reliable_channel.errors import ConfigurationError, EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.rate_limit import RateLimitConfig
+from reliable_channel.sds import SdsConfig
+from reliable_channel.wire.waku import RELIABLE_CHANNEL_META
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def pair(world: World) -> tuple[Recorder, Recorder]:
+    return world.join("alice"), world.join("bob")
+
+
+def test_a_message_arrives_once_with_its_sender_and_no_request_id(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    alice, bob = pair
+    alice.channel.send(b"hello")
+    world.run(60_000)
+    (event,) = bob.of(MessageReceived)
+    assert (event.message, event.payload, event.sender_id) == (b"hello", b"hello", "alice")
+    assert (event.request_id, event.content_topic, event.sequence) == (None, TOPIC, 1)
+    assert alice.payloads == []
+
+
+def test_a_large_message_arrives_whole_and_says_its_chunks(world: World, pair: tuple[Recorder, Recorder]) -> None:
+    alice, bob = pair
+    payload = bytes(range(256)) * 4096
+    alice.channel.send(payload)
+    world.run(5_000)
+    (event,) = bob.of(MessageReceived)
+    assert event.message == payload
+    assert len(event.chunks) == 11
+    assert all(chunk.verified for chunk in event.chunks)
+    assert [chunk.previous_chunk_id for chunk in event.chunks] == ["", *(c.chunk_id for c in event.chunks[:-1])]
+    assert {chunk.last_chunk_index for chunk in event.chunks} == {10}
+
+
+def test_sent_comes_when_all_segments_are_dispatched_one_request_id_each(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    alice, _ = pair
+    request_id = alice.channel.send(bytes(300_000))
+    world.turn()
+    world.turn()
+    (sent,) = alice.of(MessageSent)
+    labels = [label for label, _ in sent.request_ids]
+    assert sent.request_id == request_id
+    assert labels == [f"{request_id}:{number}" for number in (1, 2, 3)]
+    assert len({node_id for _, node_id in sent.request_ids}) == 3
+    assert [e.node_request_id for e in alice.of(SegmentSent)] == [node_id for _, node_id in sent.request_ids]
+    assert [e.chunk_info.chunk_index for e in alice.of(SendingMessage)] == [0, 1, 2]
+
+
+def test_delivered_comes_after_every_segment_was_acknowledged(world: World, pair: tuple[Recorder, Recorder]) -> None:
+    alice, bob = pair
+    request_id = alice.channel.send(bytes(300_000))
+    world.run(1_000)
+    assert alice.of(MessageDelivered) == []
+    bob.channel.send(b"an answer carries the acknowledgements")
+    world.run(1_000)
+    assert [event.request_id for event in alice.of(MessageDelivered)] == [request_id]
+    acknowledged = alice.of(MessageAcknowledged)
+    assert acknowledged[-1].chunks_acknowledged == (0, 1, 2)
+    assert {event.total_chunks for event in acknowledged} == {3}
+    assert alice.channel.send_state(request_id) is SendState.DELIVERED
+
+
+def test_a_quiet_recipient_acknowledges_by_sync(world: World, pair: tuple[Recorder, Recorder]) -> None:
+    alice, _ = pair
+    request_id = alice.channel.send(b"anybody there?")
+    world.run(180_000, step_ms=1_000)
+    assert [event.request_id for event in alice.of(MessageDelivered)] == [request_id]
+
+
+def test_the_logical_message_id_is_shared_by_equal_payloads_and_the_send_id_is_not(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    alice, bob = pair
+    first, second = alice.channel.send(b"ok"), alice.channel.send(b"ok")
+    world.run(1_000)
+    assert first != second
+    assert bob.payloads == [b"ok", b"ok"]
+    assert len({event.message_id for event in bob.of(MessageReceived)}) == 1
+    assert {event.message_id for event in alice.of(MessageSent)} == {bob.of(MessageReceived)[0].message_id}
+
+
+def test_our_envelopes_carry_the_layers_meta_and_are_not_ephemeral(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    pair[0].channel.send(b"hello")
+    world.run(500)
+    _, envelope = world.on_wire[0]
+    assert envelope.meta == RELIABLE_CHANNEL_META
+    assert not envelope.ephemeral
+
+
+def test_an_ephemeral_message_arrives_at_once_and_leaves_no_trace(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    alice, bob = pair
+    alice.channel.send_ephemeral(b"typing")
+    world.run(500)
+    (event,) = bob.of(MessageReceived)
+    assert event.ephemeral
+    assert event.message == b"typing"
+    assert world.on_wire[0][1].ephemeral
+    assert alice.channel.status()["unacknowledged_segments"] == 0
+    world.run(200_000, step_ms=5_000)
+    assert [message.ephemeral for _, message in world.on_wire] == [True]
+
+
+def test_an_ephemeral_message_of_two_segments_is_refused(pair: tuple[Recorder, Recorder]) -> None:
+    with pytest.raises(MessageTooLarge, match="102400"):
+        pair[0].channel.send_ephemeral(bytes(102_401))
+
+
+def test_an_empty_payload_is_refused_at_once(pair: tuple[Recorder, Recorder]) -> None:
+    with pytest.raises(EmptyMessage):
+        pair[0].channel.send(b"")
+
+
+def test_a_payload_over_the_limit_is_refused_at_once_and_the_error_names_the_limit(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    alice, _ = pair
+    with pytest.raises(MessageTooLarge, match=r"1048577 bytes.*1048576 bytes"):
+        alice.channel.send(bytes(1_048_577))
+    world.run(500)
+    assert alice.events == []
+
+
+def test_creating_subscribes_and_closing_the_last_of_a_topic_unsubscribes(world: World) -> None:
+    first = world.join("alice")
+    second = world.join("alice", channel_id="another")
+    assert world.node("alice").subscribed == {TOPIC}
+    first.channel.close()
+    assert world.node("alice").subscribed == {TOPIC}
+    close_channel(second.channel)
+    assert world.node("alice").subscribed == frozenset()
+
+
+def test_channels_of_one_topic_do_not_hear_each_others_messages(world: World) -> None:
+    alice = world.join("alice")
+    bob = world.join("bob", channel_id="another")
+    alice.channel.send(b"hello")
+    world.run(1_000)
+    assert bob.events == []
+
+
+def test_closing_twice_is_fine_and_a_closed_channel_refuses(world: World) -> None:
+    alice = world.join("alice")
+    alice.channel.close()
+    alice.channel.close()
+    assert alice.channel.is_closed
+    assert not alice.channel.is_started
+    with pytest.raises(ChannelClosedError):
+        alice.channel.send(b"late")
+    with pytest.raises(ChannelClosedError):
+        alice.channel.start()
+
+
+def test_without_auto_start_nothing_happens_before_start(world: World) -> None:
+    alice = world.join("alice", quick(auto_start=False))
+    assert not alice.channel.is_started
+    assert world.node("alice").subscribed == frozenset()
+    with pytest.raises(ChannelNotStartedError):
+        alice.channel.send(b"early")
+    alice.channel.start()
+    alice.channel.start()
+    assert alice.channel.is_started
+    assert alice.channel.send(b"now")
+
+
+def test_a_stopped_channel_keeps_what_is_unacknowledged_and_sends_it_again_when_started(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    alice, bob = pair
+    world.blocked.add("alice")
+    alice.channel.send(b"hello")
+    world.run(500)
+    alice.channel.stop()
+    alice.channel.stop()
+    world.blocked.clear()
+    world.run(20_000)
+    assert bob.payloads == []
+    alice.channel.start()
+    world.run(500)
+    assert bob.payloads == [b"hello"]
+
+
+def test_the_same_channel_cannot_be_opened_twice_by_one_sender(world: World) -> None:
+    alice = world.join("alice")
+    with pytest.raises(ChannelExistsError):
+        world.join("alice")
+    alice.channel.close()
+    world.join("alice")
+
+
+def test_the_sender_id_is_created_once_and_kept(world: World) -> None:
+    kept = MemoryPersistence()
+    first = world.join("alice", quick(persistence=kept), sender_id=None)
+    name = first.channel.sender_id
+    first.channel.close()
+    assert name
+    assert world.join("alice", quick(persistence=kept), sender_id=None).channel.sender_id == name
+    assert world.join("bob", sender_id=None).channel.sender_id != name
+
+
+def test_an_unknown_event_name_is_refused_with_the_names_there_are(pair: tuple[Recorder, Recorder]) -> None:
+    with pytest.raises(LocalError, match="reliable:message:received"):
+        pair[0].channel.on("recieved", print)
+
+
+def test_events_are_found_by_their_names_of_all_generations(world: World, pair: tuple[Recorder, Recorder]) -> None:
+    alice, bob = pair
+    heard: list[ChannelEvent] = []
+    for name in ("reliable:message:received", "message-received"):
+        bob.channel.on(name, heard.append)
+    alice.channel.send(b"hello")
+    world.run(500)
+    assert len(heard) == 2
+    assert heard[0] is heard[1]
+
+
+def test_open_channel_takes_defaults_from_the_node_configuration_and_stops_a_node_it_made(world: World) -> None:
+    node = world.network.node("carol")
+    channel = open_channel(
+        NodeConfig(node=lambda: node, sds_config=SdsConfig(causal_history_size=7)),
+        ReliableChannelConfig(),
+        channel_id=CHANNEL,
+        content_topic=TOPIC,
+        sender_id="carol",
+        clock=world.network.clock,
+        threaded=False,
+    )
+    assert channel._driver.machine.sds.config.causal_history_size == 7
+    assert node.health().state == "Healthy"
+    channel.close()
+    assert node.health().state == "Unhealthy"
+
+
+def test_a_reliable_envelope_goes_to_the_channel_it_names_and_without_one_as_ephemeral(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    _, bob = pair
+    inner = MessageEnvelope(TOPIC, b"hello")
+    send_envelope(world.node("alice"), ReliableEnvelope(inner, CHANNEL))
+    world.run(500)
+    assert bob.payloads == [b"hello"]
+    send_envelope(world.node("alice"), ReliableEnvelope(MessageEnvelope("/other/1/x/proto", b"plain")))
+    world.run(500)
+    assert world.on_wire[-1][1].ephemeral
+    with pytest.raises(ChannelClosedError):
+        send_envelope(world.node("alice"), ReliableEnvelope(inner, "no such channel"))
+
+
+def test_the_segment_size_is_what_header_and_declared_overhead_leave(world: World) -> None:
+    class Roomy:
+        overhead_bytes = 60_000
+
+        def encrypt(self, content: bytes) -> bytes:
+            return content + bytes(60_000)
+
+        def decrypt(self, payload: bytes) -> bytes:
+            return payload[:-60_000]
+
+    alice, bob = world.join("alice", encryption=Roomy()), world.join("bob", encryption=Roomy())
+    size = alice.channel._driver.machine.segmentation.segment_size_bytes
+    assert size < 150_000 - 60_000
+    assert size % 64 == 0
+    alice.channel.send(bytes(1_048_576))
+    world.run(3_000)
+    assert [len(payload) for payload in bob.payloads] == [1_048_576]
+    assert max(len(message.payload) for _, message in world.on_wire) < 150_000
+
+
+@pytest.mark.parametrize("names", [("", TOPIC, "a"), (CHANNEL, "", "a"), (CHANNEL, TOPIC, "x" * 1025)])
+def test_empty_and_overlong_names_are_refused(world: World, names: tuple[str, str, str]) -> None:
+    with pytest.raises(LocalError):
+        create_reliable_channel(world.node("alice"), *names, threaded=False)
+
+
+def test_every_default_of_the_seeds_is_there() -> None:
+    config = ReliableChannelConfig()
+    assert (config.segmentation.segment_size_bytes, config.segmentation.enable_reed_solomon) == (102_400, False)
+    assert (config.sds.acknowledgement_timeout_ms, config.sds.max_retransmissions) == (5_000, 5)
+    assert (config.sds.causal_history_size, config.history_backend, config.encryption) == (2, "memory", None)
+    assert config.rate_limit == RateLimitConfig(enabled=False, epoch_size_ms=600_000)
+    assert ReliableChannelConfig.of_002().rate_limit.enabled
+    options = ReliableChannelOptions()
+    assert (options.sync_min_interval_ms, options.retry_interval_ms, options.max_retry_attempts) == (30_000, 30_000, 10)
+    assert (options.retrieve_frequency_ms, options.sweep_in_buf_interval_ms) == (10_000, 5_000)
+    assert (options.query_on_connect, options.auto_start, options.process_task_min_elapse_ms) == (True, True, 1_000)
+    applied = options.config()
+    assert (applied.sds.acknowledgement_timeout_ms, applied.sds.max_retransmissions) == (30_000, 10)
+
+
+def test_a_wrong_configuration_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="history_backend"):
+        ReliableChannelConfig(history_backend="postgres")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="database"):
+        ReliableChannelConfig(history_backend="sqlite")

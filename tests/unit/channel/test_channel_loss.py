@@ -1,0 +1,320 @@
+"""What happens when envelopes are lost: retransmission, repair by parity, stores and others, and giving up (§5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from channel_world import CHANNEL, World, drop, quick
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reliable_channel.channel import (
+    IrretrievableMessage,
+    MessageDelivered,
+    MessagePossiblyAcknowledged,
+    MessageReceived,
+    MessageSendError,
+    MissingMessage,
+    ReliableChannelConfig,
+    SendingMessage,
+    SendState,
+)
+from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.transport.base import FailureReason
+from reliable_channel.transport.health import Health, HealthState
+from reliable_channel.transport.memory import Faults
+from reliable_channel.wire.waku import WakuMessage
+
+SMALL_SEGMENTS = SegmentationConfig(segment_size_bytes=64)
+WITH_PARITY = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
+
+
+def alone(**sds: object) -> ReliableChannelConfig:
+    """No store to ask and nobody to repair: only what the sender and parity do."""
+    return quick(sds={"repair": False, "sync_min_interval_ms": 0, **sds}, query_on_connect=False)
+
+
+def test_a_lost_message_is_sent_again_as_the_same_sds_bytes_in_a_new_envelope() -> None:
+    world = World(drop(1))
+    alice, bob = world.join("alice", alone()), world.join("bob", alone())
+    alice.channel.send(b"hello")
+    world.run(6_000)
+    first, second = (message for _, message in world.on_wire)
+    assert first.payload == second.payload
+    assert first.timestamp != second.timestamp
+    assert bob.payloads == [b"hello"]
+    assert [event.attempt for event in alice.of(SendingMessage)] == [0, 1]
+
+
+def test_waits_double_and_after_the_last_one_comes_one_send_error() -> None:
+    world = World(lambda *_: ())
+    alice = world.join("alice", alone())
+    started = world.now
+    request_id = alice.channel.send(b"anybody?")
+    world.run(320_000)
+    assert [round(e.at - started, -3) for e in alice.of(SendingMessage)] == [0, 5_000, 15_000, 35_000, 75_000, 155_000]
+    (error,) = alice.of(MessageSendError)
+    assert error.request_id == request_id
+    assert "exhausted" in error.error
+    assert round(error.at - started, -3) == 315_000
+    assert alice.channel.send_state(request_id) is SendState.FAILED
+
+
+def test_sds_time_starts_when_the_node_says_sent_not_when_the_application_sends() -> None:
+    world = World(lambda *_: ())
+    alice = world.join("alice", alone())
+    slow = world.node("alice")
+    dispatch = slow._dispatch
+    slow._dispatch = lambda *args: world.network.later(60_000, lambda: dispatch(*args))  # type: ignore[method-assign]
+    alice.channel.send(b"hello")
+    world.run(64_000)
+    assert len(alice.of(SendingMessage)) == 1
+    world.run(2_000)
+    assert len(alice.of(SendingMessage)) == 2
+
+
+def test_an_acknowledgement_after_the_send_error_still_gives_delivered() -> None:
+    world = World(lambda *_: ())
+    config = alone(max_retransmissions=1)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(b"hello")
+    world.run(16_000)
+    assert len(alice.of(MessageSendError)) == 1
+    world.link = lambda *_: (0.0,)
+    world.network.publish("alice", replace(world.on_wire[0][1], timestamp=1), "/waku/2/rs/0/0")
+    world.run(500)
+    bob.channel.send(b"here I am")
+    world.run(500)
+    assert [event.after_error for event in alice.of(MessageDelivered)] == [True]
+
+
+def test_filters_of_two_different_messages_acknowledge_what_histories_no_longer_name() -> None:
+    world = World()
+    config = alone(causal_history_size=0)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(b"hello")
+    world.run(500)
+    bob.channel.send(b"one")
+    world.run(500)
+    assert [event.count for event in alice.of(MessagePossiblyAcknowledged)] == [1]
+    assert alice.of(MessageDelivered) == []
+    bob.channel.send(b"two")
+    world.run(500)
+    assert len(alice.of(MessageDelivered)) == 1
+
+
+def test_parity_repairs_a_lost_segment_without_store_retransmission_or_help() -> None:
+    world = World(drop(1))
+    config = replace(alone(acknowledgement_timeout_ms=10**9), segmentation=WITH_PARITY)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    payload = bytes(range(250))
+    alice.channel.send(payload)
+    world.run(1_000)
+    assert bob.payloads == [payload]
+    assert len(alice.of(SendingMessage)) == 6
+    alice.channel.send(b"next")
+    world.run(1_000)
+    assert bob.payloads == [payload, b"next"]
+    assert bob.channel.status()["missing_segments"] == 0
+
+
+def test_with_parity_a_message_is_delivered_when_any_k_segments_are_acknowledged() -> None:
+    world = World()
+    config = replace(alone(acknowledgement_timeout_ms=10**9), segmentation=WITH_PARITY)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    world.link = drop(2)
+    request_id = alice.channel.send(bytes(range(250)))
+    world.run(1_000)
+    bob.channel.send(b"thanks")
+    world.run(1_000)
+    assert [event.request_id for event in alice.of(MessageDelivered)] == [request_id]
+
+
+def test_a_missing_message_is_fetched_from_the_store_by_its_retrieval_hint() -> None:
+    world = World(drop(1))
+    config = quick(sds={"repair": False, "acknowledgement_timeout_ms": 10**9}, query_on_connect=False)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    world.join("carol", config).channel.close()
+    alice.channel.send(b"lost on the way")
+    world.run(500)
+    alice.channel.send(b"refers to it")
+    world.run(500)
+    assert bob.payloads == []
+    assert len(bob.of(MissingMessage)) == 1
+    world.run(15_000)
+    assert bob.payloads == [b"lost on the way", b"refers to it"]
+
+
+def test_a_message_without_retrieval_hint_is_found_in_the_store_by_time() -> None:
+    world = World(drop(1))
+    config = quick(sds={"repair": False, "acknowledgement_timeout_ms": 10**9}, query_on_connect=False)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(b"lost on the way")
+    alice.channel.send(b"refers to it before the node said sent")
+    world.run(20_000)
+    assert bob.payloads == [b"lost on the way", b"refers to it before the node said sent"]
+
+
+def test_what_no_store_has_in_time_is_irretrievable_and_what_waited_is_delivered_with_that_stated() -> None:
+    world = World(drop(1))
+    world.network.store_keeps = lambda message: False
+    config = alone(timeout_for_lost_messages_ms=60_000, acknowledgement_timeout_ms=10**9)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(b"gone for ever")
+    world.run(500)
+    alice.channel.send(b"refers to it")
+    world.run(55_000)
+    assert bob.payloads == []
+    world.run(15_000)
+    (lost,) = bob.of(IrretrievableMessage)
+    (event,) = bob.of(MessageReceived)
+    assert event.message == b"refers to it"
+    assert event.lost_dependencies == (lost.sds_id,)
+
+
+def test_by_default_nothing_is_ever_given_up() -> None:
+    world = World(drop(1))
+    world.network.store_keeps = lambda message: False
+    config = alone(acknowledgement_timeout_ms=10**9)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(b"gone")
+    world.run(500)
+    alice.channel.send(b"refers to it")
+    world.run(3_600_000, step_ms=10_000)
+    assert bob.of(IrretrievableMessage) == []
+    assert bob.payloads == []
+
+
+def test_another_participant_repairs_what_the_sender_cannot_send_any_more() -> None:
+    world = World()
+    world.network.store_keeps = lambda message: False
+    config = quick(sds={"acknowledgement_timeout_ms": 10**9}, query_on_connect=False)
+    alice, bob, carol = (world.join(name, config) for name in ("alice", "bob", "carol"))
+    world.blocked.add("bob")
+    alice.channel.send(b"bob misses this")
+    world.run(500)
+    alice.channel.close()
+    del world.recorders["alice"]
+    world.blocked.clear()
+    carol.channel.send(b"refers to it")
+    world.run(500)
+    assert bob.payloads == []
+    world.run(400_000, step_ms=1_000)
+    assert bob.payloads == [b"bob misses this", b"refers to it"]
+
+
+def test_a_channel_asks_a_store_for_what_it_missed_when_it_starts() -> None:
+    world = World()
+    alice = world.join("alice")
+    for number in range(250):
+        alice.channel.send(b"message %d" % number)
+    world.run(1_000)
+    bob = world.join("bob")
+    world.run(2_000)
+    assert bob.payloads == [b"message %d" % number for number in range(250)]
+
+
+def test_a_channel_asks_again_when_its_node_is_healthy_again() -> None:
+    world = World()
+    config = quick(sds={"acknowledgement_timeout_ms": 10**9, "sync_min_interval_ms": 0})
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    world.run(1_000)
+    world.blocked.add("bob")
+    world.node("bob").report(Health(HealthState.UNHEALTHY))
+    alice.channel.send(b"while you were away")
+    world.run(120_000)
+    world.blocked.clear()
+    assert bob.payloads == []
+    world.node("bob").report(Health(HealthState.HEALTHY))
+    world.run(1_000)
+    assert bob.payloads == [b"while you were away"]
+
+
+def test_without_query_on_connect_the_store_is_not_asked() -> None:
+    world = World()
+    alice = world.join("alice")
+    alice.channel.send(b"old news")
+    world.run(1_000)
+    bob = world.join("bob", quick(query_on_connect=False))
+    world.run(1_000)
+    assert bob.payloads == []
+
+
+def test_a_store_that_cannot_be_reached_is_a_problem_told_not_a_crash() -> None:
+    world = World()
+    world.node("alice").store = None
+    alice = world.join("alice")
+    world.run(500)
+    assert "store_failed" in alice.problems()
+    assert alice.channel.send(b"goes on")
+
+
+@pytest.mark.parametrize(
+    ("reason", "node_retries", "requests", "errors"),
+    [
+        (FailureReason.REFUSED, False, 1, 1),
+        (FailureReason.NO_PEERS, True, 1, 1),
+        (FailureReason.NO_PEERS, False, 6, 1),
+        (FailureReason.UNREACHABLE, False, 6, 1),
+    ],
+)
+def test_a_dispatch_fault_has_one_retry_layer_the_nodes_or_that_of_sds(
+    reason: FailureReason, node_retries: bool, requests: int, errors: int
+) -> None:
+    world = World()
+    node = world.node("alice")
+    node.failing = reason
+    node.retries_sends = node_retries  # type: ignore[attr-defined]
+    alice = world.join("alice", alone())
+    alice.channel.send(b"hello")
+    world.run(700_000, step_ms=1_000)
+    assert len(alice.of(SendingMessage)) == requests
+    assert len(alice.of(MessageSendError)) == errors
+
+
+def test_hostile_bytes_on_the_topic_are_problems_told_and_the_channel_goes_on() -> None:
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob")
+    for number, junk in enumerate((b"", b"\xff" * 40, b"\x0a\x01x", b"hello there")):
+        world.network.publish(
+            "mallory", WakuMessage(junk, alice.channel.content_topic, timestamp=number), "/waku/2/rs/0/0"
+        )
+    alice.channel.send(b"still here")
+    world.run(1_000)
+    assert bob.payloads == [b"still here"]
+    assert bob.problems().count("malformed") == 4
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.floats(0, 0.4),
+    duplication=st.floats(0, 0.5),
+    sizes=st.lists(st.integers(1, 1_000), min_size=1, max_size=6),
+    parity=st.booleans(),
+)
+def test_over_any_lossy_network_everything_arrives_once_and_is_acknowledged(
+    seed: int, loss: float, duplication: float, sizes: list[int], parity: bool
+) -> None:
+    faults = Faults(loss=loss, duplication=duplication, min_delay_ms=5, max_delay_ms=900, seed=seed)
+    world = World(faults.link())
+    config = replace(quick(), segmentation=WITH_PARITY if parity else SMALL_SEGMENTS)
+    names = ("alice", "bob", "carol")
+    recorders = [world.join(name, config) for name in names]
+    sent: dict[str, list[bytes]] = {name: [] for name in names}
+    for number, size in enumerate(sizes):
+        name = names[number % 3]
+        payload = bytes([number]) * size
+        sent[name].append(payload)
+        world.recorders[name].channel.send(payload)
+        world.run(300)
+    for _ in range(50):
+        world.run(30_000, step_ms=1_000)
+        if all(len(world.recorders[name].of(MessageDelivered)) == len(sent[name]) for name in names):
+            break
+    for name, recorder in zip(names, recorders, strict=True):
+        others = [payload for other in names if other != name for payload in sent[other]]
+        assert sorted(recorder.payloads) == sorted(others)
+        assert len(recorder.of(MessageDelivered)) == len(sent[name])
+        assert recorder.channel.channel_id == CHANNEL
