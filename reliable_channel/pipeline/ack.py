@@ -178,7 +178,10 @@ def _input_rows(frame: pd.DataFrame) -> Iterator[tuple[int, int, int, InputRow]]
         columns[name] = [None if value is None else bytes(value) for value in columns[name]]
     columns["sds_ids"] = [() if value is None else tuple(value) for value in columns["sds_ids"]]
     for (partition, offset, sub_order), *values in zip(order, *columns.values(), strict=True):
-        yield int(partition), int(offset), int(sub_order), InputRow(*values)
+        row = InputRow(*values)
+        # That a message is whole is known before the record that made it so is delivered: else what waits for that
+        # record, and is released by it, would overtake the message.
+        yield int(partition), int(offset), -1 if row.row_kind == "completed" else int(sub_order), row
 
 
 _WHOLE = (

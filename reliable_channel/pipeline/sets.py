@@ -191,8 +191,18 @@ def completed_results(
     yield Result("message", *place, offset, 0, event.payload, message)
     for number, row in enumerate(repaired, start=1):
         fields = {**scope, **row, "event_time": event.completed_at * 1000, "entire_message_hash": hash_}
+        fields["causal_history"] = _predecessor(sds_ids, row["sds_id"])
         yield Result("repaired", *place, offset, number, None, {**fields, "data_count": event.data_count})
     yield Result("completed", *place, offset, len(repaired) + 1, None, {**common, "sds_id": first})
+
+
+def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
+    """The causal history of a repaired segment, as far as it is certain: a send's segments are wrapped in one step, so
+    each has the one before it in its causal past. Without it SDS would deliver the segment at once, and the message
+    before those it depends on."""
+    place = sds_ids.index(sds_id)
+    before = sds_ids[place - 1] if place else None
+    return None if before is None else [{"sds_id": before, "retrieval_hint": None, "sender_id": None}]
 
 
 def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from reliable_channel.report.observed import Observed
 from reliable_channel.simulation.truth import Outcome, TrueMessage, TrueSegment, Truth
 
 LOST_AFTER_MS = 300_000
-LOST, BEFORE_OBSERVATION, IMPLIED = "lost", "before_observation", "implied"
+LOST, BEFORE_OBSERVATION, IMPLIED = "lost", "before_observation", "causal_past"
 Key = TypeVar("Key", bound=tuple[object, ...])
 
 

@@ -143,11 +143,11 @@ def faultless() -> Observed:
         lost=[(CHANNEL, "l0", "lost")],
         acks=[
             Acknowledgement(CHANNEL, "a0", "bob", "causal_history", True),
-            Acknowledgement(CHANNEL, "a0", "carol", "implied", True),
+            Acknowledgement(CHANNEL, "a0", "carol", "causal_past", True),
             Acknowledgement(CHANNEL, "bp", "alice", "causal_history", True),
             Acknowledgement(CHANNEL, "f0", "carol", "causal_history", True),
             Acknowledgement(CHANNEL, "c0", "bob", "causal_history", True),
-            Acknowledgement(CHANNEL, "b0", "alice", "bloom_filter", False),
+            Acknowledgement(CHANNEL, "b0", "alice", "filter", False),
         ],
         quarantine=[Quarantined("waku.envelopes", 1, 42, "malformed_envelope", b"\xff\xff\xff")],
         envelopes=12,

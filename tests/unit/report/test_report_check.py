@@ -102,7 +102,7 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     ),
     "a certain acknowledgement is missing": (without("acks", 0), "a0: by bob is not in the table"),
     "somebody acknowledges what they never had": (
-        added("acks", Acknowledgement(CHANNEL, "c0", "alice", "bloom_filter", False)),
+        added("acks", Acknowledgement(CHANNEL, "c0", "alice", "filter", False)),
         "by alice, who never had it",
     ),
     "somebody acknowledges their own": (
@@ -172,7 +172,7 @@ def test_what_is_older_than_the_observation_may_stand_late() -> None:
 
 
 def test_an_implied_acknowledgement_of_what_was_before_somebody_joined_is_not_called_false() -> None:
-    claim = Acknowledgement(CHANNEL, "f0", "dave", "implied", True)
+    claim = Acknowledgement(CHANNEL, "f0", "dave", "causal_past", True)
     truth, tables = true_conversation(), added("acks", claim)(faultless())
     late = replace(truth, presences=[*truth.presences, Presence(CHANNEL, "dave", 3_000)])
     there = replace(truth, presences=[*truth.presences, Presence(CHANNEL, "dave", 1_000)])

@@ -18,7 +18,6 @@ from reliable_channel.sds import (
     DependencyFound,
     DependencyLost,
     EphemeralReceived,
-    Evidence,
     SdsChannel,
     Step,
 )
@@ -38,11 +37,6 @@ from reliable_channel.wire.waku import decode_waku_message, message_hash
 
 CLOSING_MS = 3_600_000
 LAMPORT_AHEAD_MS = 86_400_000
-EVIDENCE = {
-    Evidence.CAUSAL_HISTORY: "causal_history",
-    Evidence.CAUSAL_PAST: "implied",
-    Evidence.FILTER: "bloom_filter",
-}
 
 
 @dataclass
@@ -181,9 +175,9 @@ class PlainObserver:
             elif isinstance(event, DependencyFound):
                 channel.given_up.pop(event.message_id, None)
             elif isinstance(event, Acknowledged):
-                evidence = EVIDENCE[event.evidence]
+                evidence = event.evidence
                 self.tables.acks.append(
-                    Acknowledgement(name, event.message_id, event.by, evidence, event.evidence.certain)
+                    Acknowledgement(name, event.message_id, event.by, evidence.value, evidence.certain)
                 )
 
     def _delivered(self, name: str, channel: Channel, event: Delivered) -> None:
