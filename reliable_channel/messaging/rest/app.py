@@ -6,16 +6,19 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.concurrency import run_in_threadpool
 
 from reliable_channel import __version__
+from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest import errors
+from reliable_channel.messaging.rest.channels import ChannelDesk, channel_routes
 from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.routes import messaging_routes
+from reliable_channel.transport.clock import Clock
 
 MAX_WAITING = 64
 DEFAULT_MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -28,11 +31,16 @@ def create_app(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-    more_routes: Sequence[APIRouter] = (),
+    channels: ReliableChannelConfig | None = None,
+    clock: Clock | None = None,
+    threaded: bool = True,
     run_node: bool = True,
 ) -> FastAPI:
-    """The application. With ``run_node`` the node starts and stops with it (it is not closed)."""
+    """The application. With ``run_node`` the node starts and stops with it (it is not closed). ``channels`` configures
+    the reliable channels that clients open; None leaves their paths out. ``clock`` and ``threaded=False`` are theirs,
+    for tests; ``app.state.desk`` then has ``step()``."""
     poll = LongPoll(node.events, MAX_WAITING)
+    desk = None if channels is None else ChannelDesk(node, channels, poll, clock=clock, threaded=threaded)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -43,6 +51,8 @@ def create_app(
             yield
         finally:
             poll.stop()
+            if desk is not None:
+                await run_in_threadpool(desk.close_all)
             if run_node:
                 await run_in_threadpool(node.stop)
 
@@ -57,8 +67,9 @@ def create_app(
     errors.install(app)
     app.add_middleware(GuardMiddleware, guard=Guard(token, Guard.hosts(allowed_hosts), max_body_bytes))
     app.include_router(messaging_routes(node, poll))
-    for routes in more_routes:
-        app.include_router(routes)
+    app.state.desk = desk
+    if desk is not None:
+        app.include_router(channel_routes(desk, poll))
     app.openapi = lambda: _document(app, token is not None)  # type: ignore[method-assign]
     return app
 

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError, ChannelNotStartedError
 from reliable_channel.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
 from reliable_channel.messaging.rest.models import Error
 from reliable_channel.messaging.sending import PendingLimitError
@@ -18,6 +19,11 @@ from reliable_channel.messaging.topics import UnsupportedTopicError
 
 _log = logging.getLogger(__name__)
 
+
+class ChannelLimitError(EnvironmentFault):
+    """As many reliable channels as the server allows are open."""
+
+
 _MEANINGS = {
     400: "The request is not what is documented.",
     401: "The bearer token is missing or wrong.",
@@ -25,7 +31,7 @@ _MEANINGS = {
     404: "Nothing matches, or the topic is not supported.",
     405: "This path has other methods.",
     408: "The body did not come in time.",
-    409: "The request is in another state.",
+    409: "What is named is in another state.",
     413: "The body or the message is too large.",
     415: "The body is not application/json.",
     429: "Too many at once; try again later.",
@@ -35,7 +41,11 @@ _MEANINGS = {
 _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
     (UnsupportedTopicError, 404),
     (MessageTooLarge, 413),
+    (ChannelExistsError, 409),
+    (ChannelClosedError, 409),
+    (ChannelNotStartedError, 409),
     (PendingLimitError, 429),
+    (ChannelLimitError, 429),
     (SubscriptionLimitError, 429),
     (LocalError, 400),
     (EnvironmentFault, 503),

@@ -70,6 +70,10 @@ class LongPoll:
         return found
 
     def _on_event(self, event: CustomEvent) -> None:
+        self.notify()
+
+    def notify(self) -> None:
+        """Something has changed: every waiting call looks again. From any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._bump)

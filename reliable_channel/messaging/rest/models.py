@@ -53,6 +53,15 @@ Payload = Annotated[
     AfterValidator(_decoded),
     WithJsonSchema({"type": "string", "pattern": BASE64, "maxLength": MAX_PAYLOAD_CHARACTERS}),
 ]
+MAX_CHANNEL_CHARACTERS = 1_398_104
+"""A message of 1 MiB in base64."""
+
+ChannelPayload = Annotated[
+    str,
+    StringConstraints(pattern=BASE64, max_length=MAX_CHANNEL_CHARACTERS),
+    AfterValidator(_decoded),
+    WithJsonSchema({"type": "string", "pattern": BASE64, "maxLength": MAX_CHANNEL_CHARACTERS}),
+]
 Meta = Annotated[
     str,
     StringConstraints(pattern=META),

@@ -1,0 +1,250 @@
+"""Reliable channels over HTTP, under paths of their own (protocol.md §7): for programs not written in Python.
+
+A channel is opened by ``POST /channels`` and named by the ``id`` of the answer; its events are read by long polling.
+What a channel must remember is kept by its own persistence: after a restart open it again under the same ids.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field, StrictBool, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from reliable_channel.channel.api import create_reliable_channel
+from reliable_channel.channel.channel import ReliableChannel
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.events import ChannelEvent
+from reliable_channel.messaging.rest.channel_log import ChannelLog
+from reliable_channel.messaging.rest.errors import ChannelLimitError, documented, not_found
+from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
+from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
+from reliable_channel.messaging.rest.routes import Count, Since, Wait
+from reliable_channel.transport.base import Node
+from reliable_channel.transport.clock import Clock
+
+MAX_CHANNELS = 64
+LOST_HEADER = "X-Lost-Events"
+"""How many events after ``since`` the server no longer has."""
+
+Handle = Annotated[str, Path(alias="id", max_length=MAX_TEXT)]
+SendHandle = Annotated[str, Path(alias="requestId", max_length=MAX_TEXT)]
+
+
+class OpenRequest(Wire):
+    """``POST /channels``. Without ``senderId`` the database's own is taken, and made at first use."""
+
+    channel_id: Text
+    content_topic: Text
+    sender_id: Text | None = None
+
+
+class OpenAnswer(Wire):
+    """An open channel; ``id`` names it in the paths."""
+
+    id: str
+    channel_id: str
+    content_topic: str
+    sender_id: str
+
+
+class ChannelSend(Wire):
+    """``POST /channels/{id}/send``: a message of up to 1 MiB, or an ephemeral one of one segment."""
+
+    payload: ChannelPayload
+    ephemeral: StrictBool = False
+
+
+class SendAnswer(Wire):
+    """The ReliableSendId."""
+
+    request_id: Identifier
+
+
+class StateAnswer(Wire):
+    """Where a send stands, and the node's request ids of its segments by label."""
+
+    state: Annotated[str, StringConstraints(max_length=40)]
+    request_ids: Annotated[dict[str, str], Field(default_factory=dict)]
+
+
+@dataclass(frozen=True)
+class _Open:
+    channel: ReliableChannel
+    log: ChannelLog
+
+
+class ChannelDesk:
+    """The channels that this server has opened on one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        config: ReliableChannelConfig,
+        poll: LongPoll,
+        *,
+        clock: Clock | None = None,
+        threaded: bool = True,
+    ) -> None:
+        self._node = node
+        self._config = config
+        self._poll = poll
+        self._clock = clock
+        self._threaded = threaded
+        self._open: dict[str, _Open] = {}
+        self._lock = threading.Lock()
+
+    def open(self, channel_id: str, content_topic: str, sender_id: str | None) -> OpenAnswer:
+        """Open a channel. Raises as ``create_reliable_channel``, and :class:`ChannelLimitError`."""
+        with self._lock:
+            if len(self._open) >= MAX_CHANNELS:
+                raise ChannelLimitError(f"{MAX_CHANNELS} channels are open.", "Close some first.")
+        log = ChannelLog()
+        channel = create_reliable_channel(
+            self._node,
+            channel_id,
+            content_topic,
+            sender_id,
+            config=replace(self._config, auto_start=False),
+            clock=self._clock,
+            threaded=self._threaded,
+        )
+        channel.on(ChannelEvent, self._keeper(log))
+        try:
+            channel.start()
+        except BaseException:
+            channel.close()
+            raise
+        handle = str(uuid.uuid4())
+        with self._lock:
+            self._open[handle] = _Open(channel, log)
+        return self._answer(handle, channel)
+
+    def find(self, handle: str) -> _Open:
+        """Raises 404."""
+        with self._lock:
+            found = self._open.get(handle)
+        if found is None:
+            raise not_found(f"Channel '{handle}' not found")
+        return found
+
+    def step(self) -> None:
+        """Do what is due in every channel, for desks made with ``threaded=False``."""
+        with self._lock:
+            channels = [one.channel for one in self._open.values()]
+        for channel in channels:
+            channel.step()
+
+    def handles(self) -> list[OpenAnswer]:
+        """Every open channel."""
+        with self._lock:
+            return [self._answer(handle, one.channel) for handle, one in self._open.items()]
+
+    def close(self, handle: str) -> None:
+        """Close a channel; unknown ones are ignored."""
+        with self._lock:
+            found = self._open.pop(handle, None)
+        if found is not None:
+            found.channel.close()
+            self._poll.notify()
+
+    def close_all(self) -> None:
+        """Close every channel."""
+        for one in self.handles():
+            self.close(one.id)
+
+    def _keeper(self, log: ChannelLog) -> Callable[[ChannelEvent], None]:
+        def keep(event: ChannelEvent) -> None:
+            log.add(event)
+            self._poll.notify()
+
+        return keep
+
+    @staticmethod
+    def _answer(handle: str, channel: ReliableChannel) -> OpenAnswer:
+        return OpenAnswer(
+            id=handle,
+            channel_id=channel.channel_id,
+            content_topic=channel.content_topic,
+            sender_id=channel.sender_id,
+        )
+
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": list[dict[str, Any]],
+        "headers": {
+            CURSOR_HEADER: {"description": "`since` of the next call", "schema": {"type": "string"}},
+            LOST_HEADER: {"description": "events after `since` that are gone", "schema": {"type": "string"}},
+        },
+    }
+}
+
+
+def channel_routes(desk: ChannelDesk, poll: LongPoll) -> APIRouter:
+    """The router of one desk."""
+    routes = APIRouter(tags=["reliable channels"])
+
+    @routes.post("/channels", responses=documented(404, 408, 409, 413, 415, 429))
+    def open_channel(body: OpenRequest) -> OpenAnswer:
+        """Open a reliable channel and subscribe to its content topic."""
+        return desk.open(body.channel_id, body.content_topic, body.sender_id)
+
+    @routes.get("/channels", responses=documented())
+    def channels() -> list[OpenAnswer]:
+        """The channels that were opened here."""
+        return desk.handles()
+
+    @routes.get("/channels/{id}", responses=documented(404))
+    def channel_status(id_: Handle) -> dict[str, Any]:
+        """Numbers of a channel: sends by state, unacknowledged and missing segments, the clock."""
+        status = desk.find(id_).channel.status()
+        return {to_camel(key): value for key, value in status.items()}
+
+    @routes.delete("/channels/{id}", responses=documented(413))
+    def close_channel(id_: Handle) -> Status:
+        """Close a channel; ignored when there is none of this id."""
+        desk.close(id_)
+        return Status()
+
+    @routes.post("/channels/{id}/send", responses=documented(404, 408, 409, 413, 415, 429))
+    def send(id_: Handle, body: ChannelSend) -> SendAnswer:
+        """Send a message; the answer names the send, events tell what becomes of it."""
+        channel = desk.find(id_).channel
+        payload = bytes(body.payload)  # type: ignore[arg-type]  # the model decodes while it checks
+        return SendAnswer(request_id=channel.send_ephemeral(payload) if body.ephemeral else channel.send(payload))
+
+    @routes.get("/channels/{id}/sends/{requestId}", responses=documented(404))
+    def send_state(
+        id_: Handle,
+        request_id: SendHandle,
+    ) -> StateAnswer:
+        """Where a send stands."""
+        channel = desk.find(id_).channel
+        state = channel.send_state(request_id)
+        if state is None:
+            raise not_found(f"Send '{request_id}' not found")
+        return StateAnswer(state=state.value, request_ids=channel.request_ids(request_id))
+
+    @routes.get("/channels/{id}/events", responses={**_EVENTS, **documented(404, 429)})
+    async def events(
+        id_: Handle,
+        take: Count = None,
+        since: Since = None,
+        wait: Wait = 0,
+    ) -> Response:
+        """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
+        log = desk.find(id_).log
+        found, lost = await poll.until(
+            lambda: log.after(since or 0, take), lambda seen: bool(seen[0]) or take == 0, wait
+        )
+        cursor = found[-1]["cursor"] if found else since or 0
+        return JSONResponse(found, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
+
+    return routes

@@ -1,0 +1,164 @@
+"""Reliable channels over HTTP: a client that only speaks JSON and a participant in Python talk through one network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest_messaging import World
+from starlette.testclient import TestClient
+
+from reliable_channel.channel.api import create_reliable_channel
+from reliable_channel.channel.channel import ReliableChannel
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.events import MessageReceived
+from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.messaging.rest.channel_log import ChannelLog
+from reliable_channel.messaging.rest.channels import MAX_CHANNELS
+
+TOPIC = "/reliable-channel/1/lobby/proto"
+ALICE = {"channelId": "lobby", "contentTopic": TOPIC, "senderId": "alice"}
+CONFIG = ReliableChannelConfig(query_on_connect=False)
+
+
+class Lobby:
+    """Alice behind the REST server, Bob in Python."""
+
+    def __init__(self, world: World, client: TestClient, bob: ReliableChannel) -> None:
+        self.world = world
+        self.client = client
+        self.bob = bob
+        self.heard: list[bytes] = []
+        bob.on(MessageReceived, lambda event: self.heard.append(event.message))
+        self.alice = client.post("/channels", json=ALICE).json()["id"]
+
+    def run(self, ms: int) -> None:
+        for _ in range(0, ms, 500):
+            self.world.run(500)
+            self.client.app.state.desk.step()  # type: ignore[attr-defined]
+            self.bob.step()
+
+    def events(self, **query: Any) -> list[dict[str, Any]]:
+        answer = self.client.get(f"/channels/{self.alice}/events", params=query)
+        assert answer.status_code == 200
+        found: list[dict[str, Any]] = answer.json()
+        return found
+
+
+@pytest.fixture
+def client(world: World) -> Iterator[TestClient]:
+    app = create_app(world.node, channels=CONFIG, clock=world.clock, threaded=False, run_node=False)
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def lobby(world: World, client: TestClient) -> Iterator[Lobby]:
+    stranger = world.network.node("bob")
+    stranger.start()
+    with create_reliable_channel(
+        stranger, "lobby", TOPIC, "bob", config=CONFIG, clock=world.clock, threaded=False
+    ) as bob:
+        yield Lobby(world, client, bob)
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def test_what_the_client_sends_the_participant_receives_and_acknowledges(lobby: Lobby) -> None:
+    answer = lobby.client.post(f"/channels/{lobby.alice}/send", json={"payload": encoded(b"hello")})
+    request_id = answer.json()["requestId"]
+    lobby.run(2_000)
+    assert lobby.heard == [b"hello"]
+    lobby.bob.send(b"hello to you")
+    lobby.run(2_000)
+    names = [event["event"] for event in lobby.events() if event.get("requestId") == request_id]
+    assert {"reliable:message:sent", "reliable:message:delivered"} <= set(names)
+    state = lobby.client.get(f"/channels/{lobby.alice}/sends/{request_id}").json()
+    assert state["state"] == "delivered"
+
+
+def test_what_the_participant_sends_the_client_reads_once(lobby: Lobby) -> None:
+    lobby.bob.send(b"x" * 250_000)
+    lobby.run(3_000)
+    received = [event for event in lobby.events() if event["event"] == "reliable:message:received"]
+    assert [(event["senderId"], base64.b64decode(event["message"])) for event in received] == [("bob", b"x" * 250_000)]
+    assert lobby.events(since=received[0]["cursor"], take=0) == []
+    assert all(event["cursor"] > received[0]["cursor"] for event in lobby.events(since=received[0]["cursor"]))
+
+
+def test_every_segment_went_through_the_messaging_api(lobby: Lobby) -> None:
+    lobby.client.post(f"/channels/{lobby.alice}/send", json={"payload": encoded(b"y" * 250_000)})
+    lobby.run(2_000)
+    records = lobby.world.node.get_by_content_topic(TOPIC)
+    assert len([record for record in records if record.sent]) >= 3
+    rows = [row for row in lobby.world.feed.rows if row.event == "sent"]
+    assert {(row.channel_id, row.sender_id) for row in rows} == {("lobby", "alice")}
+    assert len({row.entire_message_hash for row in rows if row.entire_message_hash}) == 1
+
+
+def test_channels_are_listed_described_and_closed(lobby: Lobby) -> None:
+    client = lobby.client
+    assert client.get("/channels").json() == [{"id": lobby.alice, **ALICE}]
+    status = client.get(f"/channels/{lobby.alice}").json()
+    assert (status["channelId"], status["senderId"], status["started"]) == ("lobby", "alice", True)
+    for _ in range(2):
+        assert client.delete(f"/channels/{lobby.alice}").json() == {"status": "ok"}
+    assert client.get("/channels").json() == []
+    assert lobby.world.node.get_active_subscriptions() == []
+
+
+def test_the_same_channel_twice_is_409(lobby: Lobby) -> None:
+    answer = lobby.client.post("/channels", json=ALICE)
+    assert (answer.status_code, set(answer.json())) == (409, {"error"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/channels/none", None),
+        ("GET", "/channels/none/events", None),
+        ("GET", "/channels/none/sends/x", None),
+        ("POST", "/channels/none/send", {"payload": encoded(b"x")}),
+    ],
+)
+def test_an_unknown_channel_is_404(client: TestClient, method: str, path: str, body: Any) -> None:
+    answer = client.request(method, path, json=body)
+    assert (answer.status_code, answer.json()) == (404, {"error": "Channel 'none' not found"})
+
+
+def test_an_unknown_send_is_404(lobby: Lobby) -> None:
+    answer = lobby.client.get(f"/channels/{lobby.alice}/sends/unknown")
+    assert (answer.status_code, answer.json()) == (404, {"error": "Send 'unknown' not found"})
+
+
+@pytest.mark.parametrize("payload", ["", "no base64!"])
+def test_a_payload_that_is_none_is_400(lobby: Lobby, payload: str) -> None:
+    assert lobby.client.post(f"/channels/{lobby.alice}/send", json={"payload": payload}).status_code == 400
+
+
+def test_a_message_over_the_limit_is_413(lobby: Lobby) -> None:
+    body = {"payload": encoded(b"z" * (1_048_576 + 1))}
+    assert lobby.client.post(f"/channels/{lobby.alice}/send", json=body).status_code == 413
+
+
+def test_channels_are_bounded_in_number(client: TestClient) -> None:
+    for number in range(MAX_CHANNELS):
+        assert client.post("/channels", json={**ALICE, "channelId": f"c{number}"}).status_code == 200
+    assert client.post("/channels", json=ALICE).status_code == 429
+
+
+def test_the_log_forgets_the_oldest_and_says_how_many() -> None:
+    log = ChannelLog(max_events=2)
+    event = MessageReceived(
+        channel_id="c", at=1, message=b"\xff", message_id="m", sender_id="s", content_topic=TOPIC, sequence=1
+    )
+    for _ in range(5):
+        log.add(event)
+    found, lost = log.after(1, None)
+    assert ([one["cursor"] for one in found], lost) == ([4, 5], 2)
+    assert found[0]["message"] == "/w=="
+    assert log.after(5, None) == ([], 0)
