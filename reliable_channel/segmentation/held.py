@@ -50,12 +50,13 @@ class HeldSets:
         """The number of the next send under ``key``, as long as one of its sends is remembered."""
         return self._next_send.get(key, 0)
 
-    def least_recent(self, owner: Owner | None = None, but: OpenSet | None = None) -> OpenSet | None:
-        """The least recently updated open set, in all or of one sender, other than ``but``."""
-        for held in self._open if owner is None else owner.open:
-            if held is not but:
-                return held
-        return None
+    def least_recent(self) -> OpenSet | None:
+        """The least recently updated open set."""
+        return next(iter(self._open), None)
+
+    def victim(self, owner: Owner | None, but: OpenSet | None) -> OpenSet:
+        """The least recently updated open set, in all or of one sender, other than ``but``; there must be one."""
+        return next(held for held in (self._open if owner is None else owner.open) if held is not but)
 
     def first_completed(self) -> CompletedSet | None:
         """The set that was completed first."""

@@ -104,6 +104,11 @@ class OpenSet:
         wrapped in one step, data then parity, with consecutive timestamps (protocol.md §4)."""
         return first_lamport(self.slots, self.data_count)
 
+    def origins(self) -> set[int]:
+        """Every first Lamport timestamp that a held segment tells."""
+        told = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
+        return {lamport - place for lamport, place in told if lamport is not None and place is not None}
+
     def held(self) -> tuple[HeldSegment, ...]:
         """What is held, data then parity."""
         return tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(self.slots.items()))

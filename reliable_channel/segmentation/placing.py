@@ -12,10 +12,13 @@ def place_segment(
     """The send a segment belongs to, or ``None``: it opens a new one.
 
     Among open sends that lack it, the one whose first Lamport timestamp it agrees with, else the oldest. A completed
-    send takes it when it lacks that slot, unless its segments agree on a first timestamp that this one contradicts.
+    send takes it when it lacks that slot, unless its segments agree on a first timestamp that this one contradicts:
+    what was rebuilt there is this one's namesake of an earlier send. That exception needs every send of the payload to
+    be of one piece. Where segments of several have been mixed, what is left over could make up a send that never was.
     """
     if len(sends) == 1 and isinstance(only := sends[0], OpenSet):
         return only if slot not in only.slots and only.fits(segment, codec) else None
+    pure = lamport is not None and not any(_mixed(send) for send in sends)
     fallback: OpenSet | None = None
     late: CompletedSet | None = None
     for send in sends:
@@ -29,10 +32,10 @@ def place_segment(
                 continue
             if send.parity_count is not None and segment.parity_count not in (None, send.parity_count):
                 continue
-            if send.origin is None or lamport is None:
-                late = late or send
-            elif place is not None and lamport - place == send.origin:
+            if lamport is not None and place is not None and lamport - place == send.origin:
                 return send
+            if not pure:
+                late = late or send
             continue
         if not send.fits(segment, codec):
             continue
@@ -43,3 +46,8 @@ def place_segment(
         else:
             fallback = fallback or send
     return fallback or late
+
+
+def _mixed(send: OpenSet | CompletedSet) -> bool:
+    """Whether the segments of a send do not agree on its first Lamport timestamp, or cannot tell."""
+    return send.origin is None if isinstance(send, CompletedSet) else len(send.origins()) > 1

@@ -26,6 +26,7 @@ from reliable_channel.segmentation.pending import (
     PARITY,
     CompletedSet,
     OpenSet,
+    Owner,
     SetKey,
     Shard,
     agreed_lamport,
@@ -223,17 +224,19 @@ class Reassembler:
         owner = sets.owner(scope) if chosen is None else chosen.owner
         if chosen is None:
             if len(owner.open) >= config.max_open_sets_per_sender:
-                self._evict(sets.least_recent(owner), EvictionReason.OPEN_SETS_PER_SENDER, events)
+                self._evict(owner, chosen, EvictionReason.OPEN_SETS_PER_SENDER, events)
             if sets.open_count >= config.max_open_sets:
-                self._evict(sets.least_recent(), EvictionReason.OPEN_SETS, events)
+                self._evict(None, chosen, EvictionReason.OPEN_SETS, events)
         while owner.buffered_bytes + size > config.max_buffered_bytes_per_sender:
-            self._evict(sets.least_recent(owner, but=chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
+            self._evict(owner, chosen, EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
         while sets.buffered_bytes + size > config.max_buffered_bytes:
-            self._evict(sets.least_recent(but=chosen), EvictionReason.BUFFERED_BYTES, events)
+            self._evict(None, chosen, EvictionReason.BUFFERED_BYTES, events)
 
-    def _evict(self, victim: OpenSet | None, reason: EvictionReason, events: list[SegmentationEvent]) -> None:
-        if victim is None:
-            raise AssertionError("a bound was reached with nothing held: _alone_over_quota must refuse that")
+    def _evict(
+        self, owner: Owner | None, but: OpenSet | None, reason: EvictionReason, events: list[SegmentationEvent]
+    ) -> None:
+        """There is always a victim: what would break a bound alone has been refused before."""
+        victim = self._sets.victim(owner, but)
         self._sets.close(victim)
         events.append(SetEvicted(victim.incomplete(), reason, self._now))
 

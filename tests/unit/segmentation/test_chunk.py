@@ -89,3 +89,12 @@ def test_links_are_bounded_and_forgotten():
     gate.add(chunks[0], 0)
     gate.add(received(bytes(200), name="n")[0], 0)
     assert gate.add(chunks[1], 0) == []
+
+
+def test_an_unlinked_twin_keeps_waiting_when_the_honest_chunk_passes():
+    chunks, gate = received(), ChunkGate(timeout_ms=50)
+    twin = replace(chunks[1], sds_id="twin", causal_history=())
+    assert gate.add(twin, 0) == []
+    assert gate.add(chunks[1], 0) == []
+    assert gate.add(chunks[0], 0) == chunks[:2]
+    assert gate.expire(60) == [ChunkDiscarded(twin, True)]

@@ -287,3 +287,20 @@ def test_no_valid_segments_break_the_reassembler(steps):
         assert reassembler.open_sets <= 6
         assert reassembler.buffered_bytes <= 900
         assert Reassembler.from_bytes(reassembler.to_bytes(), config).to_bytes() == reassembler.to_bytes()
+
+
+def test_parity_of_a_length_that_the_code_does_not_have_is_a_mismatch():
+    sent = send(bytes(range(150)), SegmentationConfig(segment_size_bytes=64))
+    odd = [replace(each, content=encode_segment(replace(each.segment, payload=bytes(50)))) for each in sent[:2]]
+    parity = Sent(encode_segment(Segment(sent[0].segment.entire_message_hash, 0, None, 1, True, bytes(50))), "p", 9)
+    (mismatch,) = feed(Reassembler(CONFIG), [*odd, parity])
+    assert isinstance(mismatch, HashMismatch)
+
+
+def test_siblings_of_another_layout_are_not_asked():
+    sent = send(PAYLOAD, CONFIG)
+    other = send(PAYLOAD, replace(CONFIG, dialect=Dialect.LIP243_LENGTH, segment_size_bytes=192), name="n")
+    reassembler = Reassembler(CONFIG)
+    events = feed(reassembler, [poisoned(sent[0]), other[0], *sent[1:9]])
+    assert [type(event) for event in events] == [HashMismatch]
+    assert completed(feed(reassembler, [sent[9]]))
