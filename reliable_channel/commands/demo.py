@@ -1,0 +1,152 @@
+"""``reliable-channel demo``: a seeded conversation through a real broker and the jobs, and a report that is checked.
+
+Everything of a run is under one directory, which the next run replaces. Nothing is left running.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.commands import invocation
+
+if TYPE_CHECKING:
+    from reliable_channel.config import Settings
+    from reliable_channel.simulation.world import World
+
+MARKER = ".reliable-channel-demo"
+HOUR_MS = 3_600_000
+"""Longer than every time-out of the pipeline."""
+STEPS = 8
+"""The four jobs, the closing tick, and the three jobs that it moves on."""
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def demo(
+        context: typer.Context,
+        seed: Annotated[int, typer.Option(help="The same seed gives the same conversation.")] = 7,
+        directory: Annotated[
+            Path, typer.Option("--dir", help="Where the run's Kafka, tables and truth are kept; emptied first.")
+        ] = Path("build/demo"),
+        small: Annotated[bool, typer.Option(help="A conversation of two channels and two virtual minutes.")] = False,
+    ) -> None:
+        """Play a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
+        from rich.console import Console
+
+        from reliable_channel.report.check import check
+        from reliable_channel.report.render import render
+        from reliable_channel.report.tables import read_observed
+        from reliable_channel.runtime.progress import progress
+        from reliable_channel.simulation.truth import Truth
+
+        place = directory.resolve()
+        settings = demo_settings(invocation(context).settings(), prepare(place))
+        play(settings, simulated(seed, small), place)
+        with progress("Comparing the tables with the truth"):
+            truth = Truth.load(place / "truth")
+            observed = read_observed(settings.paths.data_dir)
+            lost_after_ms = settings.pipeline.timeout_for_lost_messages_ms
+            differences = check(truth, observed, lost_after_ms)
+        render(Console(), truth, observed, differences)
+        typer.echo(how_to_query(settings.paths.data_dir))
+        if differences:
+            raise typer.Exit(1)
+
+
+def prepare(place: Path) -> Path:
+    """An empty directory for the run. Only what a demo made is removed; raises ``LocalError`` for anything else."""
+    from reliable_channel.errors import LocalError
+
+    if place.exists() and any(place.iterdir()) and not (place / MARKER).exists():
+        raise LocalError(f"{place} is not empty and was not made by a demo.", "Choose another with --dir.")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / MARKER).touch()
+    return place
+
+
+def demo_settings(settings: Settings, place: Path) -> Settings:
+    """The configuration of the demo: everything under ``place``, a broker of its own on a free port, and a topic that
+    keeps the simulation's virtual times (``CreateTime``; no retention, as those times may be long ago)."""
+    topics = settings.kafka.topics.model_copy(update={"timestamp_type": "CreateTime", "retention_ms": -1})
+    kafka = settings.kafka.model_copy(update={"topics": topics, "bootstrap_servers": None})
+    return settings.with_run_dir(place).model_copy(update={"kafka": kafka})
+
+
+def simulated(seed: int, small: bool) -> World:
+    """Play the scenario of the demo in virtual time."""
+    from reliable_channel.runtime.progress import progress
+    from reliable_channel.simulation.presets import demo_scenario, small_scenario
+    from reliable_channel.simulation.world import simulate
+
+    scenario = small_scenario(seed) if small else demo_scenario(seed)
+    with progress("Simulating the conversation", len(scenario.channels)) as advance:
+        done = 0
+
+        def played(channel: str) -> None:
+            nonlocal done
+            done += 1
+            advance(done, channel)
+
+        return simulate(scenario, played)
+
+
+def play(settings: Settings, world: World, place: Path) -> None:
+    """Write the conversation into a broker that lives for this call, and run the jobs on it until all is read and
+    every timer has fired."""
+    from reliable_channel.runtime.broker import running_broker
+    from reliable_channel.runtime.progress import progress
+    from reliable_channel.simulation.to_kafka import write_records
+
+    with running_broker(settings, place / "kafka") as there:
+        topic = there.kafka.topics.envelopes
+        with progress(f"Writing to Kafka topic {topic}", len(world.records)) as advance:
+            written = write_records(
+                world.records, topic, there.kafka.client_options(), on_written=lambda count: advance(count, "")
+            )
+        world.truth.located(written).save(place / "truth")
+        run_jobs(there)
+
+
+def run_jobs(settings: Settings) -> None:
+    """Ingest, reassembly, ack and deliver over what is there; then as if an hour had passed in silence, so that what is
+    incomplete or lost is known to be."""
+    from reliable_channel.pipeline.run import run_once
+    from reliable_channel.runtime.progress import progress
+    from reliable_channel.runtime.spark import spark_session
+
+    with progress("Running the jobs", STEPS) as advance:
+        advance(0, "starting Spark")
+        with spark_session(settings, "reliable-channel demo") as spark:
+            steps = 0
+
+            def step(name: str) -> None:
+                nonlocal steps
+                steps += 1
+                advance(steps, name)
+
+            run_once(spark, settings, close_after_ms=HOUR_MS, on_progress=step)
+
+
+def how_to_query(data_dir: str) -> str:
+    """How to go on with the tables: one line without Spark, one with Spark, and the notebook."""
+    try:
+        shown = str(Path(data_dir).relative_to(Path.cwd()))
+    except ValueError:
+        shown = data_dir
+    counts = "channel_id, sender_id, count(*) AS messages"
+    duckdb = f"SELECT {counts} FROM m GROUP BY ALL ORDER BY ALL"  # noqa: S608  for people to read and run
+    spark = f"SELECT channel_id, evidence, count(*) FROM delta.`{shown}/acks` GROUP BY 1, 2"  # noqa: S608
+    return f"""
+The Delta tables are in {shown}; docs/tables.md says what they hold. To query them
+  without Spark:  .venv/bin/python -c "import duckdb, deltalake; \
+m = deltalake.DeltaTable('{shown}/delivered_messages').to_pyarrow_dataset(); print(duckdb.sql('{duckdb}'))"
+  with Spark:     .venv/bin/python -c "from reliable_channel.config import load; \
+from reliable_channel.runtime.spark import open_session; open_session(load()).sql('{spark}').show()"
+  the notebook:   RELIABLE_CHANNEL_TABLES={data_dir} \
+.venv/bin/jupyter nbconvert --execute --to html --output-dir build notebooks/delivery.ipynb
+"""
