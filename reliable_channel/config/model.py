@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
+from reliable_channel.config.api import ApiSettings
 from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
@@ -18,6 +19,7 @@ from reliable_channel.config.section import Bytes, Count, Milliseconds, Positive
 from reliable_channel.rate_limit import RateLimitConfig
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.segmentation.config import SegmentationConfig
+from reliable_channel.messaging.config import MessagingConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
 
@@ -133,6 +135,8 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     store: StoreSettings = StoreSettings()
     bridge: BridgeSettings = BridgeSettings()
+    messaging: MessagingConfig | None = Field(default=None, description="the Messaging API; unset: not configured")
+    api: ApiSettings = ApiSettings()
 
     def to_yaml(self) -> str:
         """The effective configuration as YAML, secrets masked."""

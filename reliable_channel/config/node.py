@@ -75,9 +75,10 @@ class BridgeSettings(Section):
     """``reliable-channel bridge``. In edge mode ``content_topics`` must be named; in relay mode empty means all."""
 
     content_topics: list[str] = Field(default=[])
-    gaps_topic: TopicName = "waku.gaps"
+    evidence_topic: TopicName = "waku.evidence"
     group_id: str = "reliable-channel-bridge"
     gap_margin_ms: Milliseconds = Field(default=30_000, description="a gap is asked for wider by this at both ends")
+    gap_settle_ms: Milliseconds = Field(default=5_000, description="a store is asked this long after a gap has ended")
     gap_retry_ms: PositiveMilliseconds = 60_000
     restamp_after_ms: PositiveMilliseconds = Field(
         default=15_000, description="older outgoing envelopes get a fresh timestamp: stores refuse 20 s"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reliable_channel.config import Settings
 from reliable_channel.config.node import RestSettings
+from reliable_channel.errors import ConfigurationError
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.rest_node import RestStoreNode
+from reliable_channel.transport.bridge import Bridge, BridgeNode
+from reliable_channel.transport.bridge_inbound import BridgeTopics
+from reliable_channel.transport.bridge_outbound import DispatchPolicy
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.sharding import Autosharding, NamedTopic, PubsubTopics
@@ -76,3 +81,53 @@ def _http(url: str, rest: RestSettings) -> BoundedHttp:
 
 def _dialect(rest: RestSettings) -> Dialect | None:
     return None if rest.dialect == "auto" else Dialect(rest.dialect)
+
+
+def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
+    """The configured bridge, or the local loop; not started. Raises ``ConfigurationError`` when nothing says which
+    Waku topics to read."""
+    node, bridge = settings.node, settings.bridge
+    topics = BridgeTopics(
+        settings.kafka.topics.envelopes,
+        settings.kafka.topics.outgoing,
+        bridge.evidence_topic,
+        () if loop else _waku_topics(settings),
+    )
+    side = None
+    if not loop:
+        policy = DispatchPolicy(bridge.restamp_after_ms, bridge.give_up_after_ms, node.max_backoff_ms / 1000)
+        side = BridgeNode(
+            waku_api(settings),
+            Mode(node.mode),
+            node.poll_interval_ms / 1000,
+            node.max_backoff_ms / 1000,
+            policy,
+            bridge.gap_margin_ms,
+            bridge.gap_settle_ms,
+            bridge.gap_retry_ms,
+        )
+    return Bridge(
+        settings.kafka.client_options(),
+        topics,
+        side,
+        store_client(settings),
+        Path(settings.paths.run_dir) / "bridge" / "state.json",
+        bridge.group_id,
+    )
+
+
+def _waku_topics(settings: Settings) -> tuple[tuple[str, str | None], ...]:
+    named = settings.bridge.content_topics
+    if named:
+        places = pubsub_topics(settings)
+        return tuple((places.topic_for(topic), topic) for topic in named)
+    if settings.node.mode == "edge":
+        raise ConfigurationError(
+            "bridge.content_topics is empty, and a node in edge mode receives by content topic.",
+            "Name the content topics.",
+        )
+    if settings.node.pubsub_topic is None:
+        raise ConfigurationError(
+            "Neither node.pubsub_topic nor bridge.content_topics says what to read.", "Set one of them."
+        )
+    return ((settings.node.pubsub_topic, None),)

@@ -102,6 +102,15 @@ class StoreClient:
             return
         raise _nobody(errors)
 
+    def walk_each(self, query: StoreQuery) -> Iterator[tuple[str, StorePage | StoreNodeError]]:
+        """Every page of every node, one node after the other and a page at a time; a node's fault ends its pages."""
+        for node in self._nodes:
+            try:
+                for page in self._walk(node, query):
+                    yield node.name, page
+            except StoreNodeError as error:
+                yield node.name, error
+
     def ask_all(self, query: StoreQuery) -> list[NodeAnswer]:
         """All pages from every node, side by side; nodes in the order of the configuration."""
         if not self._nodes:

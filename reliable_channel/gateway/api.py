@@ -1,0 +1,82 @@
+"""The REST server of the Messaging API from the settings: channels beside it, a token where the network can reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.config import Settings
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.gateway.messaging import messaging_node
+from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.messaging.rest.guard import LOOPBACK_NAMES
+from reliable_channel.store.server import listening
+
+MAX_HEADER_BYTES = 64 * 1024
+
+
+def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
+    """Serve until SIGINT or SIGTERM; ``say`` prints the address. Raises ``ConfigurationError`` and
+    ``EnvironmentFault``."""
+    api = settings.api
+    token = api.token.get_secret_value() if api.token is not None else None
+    if api.host not in LOOPBACK_NAMES and token is None:
+        raise ConfigurationError(
+            f"{api.host} is not loopback, and api.token is not set.",
+            "Set RELIABLE_CHANNEL__API__TOKEN to a secret of 16 characters or more.",
+        )
+    with listening(api.host, api.port) as sock, messaging_node_closing(settings) as node:
+        port = sock.getsockname()[1]
+        app = create_app(
+            node,
+            token=token,
+            allowed_hosts=(api.host, *api.allowed_hosts),
+            max_body_bytes=api.max_body_bytes,
+            channels=channel_config(settings),
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="on",
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                limit_concurrency=256,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=5,
+            )
+        )
+        name = f"[{api.host}]" if ":" in api.host else api.host
+        say(f"Messaging API at http://{name}:{port} (documented at /openapi.json), over {api.transport}")
+        server.run(sockets=[sock])
+
+
+@contextmanager
+def messaging_node_closing(settings: Settings) -> Iterator[MessagingNode]:
+    """The configured node, closed at the end."""
+    node = messaging_node(settings)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def channel_config(settings: Settings) -> ReliableChannelConfig:
+    """How channels that clients open behave; their state is kept beside the records."""
+    return ReliableChannelConfig(
+        segmentation=settings.segmentation,
+        sds=settings.sds,
+        rate_limit=settings.rate_limit,
+        history_backend="sqlite",
+        database=Path(settings.paths.run_dir) / "channels.sqlite",
+        send_timeout_ms=5_000,
+    )

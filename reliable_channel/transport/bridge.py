@@ -1,0 +1,198 @@
+"""The bridge between a Waku node and Kafka, and the local loop that stands in for it where there is no node.
+
+Three threads: node → Kafka (``bridge_inbound``), Kafka → node (``bridge_outbound``), open gaps → stores → Kafka
+(``bridge_gaps``). What must survive a crash is in one state file and in Kafka's offsets (``docs/waku-node.md``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.store.client import StoreClient
+from reliable_channel.transport.bridge_gaps import GapFiller
+from reliable_channel.transport.bridge_inbound import BridgeTopics, Inbound, SharedRecent
+from reliable_channel.transport.bridge_outbound import LOOP_POLICY, DispatchPolicy, Outbound, loop_publish
+from reliable_channel.transport.bridge_state import BridgeState
+from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
+from reliable_channel.transport.clock import Clock, SystemClock
+from reliable_channel.transport.health import Mode
+from reliable_channel.transport.kafka_consumer import OffsetReader
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.waku_api import WakuApi
+from reliable_channel.transport.waku_receiver import WakuReceiver
+
+_log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeNode:
+    """The node's side: its API, how it takes part, how often it is read, and how outgoing envelopes age."""
+
+    api: WakuApi
+    mode: Mode = Mode.RELAY
+    poll_s: float = 0.5
+    max_backoff_s: float = 15.0
+    policy: DispatchPolicy = field(default_factory=DispatchPolicy)
+    gap_margin_ms: int = 30_000
+    gap_settle_ms: int = 5_000
+    gap_retry_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeStatus:
+    """Counts since the start, and the state now. ``reachable`` is ``None`` for the local loop."""
+
+    received: int
+    duplicates: int
+    refused: int
+    dispatched: int
+    failed: int
+    malformed: int
+    gaps: int
+    open_gaps: int
+    recovered: int
+    reachable: bool | None
+
+
+class Bridge:
+    """Runs until :meth:`stop`. ``node=None`` is the local loop: no node, no gaps, no state file.
+
+    Start raises ``EnvironmentFault`` when Kafka does not answer or another bridge holds the state. A node that does not
+    answer is no fault: it is waited for."""
+
+    def __init__(
+        self,
+        client_options: Mapping[str, Any],
+        topics: BridgeTopics,
+        node: BridgeNode | None,
+        stores: StoreClient,
+        state_path: Path,
+        group_id: str = "reliable-channel-bridge",
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = dict(client_options)
+        self._topics = topics
+        self._node = node
+        self._stores = stores
+        self._group_id = group_id
+        self._clock: Clock = clock or SystemClock()
+        self._state = BridgeState(state_path)
+        self._stopping = threading.Event()
+        self._counts: Counter[str] = Counter()
+        self._count_lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._producer: EnvelopeProducer | None = None
+        self._inbound: Inbound | None = None
+        self.failure: BaseException | None = None
+        """What ended a thread that should not have ended."""
+
+    def start(self) -> None:
+        """Begin; returns when Kafka answers and the outgoing topic is being read."""
+        if self._node is not None:
+            self._state.open()
+        try:
+            reader = OffsetReader(self._options, self._topics.outgoing, self._group_id, "earliest")
+            try:
+                self._producer = EnvelopeProducer(self._options)
+                works = self._works(self._producer, reader)
+            except BaseException:
+                reader.close()
+                raise
+        except BaseException:
+            self.stop()
+            raise
+        for name, work in works:
+            thread = threading.Thread(target=self._guarded, args=(work,), name=f"bridge-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish the batches in hand, keep offsets and state, end all threads. Stopping twice does nothing."""
+        self._stopping.set()
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join(STOP_TIMEOUT_S)
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(STOP_TIMEOUT_S)
+        self._state.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait; ``False`` when a thread has failed meanwhile (see ``failure``)."""
+        self._stopping.wait(timeout_s)
+        return self.failure is None
+
+    def status(self) -> BridgeStatus:
+        """Where the bridge stands."""
+        with self._count_lock:
+            counts = dict(self._counts)
+        names = ("received", "duplicates", "refused", "dispatched", "failed", "malformed", "gaps", "recovered")
+        return BridgeStatus(
+            **{name: counts.get(name, 0) for name in names},
+            open_gaps=len(self._state.gaps),
+            reachable=None if self._inbound is None else self._inbound.reachable,
+        )
+
+    def _works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:
+        stopping, count = self._stopping, self._add
+        writer = SafeWriter(producer, stopping)
+        recent = SharedRecent(self._state.recent)
+        node = self._node
+        if node is None:
+            loop = Outbound(loop_publish, writer, recent, self._topics, self._clock, count, LOOP_POLICY)
+            return [("loop", lambda: loop.run(reader, stopping))]
+        publish = node.api.relay_publish if node.mode is Mode.RELAY else node.api.lightpush
+        outbound = Outbound(publish, writer, recent, self._topics, self._clock, count, node.policy)
+        inbound = self._inbound = Inbound(
+            WakuReceiver(node.api, node.mode, self._clock),
+            writer,
+            self._state,
+            recent,
+            self._topics,
+            node.api.name,
+            self._clock,
+            count,
+            node.poll_s,
+            node.max_backoff_s,
+        )
+        filler = GapFiller(
+            self._stores,
+            writer,
+            self._state,
+            recent,
+            self._topics,
+            node.api.name,
+            self._clock,
+            count,
+            node.gap_margin_ms,
+            node.gap_settle_ms,
+            node.gap_retry_ms,
+        )
+        return [
+            ("receive", lambda: inbound.run(stopping)),
+            ("dispatch", lambda: outbound.run(reader, stopping)),
+            ("gaps", lambda: filler.run(stopping)),
+        ]
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Interrupted:
+            _log.info("stopped before a batch was safe; it is read again")
+        except BaseException as error:  # surfaces in wait()
+            if not (self._stopping.is_set() and isinstance(error, EnvironmentFault)):
+                self.failure = error
+            self._stopping.set()
+
+    def _add(self, name: str, number: int) -> None:
+        with self._count_lock:
+            self._counts[name] += number

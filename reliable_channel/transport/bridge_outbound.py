@@ -1,0 +1,172 @@
+"""Kafka → node: outgoing envelopes in order, each copied to the envelopes topic with ``source=sender`` once the node
+has taken it; the offset is kept only after that copy is safe."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.transport.base import RETRIABLE, FailureReason, Source
+from reliable_channel.transport.bridge_inbound import BridgeTopics, SharedRecent
+from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter, envelope_record
+from reliable_channel.transport.clock import Clock, Timestamps, now_ms
+from reliable_channel.transport.evidence import dispatch_record
+from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
+from reliable_channel.transport.kafka_records import REQUEST_HEADER, Record, read_record
+from reliable_channel.transport.waku_api import Published
+from reliable_channel.transport.waku_rest import Backoff
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+_log = logging.getLogger(__name__)
+
+Publish = Callable[[str, WakuMessage], Published]
+"""(pubsub topic, envelope) → the node's answer; raises ``NodeUnreachable``."""
+
+POLL_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchPolicy:
+    """When an envelope gets a fresh timestamp, and when it is given up; ms. ``batch`` records are taken at once: their
+    copies are acknowledged together."""
+
+    restamp_after_ms: int = 15_000
+    give_up_after_ms: int = 600_000
+    max_backoff_s: float = 15.0
+    batch: int = 50
+
+
+LOOP_POLICY = DispatchPolicy(restamp_after_ms=2**62, batch=500)
+"""Nothing ages in a loop without a network."""
+
+
+def loop_publish(_pubsub_topic: str, _message: WakuMessage) -> Published:
+    """A node that is not there takes everything: the local loop (protocol.md §2)."""
+    return Published()
+
+
+class Outbound:
+    """Dispatches the outgoing topic. ``count`` is told ``dispatched``, ``failed``, ``malformed`` as they happen.
+
+    An envelope the node cannot take now holds up those behind it: order within a channel matters more than speed. The
+    same bytes are tried again while they are fresh, so that a duplicate is recognised as the success that it is."""
+
+    def __init__(
+        self,
+        publish: Publish,
+        writer: SafeWriter,
+        recent: SharedRecent,
+        topics: BridgeTopics,
+        clock: Clock,
+        count: Callable[[str, int], None],
+        policy: DispatchPolicy | None = None,
+    ) -> None:
+        self._publish = publish
+        self._writer = writer
+        self._recent = recent
+        self._topics = topics
+        self._clock = clock
+        self._count = count
+        self._policy = policy or DispatchPolicy()
+        self._timestamps = Timestamps(clock)
+
+    def run(self, reader: OffsetReader, stopping: threading.Event) -> None:
+        """Dispatch until ``stopping``, then close the reader. Raises ``Interrupted`` when a batch is not safe."""
+        backoff = Backoff(0.5, self._policy.max_backoff_s)
+        try:
+            while not stopping.is_set():
+                try:
+                    records = reader.poll(POLL_MS)
+                    backoff.well()
+                except EnvironmentFault as fault:
+                    _log.warning("%s", fault.cause)
+                    stopping.wait(backoff.fault())
+                    continue
+                for begin in range(0, len(records), self._policy.batch):
+                    part = records[begin : begin + self._policy.batch]
+                    done = self.dispatch(part, stopping)
+                    reader.commit({record.partition: record.offset + 1 for record in done})
+                    if len(done) < len(part):
+                        return  # stopping: the rest is read again by the next bridge
+        finally:
+            reader.close()
+
+    def dispatch(self, records: list[RawRecord], stopping: threading.Event) -> list[RawRecord]:
+        """Dispatch a batch; the records that are dealt with and whose copies are safe, a prefix of the batch."""
+        done: list[RawRecord] = []
+        copies: list[OutRecord] = []
+        hashes: list[bytes] = []
+        for raw in records:
+            record = read_record(raw.value, raw.headers)
+            if isinstance(record, Malformed):
+                _log.error("outgoing record %s:%s is no envelope: %s", raw.partition, raw.offset, record.reason)
+                self._count("malformed", 1)
+                done.append(raw)
+                continue
+            request_id = dict(raw.headers).get(REQUEST_HEADER, b"")[:64].decode("ascii", "replace") or None
+            message, outcome = self._deliver(record, request_id, stopping, copies)
+            if outcome is None:
+                break  # stopping
+            if outcome.reason is None:
+                copies.append(envelope_record(self._topics.envelopes, message, record.pubsub_topic, Source.SENDER))
+                hashes.append(message_hash(record.pubsub_topic, message))
+                self._count("dispatched", 1)
+            done.append(raw)
+        self._writer.write(copies)
+        self._recent.add(hashes)
+        return done
+
+    def _deliver(
+        self, record: Record, request_id: str | None, stopping: threading.Event, evidence: list[OutRecord]
+    ) -> tuple[WakuMessage, Published | None]:
+        """Publish until the node takes it, refuses it, or time is up; ``None`` when stopped before that."""
+        message = self._fresh(record.message)
+        backoff = Backoff(0.5, self._policy.max_backoff_s)
+        begun_ms = now_ms(self._clock)
+        while True:
+            try:
+                outcome = self._publish(record.pubsub_topic, message)
+            except NodeUnreachable as error:
+                outcome = Published(FailureReason.UNREACHABLE, error.cause)
+            if outcome.reason is FailureReason.DUPLICATE:
+                outcome = Published()  # the network has it
+            if outcome.reason is None:
+                return message, outcome
+            over = now_ms(self._clock) - begun_ms >= self._policy.give_up_after_ms
+            final = over or outcome.reason not in RETRIABLE
+            if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
+                evidence.append(self._evidence(record, message, outcome, request_id, final))
+            if final:
+                _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
+                self._count("failed", 1)
+                return message, outcome
+            if stopping.wait(backoff.fault()):
+                return message, None
+            message = self._fresh(message)
+
+    def _evidence(
+        self, record: Record, message: WakuMessage, outcome: Published, request_id: str | None, final: bool
+    ) -> OutRecord:
+        key, value = dispatch_record(
+            "failed" if final else "rate_limited",
+            pubsub_topic=record.pubsub_topic,
+            content_topic=message.content_topic,
+            envelope_hash=message_hash(record.pubsub_topic, message),
+            at_ms=now_ms(self._clock),
+            request_id=request_id,
+            reason=outcome.reason.value if outcome.reason else None,
+            detail=outcome.detail,
+        )
+        return OutRecord(self._topics.evidence, key, value)
+
+    def _fresh(self, message: WakuMessage) -> WakuMessage:
+        """The envelope with a timestamp that stores still take."""
+        age_ms = None if message.timestamp is None else (self._clock.now_ns() - message.timestamp) // 1_000_000
+        if age_ms is not None and age_ms < self._policy.restamp_after_ms:
+            return message
+        return replace(message, timestamp=self._timestamps.next_ns())

@@ -1,0 +1,139 @@
+"""What the bridge must remember over a crash: when everything read so far was last safe in Kafka, and open gaps.
+
+One JSON file, written to a temporary one and renamed, so that a reader finds the old state or the new one. A lock
+beside it refuses a second bridge: two readers of one node take each other's messages.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from reliable_channel.errors import EnvironmentFault
+
+KEPT_HASHES = 2_000
+MAX_GAPS = 1_000
+"""Open gaps remembered; beyond that the two closest become one."""
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which envelopes may have been missed: Unix ms of the bridge's clock, both ends included.
+
+    ``cause``: ``bridge_restart``, ``node_unreachable`` (also a read that broke off: reading is destructive),
+    ``cache_full``, ``resubscribed``."""
+
+    from_ms: int
+    to_ms: int
+    cause: str
+
+    @property
+    def name(self) -> str:
+        """The same for the same gap: the key of its records."""
+        return f"{self.from_ms}-{self.to_ms}-{self.cause}"
+
+
+class BridgeState:
+    """The state of one bridge. Thread-safe; every change that matters is on disk when the call returns.
+
+    ``acknowledged_ms`` only ever says too little, never too much: a gap found too wide is filled all the same."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._lock_file: IO[str] | None = None
+        self.acknowledged_ms: int | None = None
+        self.gaps: tuple[Gap, ...] = ()
+        self.recent: tuple[bytes, ...] = ()
+
+    def open(self) -> None:
+        """Take the lock and read the state. Raises ``EnvironmentFault`` when another bridge has it, or when the file
+        is not a state."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lock = self._path.with_suffix(".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise EnvironmentFault(
+                f"Another bridge uses {self._path}.", "Stop it, or choose another paths.run_dir for another node."
+            ) from None
+        self._lock_file = lock
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            if found["version"] != _VERSION:
+                raise ValueError("version")
+            self.acknowledged_ms = found["acknowledged_ms"]
+            self.gaps = tuple(Gap(**gap) for gap in found["gaps"])
+            self.recent = tuple(bytes.fromhex(text) for text in found["recent"])
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            self.close()
+            raise EnvironmentFault(
+                f"{self._path} is not the state of a bridge of this version ({type(error).__name__}).",
+                "Move it away; the bridge then starts without knowing of gaps.",
+            ) from None
+
+    def acknowledge(self, at_ms: int, recent: Iterable[bytes]) -> None:
+        """Everything read until ``at_ms`` is safe in Kafka."""
+        with self._lock:
+            self.acknowledged_ms = at_ms
+            self.recent = tuple(recent)[-KEPT_HASHES:]
+            self._write()
+
+    def open_gap(self, gap: Gap) -> Gap:
+        """Remember a gap; one that touches an open gap of the same cause widens it. Returns what is now open."""
+        with self._lock:
+            touching = [
+                g for g in self.gaps if g.cause == gap.cause and g.from_ms <= gap.to_ms and gap.from_ms <= g.to_ms
+            ]
+            for other in touching:
+                gap = replace(gap, from_ms=min(gap.from_ms, other.from_ms), to_ms=max(gap.to_ms, other.to_ms))
+            self.gaps = (*(g for g in self.gaps if g not in touching), gap)
+            if len(self.gaps) > MAX_GAPS:
+                ordered = sorted(self.gaps, key=lambda g: g.from_ms)
+                first, second = ordered[0], ordered[1]
+                merged = Gap(first.from_ms, max(first.to_ms, second.to_ms), first.cause)
+                self.gaps = (merged, *ordered[2:])
+            self._write()
+            return gap
+
+    def close_gap(self, gap: Gap) -> None:
+        """Forget a gap that was dealt with; one that was widened meanwhile stays."""
+        with self._lock:
+            self.gaps = tuple(g for g in self.gaps if g != gap)
+            self._write()
+
+    def close(self) -> None:
+        """Give the lock back. Closing twice does nothing."""
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def _write(self) -> None:
+        state = {
+            "version": _VERSION,
+            "acknowledged_ms": self.acknowledged_ms,
+            "gaps": [asdict(gap) for gap in self.gaps],
+            "recent": [found.hex() for found in self.recent],
+        }
+        temporary = self._path.with_suffix(".new")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise

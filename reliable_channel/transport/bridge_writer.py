@@ -1,0 +1,100 @@
+"""The bridge's writing side: a batch of records is safe in Kafka, or it is written again until it is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.transport.base import FailureReason, Source
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
+from reliable_channel.transport.waku_rest import Backoff
+from reliable_channel.wire.waku import WakuMessage
+
+_log = logging.getLogger(__name__)
+
+FLUSH_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutRecord:
+    """One record for one topic."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def envelope_record(topic: str, message: WakuMessage, pubsub_topic: str, source: Source) -> OutRecord:
+    """An envelope as a record of the contract (protocol.md §2)."""
+    return OutRecord(topic, key_of(message), value_of(message), tuple(headers_of(pubsub_topic, source)))
+
+
+class Interrupted(Exception):
+    """The bridge is stopping, and the batch is not safe."""
+
+
+class SafeWriter:
+    """Writes batches with acks from all replicas. Thread-safe; what one thread's batch waits for is its own."""
+
+    def __init__(self, producer: EnvelopeProducer, stopping: threading.Event) -> None:
+        self._producer = producer
+        self._stopping = stopping
+
+    def write(self, records: Sequence[OutRecord]) -> int:
+        """Return when every record is acknowledged; records the broker calls too large are dropped, counted and
+        returned. Raises :class:`Interrupted` when the bridge stops before that."""
+        backoff = Backoff(0.5, 10.0)
+        left = list(records)
+        dropped = 0
+        while left:
+            outcomes = self._try(left)
+            dropped += sum(reason is FailureReason.TOO_LARGE for reason in outcomes)
+            left = [
+                record
+                for record, reason in zip(left, outcomes, strict=True)
+                if reason is not None and reason is not FailureReason.TOO_LARGE
+            ]
+            if left:
+                if self._stopping.is_set():
+                    raise Interrupted
+                wait = backoff.fault()
+                _log.warning("Kafka did not take %s records; again in %.1f s", len(left), wait)
+                self._stopping.wait(wait)
+        if dropped:
+            _log.error("%s envelopes are over the broker's size limit and were dropped", dropped)
+        return dropped
+
+    def _try(self, records: Sequence[OutRecord]) -> list[FailureReason | None]:
+        outcomes: list[FailureReason | None] = [FailureReason.UNREACHABLE] * len(records)
+        left = len(records)
+        settled = threading.Condition()
+
+        def done(number: int, reason: FailureReason | None) -> None:
+            nonlocal left
+            with settled:
+                outcomes[number] = reason
+                left -= 1
+                settled.notify_all()
+
+        for number, record in enumerate(records):
+            try:
+                self._producer.send_raw(
+                    record.topic,
+                    record.key,
+                    record.value,
+                    list(record.headers),
+                    lambda reason, _detail, number=number: done(number, reason),  # type: ignore[misc]
+                )
+            except EnvironmentFault as fault:
+                _log.warning("%s", fault.cause)
+                with settled:
+                    left -= len(records) - number
+                break
+        with settled:
+            settled.wait_for(lambda: left <= 0, FLUSH_TIMEOUT_S)
+            return list(outcomes)

@@ -1,0 +1,81 @@
+"""What the bridge knows and envelopes do not say, as JSON records in a Kafka topic of its own, for the pipeline.
+
+Two kinds, told apart by ``kind``; times are Unix ms of the bridge's clock, hashes lower-case hex::
+
+    {"kind": "gap", "name", "status": "open" | "filled" | "unfilled", "from_ms", "to_ms", "cause", "node",
+     "pubsub_topics": [...], "content_topics": [...], "recovered": n, "stores": {"<node>": "complete" | "<fault>"},
+     "at_ms"}
+    {"kind": "dispatch", "event": "rate_limited" | "failed", "reason", "detail", "request_id",
+     "pubsub_topic", "content_topic", "envelope_hash", "at_ms"}
+
+What was dispatched needs no record: its copy with ``source=sender`` stands in the envelopes topic. The later record of
+a gap with the same ``name`` replaces the earlier one. A gap that is ``filled`` still lost its ephemeral messages: no
+store keeps them. ``unfilled`` says that no store node is configured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reliable_channel.transport.bridge_state import Gap
+
+GAP_KEY_PREFIX = "gap:"
+
+
+def gap_record(
+    gap: Gap,
+    status: str,
+    node: str,
+    topics: Sequence[tuple[str, str | None]],
+    at_ms: int,
+    recovered: int = 0,
+    stores: Mapping[str, str] | None = None,
+) -> tuple[bytes, bytes]:
+    """Key and value of a gap's record."""
+    value = {
+        "kind": "gap",
+        "name": gap.name,
+        "status": status,
+        "from_ms": gap.from_ms,
+        "to_ms": gap.to_ms,
+        "cause": gap.cause,
+        "node": node,
+        "pubsub_topics": sorted({p for p, _ in topics}),
+        "content_topics": sorted({c for _, c in topics if c is not None}),
+        "recovered": recovered,
+        "stores": dict(stores or {}),
+        "at_ms": at_ms,
+    }
+    return (GAP_KEY_PREFIX + gap.name).encode(), _json(value)
+
+
+def dispatch_record(
+    event: str,
+    *,
+    pubsub_topic: str,
+    content_topic: str,
+    envelope_hash: bytes | None,
+    at_ms: int,
+    request_id: str | None = None,
+    reason: str | None = None,
+    detail: str = "",
+) -> tuple[bytes, bytes]:
+    """Key and value of a dispatch's record."""
+    value = {
+        "kind": "dispatch",
+        "event": event,
+        "reason": reason,
+        "detail": detail[:300],
+        "request_id": request_id,
+        "pubsub_topic": pubsub_topic,
+        "content_topic": content_topic,
+        "envelope_hash": None if envelope_hash is None else envelope_hash.hex(),
+        "at_ms": at_ms,
+    }
+    return content_topic.encode(), _json(value)
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
