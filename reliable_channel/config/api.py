@@ -14,7 +14,7 @@ class ApiSettings(Section):
 
     ``transport``: ``kafka`` goes through the bridge or the local loop, ``waku-rest`` straight to ``node.url``.
     ``allowed_hosts``: names in the Host header, beside the loopback ones; ``*`` is any. ``database`` unset is
-    ``messaging.sqlite`` in the run directory. ``feed``: also write what is sent and received to Kafka, for the pipeline.
+    ``messaging.sqlite`` in the run directory. ``feed``: what is sent and received also goes to Kafka, for the pipeline.
     """
 
     host: str = "127.0.0.1"

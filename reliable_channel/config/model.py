@@ -16,10 +16,10 @@ from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.rate_limit import RateLimitConfig
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.segmentation.config import SegmentationConfig
-from reliable_channel.messaging.config import MessagingConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
 

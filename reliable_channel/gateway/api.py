@@ -1,4 +1,4 @@
-"""The REST server of the Messaging API from the settings: channels beside it, a token where the network can reach it."""
+"""The REST server of the Messaging API from the settings, with channels beside it and a token off loopback."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from reliable_channel.wire.waku import WakuMessage
 
 _log = logging.getLogger(__name__)
 
-SENDER_EVENTS_TOPIC = "waku.sender-events"
+EVIDENCE_TOPIC = "waku.evidence"
+"""Where the bridge writes its evidence as well; the records' ``kind`` tells them apart."""
 
 MAX_BLOCK_S = 0.5
 """Sending goes on when Kafka does not: a row that finds no room this long is counted as lost."""
@@ -76,12 +77,12 @@ class KafkaFeed:
         self,
         client_options: Mapping[str, Any],
         *,
-        sender_events_topic: str = SENDER_EVENTS_TOPIC,
+        evidence_topic: str = EVIDENCE_TOPIC,
         envelopes_topic: str = "waku.envelopes",
         envelopes: bool = True,
     ) -> None:
         self._options = dict(client_options)
-        self._sender_events_topic = sender_events_topic
+        self._evidence_topic = evidence_topic
         self._envelopes_topic = envelopes_topic
         self._envelopes = envelopes
         self._producer: EnvelopeProducer | None = None
@@ -108,7 +109,7 @@ class KafkaFeed:
             return
         try:
             self._producer.send_raw(
-                self._sender_events_topic, event.content_topic.encode("utf-8"), to_json(event), [], self._settled
+                self._evidence_topic, event.content_topic.encode("utf-8"), to_json(event), [], self._settled
             )
         except ReliableChannelError as error:
             self._settled(FailureReason.UNREACHABLE, error.cause)

@@ -1,8 +1,8 @@
 """The sender's own records for the pipeline: what became of each request, also of those that never left.
 
-One row per step of a request; :func:`to_json` is the record value on Kafka, with the column names of the table
-``sender_events``. Envelopes that are plain SDS messages name their channel, sender and SDS id, so that a verdict can
-say *never sent* of a message that nobody else ever saw.
+One row per step of a request; :func:`to_json` is its record in the evidence topic, beside the bridge's records and told
+apart from them by ``"kind": "sender"``. Envelopes that are plain SDS messages name their channel, sender and SDS id, so
+that a verdict can say *never sent* of a message that nobody else ever saw.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class SenderEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SenderEvent:
-    """One row. ``event_time`` is Unix ms by the sender's clock; hashes are 32 bytes; ``detail`` holds no payload.
+    """One row. ``at_ms`` is Unix ms by the sender's clock; hashes are 32 bytes; ``detail`` holds no payload.
 
     ``channel_id``, ``sender_id``, ``sds_id`` and ``entire_message_hash`` are None unless the payload is a readable SDS
     message (an encrypted one is not)."""
 
     event: SenderEventKind
-    event_time: int
+    at_ms: int
     request_id: str
     pubsub_topic: str
     content_topic: str
@@ -93,7 +93,7 @@ def sender_event(
             known["entire_message_hash"] = whole
     return SenderEvent(
         event=kind,
-        event_time=now,
+        at_ms=now,
         request_id=request_id,
         pubsub_topic=pubsub_topic,
         content_topic=message.content_topic,
@@ -104,8 +104,8 @@ def sender_event(
 
 
 def to_json(event: SenderEvent) -> bytes:
-    """The record value: one JSON object, hashes as lower-case hex, ``event_time`` as Unix ms."""
-    row = {
+    """The record value: one JSON object, hashes as lower-case hex, what is absent left out."""
+    row = {"kind": "sender"} | {
         name: value.hex() if isinstance(value, bytes) else value
         for name, value in asdict(event).items()
         if value is not None
