@@ -140,13 +140,14 @@ def how_to_query(data_dir: str) -> str:
         shown = data_dir
     counts = "channel_id, sender_id, count(*) AS messages"
     duckdb = f"SELECT {counts} FROM m GROUP BY ALL ORDER BY ALL"  # noqa: S608  for people to read and run
-    spark = f"SELECT channel_id, evidence, count(*) FROM delta.`{shown}/acks` GROUP BY 1, 2"  # noqa: S608
+    reading = f"read.format('delta').load('{shown}/acks')"
+    grouped = "groupBy('channel_id', 'evidence').count().show()"
     return f"""
 The Delta tables are in {shown}; docs/tables.md says what they hold. To query them
   without Spark:  .venv/bin/python -c "import duckdb, deltalake; \
 m = deltalake.DeltaTable('{shown}/delivered_messages').to_pyarrow_dataset(); print(duckdb.sql('{duckdb}'))"
   with Spark:     .venv/bin/python -c "from reliable_channel.config import load; \
-from reliable_channel.runtime.spark import open_session; open_session(load()).sql('{spark}').show()"
+from reliable_channel.runtime.spark import open_session; open_session(load()).{reading}.{grouped}"
   the notebook:   RELIABLE_CHANNEL_TABLES={data_dir} \
 .venv/bin/jupyter nbconvert --execute --to html --output-dir build notebooks/delivery.ipynb
 """

@@ -27,7 +27,8 @@ def render(console: Console, truth: Truth, observed: Observed, differences: Sequ
 
 
 def _channels(truth: Truth) -> Table:
-    table = Table(title="What became of the messages", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.title, table.title_justify = "What became of the messages", "left"
     table.add_column("channel")
     for name in ("sent", "delivered", "by parity", "resent", "incomplete", "named", "no trace"):
         table.add_column(name, justify="right")
