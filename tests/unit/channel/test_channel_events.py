@@ -1,0 +1,128 @@
+"""Listeners: callbacks, asynchronous iterators, and what a bad one may not do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from channel_world import World, quick
+
+from reliable_channel.channel import ChannelEvent, MessageReceived, MessageSent
+from reliable_channel.channel.emitter import EventEmitter
+
+
+def received(number: int) -> MessageReceived:
+    return MessageReceived(
+        channel_id="c",
+        at=number,
+        message=b"%d" % number,
+        message_id="",
+        sender_id="s",
+        content_topic="t",
+        sequence=number,
+    )
+
+
+def test_listeners_are_called_in_the_order_of_registration() -> None:
+    emitter, heard = EventEmitter(), []
+    for name in "abc":
+        emitter.on(ChannelEvent, lambda _, name=name: heard.append(name))
+    emitter.emit(received(1))
+    assert heard == ["a", "b", "c"]
+
+
+def test_a_raising_listener_affects_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob")
+    heard: list[bytes] = []
+
+    def bad(event: MessageReceived) -> None:
+        raise ValueError("a listener's own trouble")
+
+    bob.channel.on(MessageReceived, bad)
+    bob.channel.on_message_received(lambda event: heard.append(event.message))
+    with caplog.at_level(logging.ERROR):
+        alice.channel.send(b"one")
+        world.run(500)
+        alice.channel.send(b"two")
+        world.run(500)
+    assert heard == [b"one", b"two"]
+    assert "a listener" in caplog.text
+
+
+def test_a_removed_listener_hears_nothing_more_and_can_be_removed_twice() -> None:
+    emitter, heard = EventEmitter(), []
+    remove = emitter.on("message-received", heard.append)
+    emitter.emit(received(1))
+    remove()
+    remove()
+    emitter.emit(received(2))
+    assert [event.at for event in heard] == [1]
+
+
+def test_a_listener_may_send() -> None:
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob")
+    bob.channel.on_message_received(lambda event: bob.channel.send(b"echo of " + event.message))
+    alice.channel.send(b"hello")
+    world.run(1_000)
+    assert alice.payloads == [b"echo of hello"]
+
+
+def test_a_listener_may_close_the_channel() -> None:
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob", quick())
+    bob.channel.on_message_received(lambda _: bob.channel.close())
+    alice.channel.send(b"the last word")
+    world.run(1_000)
+    assert bob.channel.is_closed
+    assert world.node("bob").subscribed == frozenset()
+
+
+def test_an_iterator_gives_the_events_of_its_kinds_and_ends_when_the_channel_closes() -> None:
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob")
+    stream = alice.channel.events(MessageSent, "message-received")
+    alice.channel.send(b"hello")
+    world.run(500)
+    bob.channel.send(b"hi")
+    world.run(500)
+    alice.channel.close()
+
+    async def read() -> list[str]:
+        return [event.name async for event in stream]
+
+    assert asyncio.run(read()) == ["reliable:message:sent", "reliable:message:received"]
+
+
+def test_an_iterator_that_waits_is_woken_from_another_thread() -> None:
+    async def run() -> ChannelEvent:
+        emitter = EventEmitter()
+        stream = emitter.stream((), 10)
+        waiting = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(emitter.emit, received(7))
+        return await asyncio.wait_for(waiting, 10)
+
+    assert asyncio.run(run()).at == 7
+
+
+def test_a_slow_reader_loses_the_oldest_and_knows_how_many() -> None:
+    emitter = EventEmitter()
+    stream = emitter.stream((), 3)
+    for number in range(5):
+        emitter.emit(received(number))
+    emitter.close()
+
+    async def read() -> list[int]:
+        return [event.at async for event in stream]
+
+    assert asyncio.run(read()) == [2, 3, 4]
+    assert stream.dropped == 2
+
+
+def test_an_event_as_plain_values_holds_no_bytes() -> None:
+    plain = received(1).as_dict()
+    assert plain["event"] == "reliable:message:received"
+    assert plain["message"] == b"1".hex()

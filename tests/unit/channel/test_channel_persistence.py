@@ -1,0 +1,229 @@
+"""What the backends keep, and who may use them."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from channel_world import World, quick
+
+from reliable_channel.channel import (
+    ChangedConfigurationError,
+    ChannelKey,
+    DamagedStore,
+    MemoryPersistence,
+    MessageReceived,
+    Persistence,
+    SenderLocked,
+    SendState,
+    SqlitePersistence,
+)
+from reliable_channel.channel.persistence import StoredChannel
+from reliable_channel.errors import EnvironmentFault
+
+KEY = ChannelKey("/waku/2/rs/0/0", "/t/1/x/proto", "lobby", "alice")
+OTHER = replace(KEY, channel_id="other")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Persistence:
+    if request.param == "memory":
+        return MemoryPersistence(keeps_journal=True)
+    return SqlitePersistence(tmp_path / "channel.db")
+
+
+def test_what_is_appended_is_loaded_in_order_and_by_channel(backend: Persistence) -> None:
+    assert backend.load(KEY) == StoredChannel()
+    backend.append(KEY, [b"1", b"2"], "f")
+    backend.append(OTHER, [b"other"], "f")
+    backend.append(KEY, [b"3"], "f")
+    assert backend.load(KEY).journal == (b"1", b"2", b"3")
+    assert backend.load(OTHER).journal == (b"other",)
+
+
+def test_a_snapshot_replaces_journal_and_marks_but_not_the_sequence(backend: Persistence) -> None:
+    backend.append(KEY, [b"1"], "f")
+    backend.hand_over(KEY, ["a", "b"], 2)
+    assert backend.load(KEY).handed_over == {"a", "b"}
+    backend.compact(KEY, b"snapshot", "g")
+    assert backend.load(KEY) == StoredChannel(b"snapshot", (), frozenset(), 2, "g")
+    backend.forget(KEY)
+    assert backend.load(KEY) == StoredChannel()
+
+
+def test_values_and_the_sender_id_are_kept(backend: Persistence) -> None:
+    assert backend.get("x") is None
+    backend.put("x", b"1")
+    backend.put("x", b"2")
+    assert backend.get("x") == b"2"
+    assert backend.sender_id() == backend.sender_id()
+
+
+def test_sqlite_keeps_everything_over_a_reopening(tmp_path: Path) -> None:
+    first = SqlitePersistence(tmp_path / "channel.db")
+    name = first.sender_id()
+    first.append(KEY, [b"1"], "f")
+    first.close()
+    first.close()
+    second = SqlitePersistence(tmp_path / "channel.db")
+    assert second.sender_id() == name
+    assert second.load(KEY).journal == (b"1",)
+
+
+def test_the_database_is_in_wal_mode_and_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "channel.db"
+    SqlitePersistence(path)
+    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_failed_step_leaves_nothing_behind(tmp_path: Path) -> None:
+    backend = SqlitePersistence(tmp_path / "channel.db")
+    with pytest.raises(EnvironmentFault):
+        backend.append(KEY, [b"1", None], "f")  # type: ignore[list-item]
+    assert backend.load(KEY).journal == ()
+
+
+def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFault, match=r"file.*channel\.db"):
+        SqlitePersistence(tmp_path / "file" / "channel.db")
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "channel.db"
+    SqlitePersistence(path).close()
+    sqlite3.connect(path).execute("PRAGMA user_version=99").connection.commit()
+    with pytest.raises(DamagedStore, match="99"):
+        SqlitePersistence(path)
+
+
+def test_a_second_process_on_the_same_sender_and_database_is_refused_until_the_first_dies(tmp_path: Path) -> None:
+    path = tmp_path / "channel.db"
+    code = (
+        "import sys; from reliable_channel.channel import SqlitePersistence;"
+        f"kept = SqlitePersistence({str(path)!r}); kept.acquire('alice'); print('locked', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "locked\n"
+    backend = SqlitePersistence(path)
+    with pytest.raises(SenderLocked, match=f"alice.*process {other.pid}"):
+        backend.acquire("alice")
+    backend.acquire("bob")()
+    other.kill()
+    other.communicate()
+    backend.acquire("alice")()
+
+
+def test_a_channel_refuses_a_locked_sender_and_leaves_nothing_open(tmp_path: Path) -> None:
+    world = World()
+    config = quick(history_backend="sqlite", database=tmp_path / "channel.db")
+    alice = world.join("alice", config)
+    with pytest.raises(SenderLocked):
+        world.join("other node", config, sender_id="alice")
+    assert world.node("other node").subscribed == frozenset()
+    alice.channel.close()
+    world.join("other node", config, sender_id="alice").channel.close()
+
+
+def test_one_process_may_have_many_channels_of_one_sender(tmp_path: Path) -> None:
+    world = World()
+    config = quick(persistence=SqlitePersistence(tmp_path / "channel.db"))
+    first = world.join("alice", config, channel_id="one")
+    second = world.join("alice", config, channel_id="two")
+    first.channel.close()
+    with pytest.raises(SenderLocked):
+        SqlitePersistence(tmp_path / "channel.db").acquire("alice")
+    second.channel.close()
+    SqlitePersistence(tmp_path / "channel.db").acquire("alice")()
+
+
+def test_after_a_clean_close_state_and_numbers_go_on(tmp_path: Path) -> None:
+    world = World()
+    config = quick(history_backend="sqlite", database=tmp_path / "bob.db")
+    alice, bob = world.join("alice"), world.join("bob", config)
+    alice.channel.send(b"one")
+    world.run(500)
+    request_id = bob.channel.send(b"answer")
+    world.run(500)
+    bob.channel.close()
+    bob = world.join("bob", config)
+    alice.channel.send(b"two")
+    world.run(1_000)
+    assert [(event.message, event.sequence) for event in bob.of(MessageReceived)] == [(b"two", 2)]
+    assert bob.channel.send_state(request_id) in (SendState.SENT, SendState.DELIVERED)
+
+
+def test_the_memory_backend_forgets_with_the_process() -> None:
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob")
+    alice.channel.send(b"one")
+    world.run(500)
+    bob.channel.close()
+    bob = world.join("bob")
+    world.run(1_000)
+    assert [event.sequence for event in bob.of(MessageReceived)] == [1]
+
+
+def test_an_unclean_journal_is_not_replayed_under_another_configuration() -> None:
+    world = World()
+    kept = MemoryPersistence(keeps_journal=True)
+    alice = world.join("alice", quick(persistence=kept))
+    alice.channel.send(b"one")
+    snapshot = kept.load(alice.channel._driver._key)
+    alice.channel.close()
+    kept.forget(alice.channel._driver._key)
+    kept.append(alice.channel._driver._key, snapshot.journal, snapshot.fingerprint)
+    with pytest.raises(ChangedConfigurationError, match=r"sds\.causal_history_size"):
+        world.join("alice", quick(persistence=kept, sds={"causal_history_size": 9}))
+    world.join("alice", quick(persistence=kept))
+
+
+def test_a_clean_snapshot_can_be_continued_under_another_configuration() -> None:
+    world = World()
+    kept = MemoryPersistence(keeps_journal=True)
+    alice = world.join("alice", quick(persistence=kept))
+    request_id = alice.channel.send(b"one")
+    alice.channel.close()
+    alice = world.join("alice", quick(persistence=kept, sds={"causal_history_size": 9}))
+    assert alice.channel.send_state(request_id) is SendState.SENDING
+
+
+@pytest.mark.parametrize("damage", [b"junk", b"\xff" * 50])
+def test_a_damaged_journal_or_snapshot_is_a_clear_fault(damage: bytes) -> None:
+    world = World()
+    for keep in ("append", "compact"):
+        kept = MemoryPersistence(keeps_journal=True)
+        alice = world.join("alice", quick(persistence=kept))
+        key, fingerprint = alice.channel._driver._key, alice.channel._driver._fingerprint
+        alice.channel.close()
+        kept.forget(key)
+        if keep == "append":
+            kept.append(key, [damage], fingerprint)
+        else:
+            kept.compact(key, damage, fingerprint)
+        with pytest.raises(DamagedStore):
+            world.join("alice", quick(persistence=kept))
+
+
+def test_a_full_disk_stops_the_channel_before_anything_leaves_it() -> None:
+    class Full(MemoryPersistence):
+        def append(self, *_: object) -> None:
+            raise EnvironmentFault("The disk is full.")
+
+    world = World()
+    alice = world.join("alice", quick(persistence=MemoryPersistence(keeps_journal=True)))
+    alice.channel._driver._persistence = Full(keeps_journal=True)
+    with pytest.raises(EnvironmentFault, match="full"):
+        alice.channel.send(b"hello")
+    assert "stopped" in alice.problems()
+    with pytest.raises(EnvironmentFault, match="full"):
+        alice.channel.send(b"again")
+    alice.channel.close()
+    assert world.on_wire == []

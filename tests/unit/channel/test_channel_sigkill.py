@@ -1,0 +1,183 @@
+"""The same promises as in ``test_channel_crash``, once with a real process and real SIGKILLs."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from channel_world import CHANNEL, TOPIC, Recorder, quick
+
+from reliable_channel.channel import create_reliable_channel
+from reliable_channel.transport.clock import SystemClock
+from reliable_channel.transport.memory import MemoryNetwork
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.wire.waku import WakuMessage, decode_waku_message, encode_waku_message
+
+PUBSUB = "/waku/2/rs/0/0"
+LIVES = 8
+
+
+class Child:
+    """The killable participant, and what it said over all its lives."""
+
+    def __init__(self, database: Path) -> None:
+        self.database = database
+        self.accepted: list[str] = []
+        self.delivered: list[tuple[int, bytes]] = []
+        self.envelopes: list[WakuMessage] = []
+        self.sender_ids: set[str] = set()
+        self.lines = 0
+        self.process: subprocess.Popen[str] | None = None
+        self.heard: queue.Queue[str] = queue.Queue()
+
+    def start(self) -> None:
+        here = Path(__file__).parent
+        self.process = subprocess.Popen(
+            [sys.executable, str(here / "killable.py"), str(self.database)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            cwd=here,
+        )
+        # A thread reads, so that neither side ever waits for the other's full pipe.
+        self.heard = queue.Queue()
+        self.reader = threading.Thread(target=self._read, args=(self.process.stdout, self.heard))
+        self.reader.start()
+
+    @staticmethod
+    def _read(stdout: TextIO, heard: queue.Queue[str]) -> None:
+        for line in stdout:
+            heard.put(line)
+
+    def say(self, line: str) -> None:
+        assert self.process is not None and self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+
+    def hear(self, timeout_s: float) -> Iterator[WakuMessage]:
+        """The envelopes it sent; everything else is noted. Waits for the first line, for so long."""
+        while True:
+            try:
+                line = self.heard.get(timeout=timeout_s)
+            except queue.Empty:
+                return
+            timeout_s = 0.001
+            if line.endswith("\n"):  # else the kill cut it
+                self.lines += 1
+                yield from self._note(line)
+
+    def _note(self, line: str) -> Iterator[WakuMessage]:
+        kind, _, rest = line.strip().partition(" ")
+        if kind == "READY":
+            self.sender_ids.add(rest)
+        elif kind == "A":
+            self.accepted.append(rest)
+        elif kind == "R":
+            sequence, payload = rest.split()
+            self.delivered.append((int(sequence), bytes.fromhex(payload)))
+        elif kind == "E":
+            message = decode_waku_message(bytes.fromhex(rest))
+            assert not isinstance(message, Malformed)
+            self.envelopes.append(message)
+            yield message
+
+    def kill(self) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        for _ in self.hear(0.001):
+            pass  # what it said before it died counts
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+
+@pytest.mark.e2e
+def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(tmp_path: Path) -> None:
+    choose = random.Random(2026)
+    child = Child(tmp_path / "child.db")
+    network = MemoryNetwork(clock=SystemClock())
+    node = network.node("peer")
+    node.start()
+    network.node("child").start()
+    config = quick(
+        sds={"acknowledgement_timeout_ms": 150, "retransmission_backoff": 1.0, "max_retransmissions": 1_000},
+        query_on_connect=False,
+    )
+    peer = Recorder(create_reliable_channel(node, CHANNEL, TOPIC, "peer", config=config, threaded=False))
+    to_child: list[str] = []
+
+    def link(sender: str, _receiver: str, message: WakuMessage) -> tuple[float, ...]:
+        if sender == "peer":
+            to_child.append("M " + encode_waku_message(message).hex())
+            return ()
+        return (0.0,)
+
+    network.link = link
+    network.node("bystander").start()
+    peer_sent: list[bytes] = []
+
+    def talk(until_lines: int | None) -> None:
+        """Carry envelopes both ways until the child said that many lines, or until all is acknowledged."""
+        for turn in range(3_000):
+            for message in child.hear(0.02):
+                network.publish("child", message, PUBSUB)
+            peer.channel.step()
+            network.pump()
+            peer.channel.step()
+            if until_lines is not None and child.lines >= until_lines:
+                return
+            if until_lines is None and turn % 10 == 0:
+                peer.channel.send(b"acknowledges %d" % turn)
+                done = set(child.accepted) <= {payload.decode() for payload in peer.payloads}
+                # Killed between mark and callback a delivery is not repeated: it leaves a gap in the numbers.
+                gaps = max((number for number, _ in child.delivered), default=0) - len(child.delivered)
+                if done and len(set(peer_sent) - {payload for _, payload in child.delivered}) <= gaps:
+                    return
+            # Every line makes the child run its timers.
+            for line in (*to_child, "T"):
+                child.say(line)
+            to_child.clear()
+        raise AssertionError("the conversation does not end")
+
+    for life in range(LIVES):
+        child.start()
+        child.say("T")
+        talk(child.lines + 1)
+        for number in range(3):
+            child.say(f"S child {life} {number}")
+            peer_sent.append(b"peer %d %d" % (life, number))
+            peer.channel.send(peer_sent[-1])
+        talk(child.lines + choose.randint(1, 25))
+        child.kill()
+    child.start()
+    talk(None)
+    child.kill()
+    peer.channel.close()
+
+    assert len(child.sender_ids) == 1
+    assert len(child.accepted) >= LIVES
+    counts = Counter(peer.payloads)
+    assert max(counts.values()) == 1
+    assert {text.encode() for text in child.accepted} <= set(counts)
+    sequences = [sequence for sequence, _ in child.delivered]
+    assert sequences == sorted(set(sequences))
+    assert max(Counter(payload for _, payload in child.delivered).values()) == 1
+    by_id: dict[str, bytes] = {}
+    by_clock: dict[int | None, str] = {}
+    for envelope in child.envelopes:
+        message = decode_sds_message(envelope.payload)
+        assert not isinstance(message, Malformed)
+        assert by_id.setdefault(message.message_id, envelope.payload) == envelope.payload
+        assert by_clock.setdefault(message.lamport_timestamp, message.message_id) == message.message_id

@@ -1,0 +1,149 @@
+"""Channels as applications use them: with their own thread, from plain Python and from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from channel_world import CHANNEL, TOPIC, quick
+
+from reliable_channel.channel import (
+    MessageDelivered,
+    MessageReceived,
+    ReliableChannel,
+    ReliableChannelConfig,
+    create_reliable_channel,
+)
+from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.transport.clock import SystemClock
+from reliable_channel.transport.memory import MemoryNetwork
+
+WAIT_S = 20
+
+
+class Pumped:
+    """A memory network in real time, pumped by one thread of its own."""
+
+    def __init__(self) -> None:
+        self.network = MemoryNetwork(clock=SystemClock())
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        for name in ("alice", "bob"):
+            self.network.node(name).start()
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.002):
+            self.network.pump()
+
+    def channel(self, name: str, config: ReliableChannelConfig | None = None) -> ReliableChannel:
+        return create_reliable_channel(self.network.node(name), CHANNEL, TOPIC, name, config=config or quick())
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def pumped() -> Iterator[Pumped]:
+    before = set(threading.enumerate())
+    world = Pumped()
+    yield world
+    world.end()
+    assert set(threading.enumerate()) <= before, "a thread was left behind"
+
+
+def test_plain_python_sends_waits_and_leaves_no_thread(pumped: Pumped) -> None:
+    heard = threading.Event()
+    with pumped.channel("alice") as alice, pumped.channel("bob") as bob:
+        bob.on_message_received(lambda event: bob.send(b"answer to " + event.message))
+        alice.on_message_received(lambda event: heard.set())
+        request_id = alice.send(b"hello")
+        assert heard.wait(WAIT_S)
+        assert alice.wait([request_id], delivered=True, timeout_s=WAIT_S)
+    assert alice.is_closed
+
+
+def test_asyncio_sends_and_iterates_and_leaves_no_thread(pumped: Pumped) -> None:
+    async def chat() -> tuple[bytes, str]:
+        async with pumped.channel("alice") as alice, pumped.channel("bob") as bob:
+            received = bob.events(MessageReceived)
+            delivered = alice.events(MessageDelivered)
+            request_id = await alice.asend(b"hello")
+            message = await asyncio.wait_for(anext(received), WAIT_S)
+            await bob.asend(b"thanks")
+            event = await asyncio.wait_for(anext(delivered), WAIT_S)
+            assert isinstance(message, MessageReceived)
+            assert isinstance(event, MessageDelivered)
+            assert event.request_id == request_id
+            return message.message, event.name
+
+    assert asyncio.run(chat()) == (b"hello", "reliable:message:delivered")
+
+
+def test_closing_from_a_callback_and_from_many_threads_is_fine(pumped: Pumped) -> None:
+    alice, bob = pumped.channel("alice"), pumped.channel("bob")
+    closed = threading.Event()
+
+    def leave(_: MessageReceived) -> None:
+        bob.close()
+        closed.set()
+
+    bob.on_message_received(leave)
+    alice.send(b"go away")
+    assert closed.wait(WAIT_S)
+    closers = [threading.Thread(target=alice.close) for _ in range(5)]
+    for thread in closers:
+        thread.start()
+    for thread in closers:
+        thread.join(WAIT_S)
+    assert alice.is_closed
+    for thread in threading.enumerate():
+        if thread.name.startswith("reliable-channel"):
+            thread.join(WAIT_S)
+
+
+def test_many_threads_may_send_at_once(pumped: Pumped) -> None:
+    received: list[bytes] = []
+    complete = threading.Event()
+    with pumped.channel("alice") as alice, pumped.channel("bob") as bob:
+
+        def note(event: MessageReceived) -> None:
+            received.append(event.message)
+            if len(received) == 200:
+                complete.set()
+
+        bob.on_message_received(note)
+        senders = [
+            threading.Thread(target=lambda n=n: [alice.send(b"%d/%d" % (n, i)) for i in range(50)])  # type: ignore[misc]
+            for n in range(4)
+        ]
+        for thread in senders:
+            thread.start()
+        assert complete.wait(WAIT_S)
+        for thread in senders:
+            thread.join()
+    assert sorted(received) == sorted(b"%d/%d" % (n, i) for n in range(4) for i in range(50))
+
+
+def test_send_waits_for_space_and_says_so_when_there_is_none(pumped: Pumped) -> None:
+    config = quick(max_queued_bytes=1_000, send_timeout_ms=50)
+    with pumped.channel("alice", config) as alice:
+
+        def full(*_: object) -> None:
+            raise SendBufferFull("The buffer is full.")
+
+        pumped.network.node("alice").send = full  # type: ignore[assignment]
+        alice.send(bytes(2_000))
+        with pytest.raises(SendBufferFull, match="1000 bytes"):
+            alice.send(b"no room")
+
+
+def test_opening_and_closing_many_times_leaves_nothing(pumped: Pumped) -> None:
+    for _ in range(20):
+        with pumped.channel("alice") as alice:
+            alice.send(b"hello")
+    assert pumped.network.node("alice").subscribed == frozenset()
+    assert not any(thread.name.startswith("reliable-channel") for thread in threading.enumerate())
