@@ -22,13 +22,12 @@ class OwnFilter:
         """Ids inserted since the last roll-over, those not yet hashed included."""
         self._pending: list[str] = []
 
-    def insert(self, message_id: str) -> bool:
-        """Insert an id; returns whether the filter is now at capacity and has to roll over."""
+    def insert(self, message_id: str) -> None:
+        """Insert an id."""
         self._pending.append(message_id)
         self.count += 1
         if len(self._pending) >= FLUSH_AT:
             self._flush()
-        return self.count >= self._format.capacity
 
     def roll_over(self, recent_ids: list[str]) -> None:
         """Start again from the ids of the recent log."""

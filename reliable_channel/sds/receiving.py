@@ -135,8 +135,8 @@ class Receiver:
         if state.repair is not None:
             state.repair.forget(message_id)
         self._repair_bookkeeping(message, now, events)
-        state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
         state.review.review(message, now, events)
+        state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
         state.insert_into_filter(message_id, now, events)
         waiting.late = incoming.lost.discard(message_id) or incoming.before_observation.discard(message_id)
         missing = self._no_longer_missing(message, waiting.repaired, now, events)

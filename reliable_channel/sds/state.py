@@ -50,11 +50,17 @@ class ChannelState:
         return self.clock
 
     def insert_into_filter(self, message_id: str, now: int, events: list[Event]) -> None:
-        """An id is seen, or sent; at capacity the filter is rebuilt from the recent half of what it may hold."""
-        if self.filter is not None and self.filter.insert(message_id):
-            recent = self.log.recent_ids(self.config.filter_format.capacity // 2)
+        """An id is seen, or sent. At capacity the filter is first rebuilt from the recent log, to half its capacity,
+        and from what waits in the incoming buffer: that is seen too."""
+        if self.filter is None:
+            return
+        capacity = self.config.filter_format.capacity
+        if self.filter.count >= capacity:
+            recent = self.log.recent_ids(capacity // 2)
+            recent += list(self.incoming.waiting)[-(capacity // 4) :]
             self.filter.roll_over(recent)
             events.append(FilterRolledOver(now, len(recent)))
+        self.filter.insert(message_id)
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """The causal history of a message sent now: the highest entries of the log, with hints where known."""

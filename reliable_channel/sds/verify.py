@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from reliable_channel.wire.hashing import js_message_id, sds_message_id
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import SdsMessage
-from reliable_channel.wire.segment import MAX_TOTAL_SEGMENTS, Segment, decode_segment
+from reliable_channel.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment, decode_segment
+
+_LAYOUTS = (frozenset({Dialect.V01, Dialect.LIP243}), frozenset({Dialect.LIP243_LENGTH}))
+"""Which dialect a sender writes is not known here; a wrong guess costs a hash, a right one proves the id."""
 
 MAX_HASHED_BYTES = 8 * 1024 * 1024
 """A parity segment of dialect v0.1 does not say how many data segments precede it; trying all counts is bounded by
@@ -36,10 +39,10 @@ def id_is_recomputed(message: SdsMessage) -> bool:
 def _ordinals(content: bytes) -> Iterator[int]:
     """The places in its send that a content may have: 0 when bare, else what the segment says."""
     yield 0
-    segment = decode_segment(content)
-    if isinstance(segment, Malformed):
-        return
-    yield from _segment_ordinals(segment)
+    for dialects in _LAYOUTS:
+        segment = decode_segment(content, dialects)
+        if not isinstance(segment, Malformed):
+            yield from _segment_ordinals(segment)
 
 
 def _segment_ordinals(segment: Segment) -> Iterator[int]:

@@ -112,7 +112,7 @@ class Network:
         end = self.now + ms
         self.deliver_all()
         while True:
-            due = min((at for channel in self.channels.values() if (at := channel.next_due()) is not None), default=end)
+            due = min((at for name in self.names if (at := self.channels[name].next_due()) is not None), default=end)
             self.now = max(self.now, min(due, end))
             for name in self.names:
                 self._take(name, self.channels[name].tick(self.now))

@@ -1,0 +1,285 @@
+"""Dependencies (protocol.md §5): missing, found, lost, late, before observation; the sweep and its back-off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from sds_network import CHANNEL, T0, message, of_type, opened, small_config
+
+from reliable_channel.sds import (
+    Acknowledged,
+    Buffered,
+    Delivered,
+    DependencyBeforeObservation,
+    DependencyFound,
+    DependencyLost,
+    DuplicateSeen,
+    EphemeralReceived,
+    Evidence,
+    MissingDependency,
+    RefetchDue,
+    SdsChannel,
+    SyncReceived,
+    Tracking,
+    TrackingEnded,
+)
+from reliable_channel.wire.sds import HistoryEntry
+
+SWEEP = 5_000
+
+
+def observing(**settings: object) -> SdsChannel:
+    """An observer that has seen one message at T0."""
+    observer = SdsChannel(CHANNEL, None, small_config(**settings))
+    observer.receive(message("first", lamport=T0), T0)
+    return observer
+
+
+def test_a_chain_that_arrives_backwards_is_delivered_in_causal_order_at_once() -> None:
+    observer = observing()
+    for number in range(9, 1, -1):
+        step = observer.receive(message(f"b{number}", lamport=T0 + number, history=(f"b{number - 1}",)), T0 + 100)
+        assert of_type(step, Delivered) == []
+        assert [event.waiting_for for event in of_type(step, Buffered)] == [(f"b{number - 1}",)]
+    step = observer.receive(message("b1", lamport=T0 + 1, history=("first",)), T0 + 101)
+    assert [event.message_id for event in of_type(step, Delivered)] == [f"b{number}" for number in range(1, 10)]
+    assert [event.sequence for event in of_type(step, Delivered)] == list(range(2, 11))
+
+
+def test_what_waited_side_by_side_is_delivered_in_log_order() -> None:
+    observer = observing()
+    for lamport, name in ((T0 + 5, "e"), (T0 + 3, "z"), (T0 + 3, "a"), (T0 + 4, "d")):
+        observer.receive(message(name, lamport=lamport, history=("root",)), T0 + 10)
+    step = observer.receive(message("root", lamport=T0 + 1), T0 + 11)
+    assert [event.message_id for event in of_type(step, Delivered)] == ["root", "a", "z", "d", "e"]
+
+
+def test_a_held_message_is_not_reported_missing() -> None:
+    observer = observing()
+    observer.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    step = observer.receive(message("b3", lamport=T0 + 3, history=("b2",)), T0 + 3)
+    assert of_type(step, MissingDependency) == []
+    assert observer.missing_ids() == ("b1",)
+
+
+def test_a_missing_dependency_carries_what_the_naming_message_says() -> None:
+    observer = observing()
+    entries = (HistoryEntry("b1", b"h" * 32, "carol"), HistoryEntry("b0", b"", ""))
+    naming = replace(message("b2", lamport=T0 + 2), causal_history=entries)
+    step = observer.receive(naming, T0 + 2)
+    assert [
+        (event.message_id, event.named_by, event.named_by_sender, event.retrieval_hint, event.sender_id)
+        for event in of_type(step, MissingDependency)
+    ] == [("b1", "b2", "bob", b"h" * 32, "carol"), ("b0", "b2", "bob", None, None)]
+    refetches = of_type(observer.tick(T0 + SWEEP), RefetchDue)
+    assert [(event.message_id, event.retrieval_hint, event.attempt) for event in refetches] == [
+        ("b0", None, 1),
+        ("b1", b"h" * 32, 1),
+    ]
+
+
+def test_a_sync_message_reports_missing_ids_and_waits_for_nothing() -> None:
+    observer = observing()
+    step = observer.receive(message("s", lamport=T0 + 2, history=("b1",), content=None), T0 + 2)
+    assert len(of_type(step, SyncReceived)) == 1
+    assert [event.message_id for event in of_type(step, MissingDependency)] == ["b1"]
+    assert observer.log_positions() == ((T0, "first"),)
+    found = observer.receive(message("b1", lamport=T0 + 1), T0 + 3)
+    assert [event.missing_since for event in of_type(found, DependencyFound)] == [T0 + 2]
+
+
+def test_refetches_back_off_and_end_with_lost() -> None:
+    observer = observing(retrieve_max_interval_ms=40_000)
+    observer.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    step = observer.tick(T0 + 1_000_000)
+    refetches = of_type(step, RefetchDue)
+    assert [event.attempt for event in refetches] == list(range(1, len(refetches) + 1))
+    gaps = [later.at - earlier.at for earlier, later in pairwise(refetches)]
+    assert gaps[:3] == [10_000, 20_000, 40_000]
+    assert set(gaps[2:]) == {40_000}
+    assert all(event.at % SWEEP == 0 for event in refetches)
+    [lost] = of_type(step, DependencyLost)
+    assert (lost.message_id, lost.waiting, lost.missing_since) == ("b1", ("b2",), T0 + 2)
+    assert 300_000 <= lost.at - lost.missing_since <= 300_000 + SWEEP
+    [delivered] = of_type(step, Delivered)
+    assert (delivered.message_id, delivered.lost_dependencies, delivered.at) == ("b2", ("b1",), lost.at)
+    assert delivered.received_at == T0 + 2
+    assert observer.next_due() is None
+
+
+def test_a_lost_message_that_comes_later_is_delivered_as_late() -> None:
+    observer = observing(timeout_for_lost_messages_ms=10_000)
+    observer.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    observer.tick(T0 + 60_000)
+    [late] = of_type(observer.receive(message("b1", lamport=T0 + 1), T0 + 60_001), Delivered)
+    assert (late.message_id, late.late) == ("b1", True)
+    after = observer.receive(message("b3", lamport=T0 + 3, history=("b1",)), T0 + 60_002)
+    assert [event.lost_dependencies for event in of_type(after, Delivered)] == [()]
+
+
+def test_a_participant_waits_for_ever_unless_it_is_told_otherwise() -> None:
+    for settings in ({}, {"timeout_for_lost_messages_ms": 0}):
+        alice = opened(**settings)
+        alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+        step = alice.tick(T0 + 3_600_000)
+        assert of_type(step, DependencyLost) == []
+        assert len(of_type(step, RefetchDue)) > 5
+
+
+def test_refetches_have_a_budget_per_sweep_and_sender() -> None:
+    observer = observing(max_refetches_per_sweep=4, max_refetches_per_sender_and_sweep=3)
+    for sender in ("bob", "carol"):
+        for number in range(5):
+            dependency = f"{sender}'s {number}"
+            naming = message(f"{sender} {number}", sender, T0 + 2 + number, (dependency,))
+            observer.receive(naming, T0 + 2)
+    first = of_type(observer.tick(T0 + SWEEP), RefetchDue)
+    assert [event.message_id for event in first] == ["bob's 0", "bob's 1", "bob's 2", "carol's 0"]
+    later = of_type(observer.tick(T0 + 2 * SWEEP), RefetchDue)
+    assert {event.message_id for event in first + later} >= {"bob's 3", "carol's 1", "carol's 2"}
+
+
+def test_what_is_older_than_the_first_observation_is_not_missing() -> None:
+    observer = SdsChannel(CHANNEL, None, small_config())
+    step = observer.receive(message("b5", lamport=T0, history=("b4", "b3")), T0)
+    assert [event.message_id for event in of_type(step, DependencyBeforeObservation)] == ["b4", "b3"]
+    [delivered] = of_type(step, Delivered)
+    assert delivered.before_observation == ("b4", "b3")
+    again = observer.receive(message("b6", lamport=T0 + 1, history=("b4", "b5")), T0 + 1)
+    assert of_type(again, DependencyBeforeObservation) == []
+    assert [event.before_observation for event in of_type(again, Delivered)] == [("b4",)]
+    older = observer.receive(message("b4", lamport=T0 - 1), T0 + 2)
+    assert [event.late for event in of_type(older, Delivered)] == [True]
+
+
+def test_a_participant_observes_from_its_first_call() -> None:
+    alice = opened()
+    step = alice.receive(message("b1", lamport=T0 - 5, history=("b0",)), T0 + 1)
+    assert len(of_type(step, DependencyBeforeObservation)) == 1
+    step = alice.receive(message("b3", lamport=T0 + 3, history=("b2",)), T0 + 3)
+    assert len(of_type(step, MissingDependency)) == 1
+
+
+def test_before_observation_can_be_switched_off() -> None:
+    observer = SdsChannel(CHANNEL, None, small_config(before_observation=False))
+    step = observer.receive(message("b5", lamport=T0, history=("b4",)), T0)
+    assert [event.message_id for event in of_type(step, MissingDependency)] == ["b4"]
+
+
+def test_a_verified_repair_closes_the_gap_and_the_original_is_then_a_copy() -> None:
+    observer = observing()
+    observer.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    step = observer.receive(message("b1", lamport=T0 + 1), T0 + 3, repaired=True)
+    assert [event.repaired for event in of_type(step, DependencyFound)] == [True]
+    assert [(event.message_id, event.repaired) for event in of_type(step, Delivered)] == [("b1", True), ("b2", False)]
+    copy = observer.receive(message("b1", lamport=T0 + 1), T0 + 4)
+    assert [type(event) for event in copy.events] == [DuplicateSeen]
+
+
+def test_an_observer_tracks_everybodys_acknowledgements_of_everybody() -> None:
+    observer = observing()
+    observer.receive(message("a1", "alice", T0 + 1), T0 + 1)
+    step = observer.receive(message("b1", "bob", T0 + 2, ("a1",)), T0 + 2)
+    assert [(event.message_id, event.sender_id, event.by, event.since) for event in of_type(step, Acknowledged)] == [
+        ("a1", "alice", "bob", T0 + 1)
+    ]
+    step = observer.receive(message("c1", "carol", T0 + 3, ("b1",)), T0 + 3)
+    assert {(event.message_id, event.by, event.evidence) for event in of_type(step, Acknowledged)} == {
+        ("b1", "carol", Evidence.CAUSAL_HISTORY),
+        ("a1", "carol", Evidence.CAUSAL_PAST),
+    }
+
+
+def test_an_acknowledgement_that_came_before_its_message_is_not_lost() -> None:
+    observer = observing()
+    observer.receive(message("c1", "carol", T0 + 3, ("b1",)), T0 + 3)
+    observer.receive(message("d1", "dave", T0 + 4, ("c1",)), T0 + 4)
+    observer.receive(message("b1", "bob", T0 + 2, ("a1",)), T0 + 5)
+    step = observer.receive(message("a1", "alice", T0 + 1), T0 + 6)
+    known = {(event.message_id, event.by) for event in of_type(step, Acknowledged)}
+    assert {("a1", "bob"), ("a1", "carol"), ("a1", "dave")} <= known
+
+
+def test_tracking_is_bounded_and_says_so() -> None:
+    observer = observing(max_tracked=2)
+    observer.receive(message("b1", lamport=T0 + 1), T0 + 1)
+    step = observer.receive(message("b2", lamport=T0 + 2), T0 + 2)
+    assert [event.message_id for event in of_type(step, TrackingEnded)] == ["first"]
+    step = observer.receive(message("c1", "carol", T0 + 3, ("first", "b1")), T0 + 3)
+    assert [event.message_id for event in of_type(step, Acknowledged)] == ["b1"]
+
+
+def test_a_pipeline_with_a_participant_tracks_everyone_and_its_own_buffer() -> None:
+    pipeline = opened("alice", tracking=Tracking.EVERYONE, sync_min_interval_ms=0, wait_for_sent=True)
+    own = message("mine", "alice", T0 + 1)
+    assert pipeline.observe_sent(own, T0 + 1, retrieval_hint=b"1" * 32).events == ()
+    assert [outgoing.message.message_id for outgoing in pipeline.unacknowledged()] == ["mine"]
+    assert pipeline.next_due() == T0 + 5_001
+    again = pipeline.observe_sent(own, T0 + 3_000, retrieval_hint=b"2" * 32)
+    assert [type(event) for event in again.events] == [DuplicateSeen]
+    assert pipeline.next_due() == T0 + 8_000
+    step = pipeline.receive(message("b1", "bob", T0 + 2, ("mine",)), T0 + 3_001)
+    assert {type(event).__name__ for event in step.events} == {
+        "Acknowledged", "SegmentAcknowledged", "SendDelivered", "MessageAcknowledged", "Delivered",
+    }  # fmt: skip
+    step = pipeline.receive(message("c1", "carol", T0 + 3, ("b1",)), T0 + 3_002)
+    assert {event.message_id for event in of_type(step, Acknowledged)} == {"b1", "mine"}
+
+
+def test_an_own_message_seen_late_releases_what_waited_for_it() -> None:
+    pipeline = opened("alice")
+    pipeline.receive(message("b1", "bob", T0 + 2, ("mine",)), T0 + 2)
+    step = pipeline.observe_sent(message("mine", "alice", T0 + 1), T0 + 3)
+    assert [event.message_id for event in of_type(step, Delivered)] == ["b1"]
+    assert [event.by for event in of_type(step, Acknowledged)] == ["bob"]
+
+
+def test_only_own_timestamped_messages_are_observed_as_sent() -> None:
+    pipeline = opened("alice")
+    for other in (
+        message("theirs", "bob"),
+        message("typing", "alice", None),
+        message("sync", "alice", T0 + 5, content=None),
+        message("far", "alice", 2**63),
+    ):
+        assert pipeline.observe_sent(other, T0 + 1).events == ()
+    assert pipeline.unacknowledged() == ()
+    assert pipeline.clock == T0 + 5
+    kept_elsewhere = message("mine", "alice", T0 + 6, content=None)
+    pipeline.observe_sent(kept_elsewhere, T0 + 2, content_digest=b"d" * 32)
+    assert len(pipeline.log_positions()) == 1
+
+
+def test_an_ephemeral_message_is_delivered_at_once_and_remembered_nowhere() -> None:
+    alice = opened()
+    before = alice.to_bytes()
+    for _ in range(2):
+        step = alice.receive(message("typing", lamport=None, history=("unknown",)), T0 + 1)
+        assert [(type(event), event.content) for event in step.events] == [(EphemeralReceived, b"content")]
+    assert alice.to_bytes() == before
+
+
+def test_a_hint_is_that_of_the_newest_envelope() -> None:
+    alice = opened()
+    alice.receive(message("b1"), T0 + 1, retrieval_hint=b"1" * 32)
+    alice.receive(message("b1"), T0 + 2, retrieval_hint=b"2" * 32)
+    history = alice.send(b"x", T0 + 3).outgoing[0].message.causal_history
+    assert [(entry.message_id, entry.retrieval_hint, entry.sender_id) for entry in history] == [
+        ("b1", b"2" * 32, "bob")
+    ]
+    alice.receive(message("b9", lamport=T0 + 9, history=("b8",)), T0 + 9)
+    alice.set_retrieval_hint("b9", b"9" * 32)
+    alice.set_retrieval_hint("unknown", b"9" * 32)
+    step = alice.receive(message("b8", lamport=T0 + 8), T0 + 10)
+    assert [event.retrieval_hint for event in of_type(step, Delivered)] == [None, b"9" * 32]
+
+
+def test_a_copy_brings_the_acknowledgements_it_newly_carries() -> None:
+    """The copy names a message that was not known here when the first came."""
+    late = SdsChannel(CHANNEL, None, small_config())
+    carrying = message("b2", "bob", T0, ("a1",))
+    late.receive(carrying, T0)
+    late.receive(message("a1", "alice", T0 - 1), T0 + 1)
+    step = late.receive(carrying, T0 + 2)
+    assert [(event.message_id, event.by) for event in of_type(step, Acknowledged)] == [("a1", "bob")]

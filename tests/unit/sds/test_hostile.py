@@ -1,0 +1,277 @@
+"""Hostile peers (protocol.md §5, *Bounds*): refused with a reason, bounded, and nobody else is harmed."""
+
+from __future__ import annotations
+
+import pytest
+from sds_network import CHANNEL, SMALL, T0, message, of_type, opened, small_config
+
+from reliable_channel.sds import (
+    Acknowledged,
+    Buffered,
+    Conflict,
+    Delivered,
+    DuplicateSeen,
+    MissingDependency,
+    PossiblyAcknowledged,
+    RefusalReason,
+    Refused,
+    SaturatedFilter,
+    SdsChannel,
+    SegmentAcknowledged,
+)
+from reliable_channel.sds.verify import id_is_recomputed
+from reliable_channel.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage
+from reliable_channel.wire.segment import Dialect, Segment, encode_segment
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("lamport", [2**64 - 1, T0 + DAY_MS + 1])
+@pytest.mark.parametrize("content", [b"content", None], ids=["content", "sync"])
+def test_a_lamport_value_too_far_ahead_is_refused_and_does_not_end_the_channel(
+    lamport: int, content: bytes | None
+) -> None:
+    alice = opened()
+    step = alice.receive(message("evil", lamport=lamport, content=content), T0)
+    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.LAMPORT_TOO_FAR]
+    assert len(step.events) == 1
+    assert alice.log_positions() == ()
+    assert alice.send(b"still here", T0 + 1).outgoing[0].message.lamport_timestamp == T0 + 1
+
+
+def test_a_lamport_value_at_the_limit_is_taken() -> None:
+    assert len(of_type(opened().receive(message("far", lamport=T0 + DAY_MS), T0), Delivered)) == 1
+
+
+def test_an_all_ones_filter_acknowledges_nothing_and_is_an_event() -> None:
+    alice = opened()
+    alice.send(b"mine", T0)
+    for number in (1, 2, 3):
+        evil = message(f"b{number}", lamport=T0 + number, bloom_filter=b"\xff" * SMALL.byte_count)
+        step = alice.receive(evil, T0 + number)
+        assert of_type(step, PossiblyAcknowledged) == []
+        assert of_type(step, SegmentAcknowledged) == []
+        assert [event.saturation > 0.99 for event in of_type(step, SaturatedFilter)] == [True]
+        assert len(of_type(step, Delivered)) == 1
+    assert len(alice.unacknowledged()) == 1
+
+
+def test_a_filter_at_capacity_is_not_saturated() -> None:
+    alice = opened()
+    [mine] = [outgoing.message.message_id for outgoing in alice.send(b"mine", T0).outgoing]
+    words = bytearray(SMALL.byte_count)
+    SMALL.insert(words, [mine, *(f"other {number}" for number in range(SMALL.capacity - 1))])
+    step = alice.receive(message("b1", bloom_filter=bytes(words)), T0 + 1)
+    assert of_type(step, SaturatedFilter) == []
+    assert len(of_type(step, PossiblyAcknowledged)) == 1
+
+
+@pytest.mark.parametrize("size", [1, SMALL.byte_count - 8, SMALL.byte_count + 8, 200_000])
+def test_a_filter_of_the_wrong_size_is_refused_and_the_message_is_taken(size: int) -> None:
+    alice = opened()
+    mine = alice.send(b"mine", T0).outgoing[0].message.message_id
+    step = alice.receive(message("b1", history=(mine,), bloom_filter=bytes(size)), T0 + 1)
+    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.FILTER_SIZE]
+    assert len(of_type(step, Acknowledged)) == 1
+    assert len(of_type(step, Delivered)) == 1
+
+
+def test_ten_thousand_invented_dependencies_fill_only_their_senders_budget() -> None:
+    alice = opened(max_missing_per_sender=1_000)
+    refused = reported = 0
+    for number in range(100):
+        invented = tuple(f"invented {number} {entry}" for entry in range(100))
+        step = alice.receive(message(f"evil {number}", "mallory", T0 + 1 + number, invented), T0 + 1)
+        refused += len(of_type(step, Refused))
+        reported += len(of_type(step, MissingDependency))
+    assert (reported, refused) == (1_000, 90)
+    assert len(alice.missing_ids()) == 1_000
+    honest = alice.receive(message("b2", "bob", T0 + 200, ("b1",)), T0 + 2)
+    assert len(of_type(honest, MissingDependency)) == 1
+    found = alice.receive(message("b1", "bob", T0 + 150), T0 + 3)
+    assert [event.message_id for event in of_type(found, Delivered)] == ["b1", "b2"]
+
+
+def test_a_refused_message_changes_nothing_and_can_come_again() -> None:
+    alice = opened(max_missing_per_sender=1, sync_min_interval_ms=0)
+    alice.receive(message("b3", lamport=T0 + 3, history=("b2",)), T0 + 3)
+    before = alice.to_bytes()
+    greedy = message("b5", lamport=T0 + 5, history=("b4",))
+    assert [event.reason for event in of_type(alice.receive(greedy, T0 + 5), Refused)] == [RefusalReason.MISSING_BUDGET]
+    sync = message("sync", lamport=T0 + 6, history=("b4",), content=None)
+    assert [event.reason for event in of_type(alice.receive(sync, T0 + 5), Refused)] == [RefusalReason.MISSING_BUDGET]
+    assert alice.to_bytes() == before
+    alice.receive(message("b2", lamport=T0 + 2), T0 + 6)
+    assert len(of_type(alice.receive(greedy, T0 + 7), Buffered)) == 1
+
+
+def test_more_than_a_thousand_history_entries_are_refused() -> None:
+    too_long = message("evil", history=tuple(f"d{number}" for number in range(1_001)))
+    step = opened().receive(too_long, T0)
+    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.HISTORY_TOO_LONG]
+
+
+@pytest.mark.parametrize("bounds", [{"max_waiting": 1}, {"max_waiting_bytes": 10}])
+def test_a_full_incoming_buffer_refuses_what_would_wait(bounds: dict) -> None:
+    alice = opened(**bounds)
+    alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    step = alice.receive(message("b4", lamport=T0 + 4, history=("b3",)), T0 + 4)
+    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.INCOMING_BUFFER_FULL]
+    assert len(of_type(alice.receive(message("b5", lamport=T0 + 5), T0 + 5), Delivered)) == 1
+
+
+def honest(content: bytes = b"the truth", lamport: int = T0 + 5) -> SdsMessage:
+    return message(sds_message_id("bob", lamport, content), "bob", lamport, content=content)
+
+
+def forged(original: SdsMessage, **changes: object) -> SdsMessage:
+    fields = {
+        "sender_id": original.sender_id,
+        "lamport_timestamp": original.lamport_timestamp,
+        "content": b"a lie",
+        **changes,
+    }
+    return SdsMessage(message_id=original.message_id, channel_id=CHANNEL, **fields)  # type: ignore[arg-type]
+
+
+FORGERIES = [{}, {"content": b"the truth", "sender_id": "mallory"}, {"content": b"the truth", "lamport_timestamp": T0}]
+FORGERY_NAMES = ["content", "sender", "lamport"]
+
+
+@pytest.mark.parametrize("changes", FORGERIES, ids=FORGERY_NAMES)
+def test_a_forged_message_after_the_honest_one_loses(changes: dict) -> None:
+    alice = opened()
+    alice.receive(honest(), T0 + 5)
+    step = alice.receive(forged(honest(), **changes), T0 + 6)
+    assert of_type(step, Delivered) == []
+    assert [(event.winner, event.content) for event in of_type(step, Conflict)] == [
+        ("first", forged(honest(), **changes).content)
+    ]
+
+
+@pytest.mark.parametrize("changes", FORGERIES, ids=FORGERY_NAMES)
+def test_a_forged_message_before_the_honest_one_loses(changes: dict) -> None:
+    alice = opened()
+    alice.receive(forged(honest(), **changes), T0 + 5)
+    step = alice.receive(honest(), T0 + 6)
+    assert [event.winner for event in of_type(step, Conflict)] == ["second"]
+    assert [(event.content, event.sender_id, event.replaces) for event in of_type(step, Delivered)] == [
+        (b"the truth", "bob", True)
+    ]
+    assert alice.log_positions() == ((T0 + 5, honest().message_id),)
+    assert len(of_type(alice.receive(honest(), T0 + 7), DuplicateSeen)) == 1
+
+
+def test_a_forged_message_that_waits_is_replaced_before_it_is_delivered() -> None:
+    alice = opened()
+    waiting = forged(honest(), causal_history=(HistoryEntry("never"),))
+    assert len(of_type(alice.receive(waiting, T0 + 5), Buffered)) == 1
+    step = alice.receive(honest(), T0 + 6)
+    assert [(event.content, event.replaces) for event in of_type(step, Delivered)] == [(b"the truth", False)]
+
+
+def test_when_neither_id_can_be_recomputed_the_first_stands() -> None:
+    alice = opened()
+    alice.receive(message("opaque", content=b"one"), T0 + 1)
+    step = alice.receive(message("opaque", content=b"two"), T0 + 2)
+    assert [event.winner for event in of_type(step, Conflict)] == ["first"]
+    assert of_type(step, Delivered) == []
+
+
+def test_the_owner_may_say_that_it_has_recomputed_an_id() -> None:
+    observer = SdsChannel(CHANNEL, None, small_config())
+    observer.receive(message("x", content=None), T0 + 1, content_digest=b"1" * 32)
+    step = observer.receive(message("x", content=None), T0 + 2, content_digest=b"2" * 32, id_verified=True)
+    assert [event.winner for event in of_type(step, Conflict)] == ["second"]
+    assert [event.content for event in of_type(step, Delivered)] == [None]
+
+
+def segment_bytes(index: int, *, parity: bool, dialect: Dialect = Dialect.V01) -> bytes:
+    known = not parity or dialect is Dialect.LIP243
+    counts = (3, 2) if dialect is Dialect.LIP243 else (3 if known else None, 2 if parity else None)
+    return encode_segment(Segment(keccak256(b"x"), index, *counts, parity, b"payload", dialect=dialect))
+
+
+@pytest.mark.parametrize(
+    ("content", "ordinal"),
+    [
+        (b"bare", 0),
+        (segment_bytes(0, parity=False), 0),
+        (segment_bytes(2, parity=False), 2),
+        (segment_bytes(1, parity=True), 4),
+        (segment_bytes(1, parity=True, dialect=Dialect.LIP243), 4),
+    ],
+    ids=["bare", "first", "third", "parity", "lip243 parity"],
+)
+def test_an_id_is_recomputed_from_any_segment_of_a_send(content: bytes, ordinal: int) -> None:
+    first = T0 + 5
+    own = message(sds_message_id("bob", first, content), "bob", first + ordinal, content=content)
+    assert id_is_recomputed(own)
+    assert not id_is_recomputed(message("other", "bob", first + ordinal, content=content))
+
+
+def test_the_id_of_js_waku_is_recomputed_and_what_has_no_content_is_not() -> None:
+    assert id_is_recomputed(message(js_message_id(b"hi"), content=b"hi"))
+    assert not id_is_recomputed(message("sync", content=None))
+    assert not id_is_recomputed(message("x", lamport=0, content=segment_bytes(2, parity=False)))
+
+
+def test_recomputing_an_id_is_bounded() -> None:
+    """A huge v0.1 parity segment would have to be hashed for every count of data segments."""
+    huge = encode_segment(Segment(keccak256(b"x"), 0, None, 1, True, bytes(3_000_000)))
+    assert not id_is_recomputed(message("unknown", content=huge))
+
+
+def test_messages_that_name_each_other_do_not_wait_for_ever() -> None:
+    alice = opened()
+    alice.receive(message("a", lamport=T0 + 1, history=("b",)), T0 + 1)
+    step = alice.receive(message("b", lamport=T0 + 1, history=("a",)), T0 + 2)
+    assert {event.message_id for event in of_type(step, Delivered)} == {"a", "b"}
+    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.NOT_CAUSAL]
+
+
+def test_a_message_that_names_itself_does_not_wait_for_itself() -> None:
+    step = opened().receive(message("a", history=("a", "a")), T0 + 1)
+    assert len(of_type(step, Delivered)) == 1
+    assert [event.detail for event in of_type(step, Refused)] == ["a"]
+
+
+def test_a_held_message_that_turns_out_not_earlier_releases_what_named_it() -> None:
+    """``a`` names ``b``; ``b`` comes with a later timestamp and waits for something lost."""
+    alice = opened()
+    alice.receive(message("a", lamport=T0 + 1, history=("b",)), T0 + 1)
+    alice.receive(message("c", lamport=T0 + 3, history=("a",)), T0 + 1)
+    step = alice.receive(message("b", lamport=T0 + 2, history=("gone",)), T0 + 2)
+    assert [event.message_id for event in of_type(step, Delivered)] == ["a", "c"]
+
+
+def test_a_message_of_another_channel_or_of_no_kind_is_not_taken() -> None:
+    alice = opened()
+    other = SdsMessage("bob", "m", "another channel", T0, content=b"x")
+    assert alice.receive(other, T0).events == ()
+    step = alice.receive(message("m", lamport=None, content=None), T0)
+    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.INVALID_KIND]
+
+
+def test_participants_past_the_bound_are_delivered_but_not_tracked() -> None:
+    alice = opened(max_participants=2)
+    mine = alice.send(b"mine", T0).outgoing[0].message.message_id
+    alice.receive(message("x", "bob", T0 + 1), T0 + 1)
+    for number in range(5):
+        step = alice.receive(message(f"m{number}", f"sybil {number}", T0 + 2 + number, (mine,)), T0 + 2)
+        assert len(of_type(step, Delivered)) == 1
+        assert of_type(step, Acknowledged) == []
+
+
+def test_what_is_older_than_the_bounded_log_is_not_delivered_again() -> None:
+    alice = opened(max_log_entries=16)
+    for number in range(1, 40):
+        alice.receive(message(f"b{number}", lamport=T0 + number), T0 + number)
+    step = alice.receive(message("b1", lamport=T0 + 1), T0 + 50)
+    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.OLDER_THAN_LOG]
+    waiting = alice.receive(message("b99", lamport=T0 + 99, history=("b2",)), T0 + 99)
+    assert len(of_type(waiting, Buffered)) == 1
+    released = alice.receive(message("b2", lamport=T0 + 2), T0 + 100)
+    assert [event.message_id for event in of_type(released, Delivered)] == ["b99"]
+    assert alice.missing_ids() == ()

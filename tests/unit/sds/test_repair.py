@@ -1,0 +1,194 @@
+"""SDS-R (protocol.md §5, *SDS-R repair*): the published timing, requests, answers, and who keeps quiet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sds_network import T0, Network, message, of_type, opened, small_config
+
+from reliable_channel.sds import (
+    Delivered,
+    OutgoingReason,
+    RepairCancelled,
+    RepairRequested,
+    RepairRequestSeen,
+    RepairScheduled,
+    RepairSent,
+    SdsChannel,
+)
+from reliable_channel.sds.repair import in_response_group, repair_hash, request_offset, response_offset
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "sds_wire.json").read_text())["repair"]
+LONG = 10_000_000
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["messageId"][:8])
+def test_the_timing_is_that_of_js_waku(vector: dict) -> None:
+    me, sender, message_id = vector["participantId"], vector["senderId"], vector["messageId"]
+    config = {"tMin": 30_000, "tMax": 120_000, "numResponseGroups": 1, **vector["config"]}
+    assert repair_hash(me) == int(vector["hashParticipant"])
+    assert repair_hash(me + message_id) == int(vector["hashParticipantMessage"])
+    assert request_offset(me, message_id, config["tMin"], config["tMax"]) == vector["tReqOffset"]
+    assert response_offset(me, sender, message_id, config["tMax"]) == vector["tRespOffset"]
+    assert in_response_group(me, sender, message_id, config["numResponseGroups"]) is vector["inResponseGroup"]
+
+
+def asking(message_id: str, *wanted: str, sender: str = "carol", lamport: int = T0 + 50) -> SdsMessage:
+    asked = message(message_id, sender, lamport, content=None)
+    return replace(asked, repair_request=tuple(HistoryEntry(one, None, "bob") for one in wanted))
+
+
+def missing_five(**settings: object) -> SdsChannel:
+    alice = opened(sync_min_interval_ms=0, **settings)
+    names = tuple(f"gone {number}" for number in range(5))
+    alice.receive(message("b9", lamport=T0 + 9, history=names), T0 + 9)
+    return alice
+
+
+def test_at_most_three_requests_a_message_the_lowest_t_req_first() -> None:
+    alice = missing_five()
+    order = sorted(alice.missing_ids(), key=lambda one: request_offset("alice", one, 30_000, 120_000))
+    assert alice.send(b"too early", T0 + 20_000).outgoing[0].message.repair_request == ()
+    step = alice.send([b"one", b"two"], T0 + 9 + 120_000)
+    asked = [[entry.message_id for entry in outgoing.message.repair_request] for outgoing in step.outgoing]
+    assert asked == [order[:3], order[3:]]
+    assert [event.message_id for event in of_type(step, RepairRequested)] == order
+    again = alice.send(b"three", T0 + 9 + 300_000).outgoing[0].message.repair_request
+    assert len(again) == 3, "asked is not answered"
+
+
+def test_a_request_of_another_puts_ones_own_off() -> None:
+    alice = missing_five()
+    step = alice.receive(asking("c1", "gone 0", "unheard of"), T0 + 29_000)
+    assert [(event.message_id, event.cause) for event in of_type(step, RepairCancelled)] == [("gone 0", "requested")]
+    assert [(event.message_id, event.by, event.have) for event in of_type(step, RepairRequestSeen)] == [
+        ("gone 0", "carol", False),
+        ("unheard of", "carol", False),
+    ]
+    offset = request_offset("alice", "gone 0", 30_000, 120_000)
+    first_turn, own_turn = T0 + 9 + offset, T0 + 29_000 + offset
+    for at, asked in ((first_turn, False), (own_turn, True)):
+        fresh = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+        requests = [
+            entry.message_id
+            for outgoing in fresh.send([b"1", b"2"], at).outgoing
+            for entry in outgoing.message.repair_request
+        ]
+        assert ("gone 0" in requests) is asked
+
+
+def test_what_is_found_is_not_asked_for() -> None:
+    alice = missing_five()
+    for number in range(5):
+        alice.receive(message(f"gone {number}", lamport=T0 + 1 + number), T0 + 10)
+    assert alice.send(b"x", T0 + 500_000).outgoing[0].message.repair_request == ()
+
+
+def test_what_is_lost_is_not_asked_for() -> None:
+    alice = missing_five(timeout_for_lost_messages_ms=60_000)
+    alice.tick(T0 + 100_000)
+    assert alice.send(b"x", T0 + 500_000).outgoing[0].message.repair_request == ()
+
+
+def test_an_answer_is_the_original_bytes_at_t_resp() -> None:
+    alice = opened(sync_min_interval_ms=0)
+    wanted = message("b1")
+    original = encode_sds_message(wanted) + b"\xf8\x07\x01"
+    alice.receive(wanted, T0 + 1, data=original)
+    step = alice.receive(asking("c1", "b1"), T0 + 2)
+    due = T0 + 2 + response_offset("alice", "bob", "b1", 120_000)
+    assert [event.due for event in of_type(step, RepairScheduled)] == [due]
+    assert of_type(alice.receive(asking("c2", "b1"), T0 + 3), RepairScheduled) == []
+    assert alice.next_due() == due
+    step = alice.tick(due)
+    assert [(outgoing.data, outgoing.reason) for outgoing in step.outgoing] == [(original, OutgoingReason.REPAIR)]
+    assert [event.message_id for event in of_type(step, RepairSent)] == ["b1"]
+
+
+def test_without_the_original_bytes_the_message_is_encoded_again() -> None:
+    alice = opened(sync_min_interval_ms=0)
+    alice.receive(message("b1"), T0 + 1)
+    alice.receive(asking("c1", "b1"), T0 + 2)
+    assert [outgoing.data for outgoing in alice.tick(T0 + LONG).outgoing] == [encode_sds_message(message("b1"))]
+
+
+def test_an_answer_of_another_cancels_ones_own() -> None:
+    alice = opened(sync_min_interval_ms=0)
+    alice.receive(message("b1"), T0 + 1)
+    alice.receive(asking("c1", "b1"), T0 + 2)
+    step = alice.receive(message("b1"), T0 + 3)
+    assert [(event.message_id, event.cause) for event in of_type(step, RepairCancelled)] == [("b1", "answered")]
+    assert alice.tick(T0 + LONG).outgoing == ()
+
+
+def test_an_own_message_is_answered_at_once() -> None:
+    alice = opened(sync_min_interval_ms=0)
+    mine = alice.send(b"mine", T0).outgoing[0]
+    step = alice.receive(asking("c1", mine.message.message_id), T0 + 2)
+    assert [event.due for event in of_type(step, RepairScheduled)] == [T0 + 2]
+    assert [outgoing.data for outgoing in alice.tick(T0 + 2).outgoing] == [mine.data]
+
+
+def test_outside_the_response_group_one_keeps_quiet() -> None:
+    groups = 8
+    alice = opened(sync_min_interval_ms=0, repair_response_groups=groups)
+    scheduled = set()
+    for number in range(1, 40):
+        message_id = f"b{number}"
+        alice.receive(message(message_id, lamport=T0 + number), T0 + 1)
+        step = alice.receive(asking(f"c{number}", message_id), T0 + 2)
+        scheduled |= {event.message_id for event in of_type(step, RepairScheduled)}
+    expected = {f"b{n}" for n in range(1, 40) if in_response_group("alice", "bob", f"b{n}", groups)}
+    assert scheduled == expected
+    assert 0 < len(expected) < 39
+
+
+def test_bytes_past_the_bound_are_not_kept_and_not_answered() -> None:
+    alice = opened(sync_min_interval_ms=0, max_kept_bytes=2_000)
+    for number in (1, 2, 3):
+        alice.receive(message(f"b{number}", lamport=T0 + number, content=bytes([number]) * 900), T0 + 1)
+    alice.receive(message("big", lamport=T0 + 9, content=bytes([1]) * 3_000), T0 + 9)
+    step = alice.receive(asking("c1", "b1", "b3", "big"), T0 + 10)
+    assert [event.message_id for event in of_type(step, RepairScheduled)] == ["b3"]
+    assert [event.have for event in of_type(step, RepairRequestSeen)] == [True, True, True]
+
+
+def test_what_fell_out_of_the_bound_before_t_resp_is_not_sent() -> None:
+    alice = opened(sync_min_interval_ms=0, max_kept_bytes=2_000)
+    alice.receive(message("b1", content=bytes([1]) * 900), T0 + 1)
+    alice.receive(asking("c1", "b1"), T0 + 2)
+    for number in (2, 3):
+        alice.receive(message(f"b{number}", lamport=T0 + number, content=bytes([number]) * 900), T0 + 3)
+    assert alice.tick(T0 + LONG).outgoing == ()
+
+
+def test_repair_can_be_switched_off() -> None:
+    alice = missing_five(repair=False)
+    assert alice.send(b"x", T0 + 500_000).outgoing[0].message.repair_request == ()
+    alice.receive(message("b1", lamport=T0 + 500_001), T0 + 500_001)
+    step = alice.receive(asking("c1", "b1"), T0 + 500_002)
+    assert len(of_type(step, RepairRequestSeen)) == 1
+    assert alice.tick(T0 + 500_000 + LONG).outgoing != ()
+    assert all(out.reason is OutgoingReason.RESEND for out in alice.tick(T0 + 2 * LONG).outgoing)
+    assert alice.to_bytes() == SdsChannel.from_bytes(alice.to_bytes(), alice.config).to_bytes()
+
+
+def test_participants_repair_a_loss_among_themselves() -> None:
+    """Carol misses a message whose sender is gone; bob has it."""
+    network = Network(("alice", "bob", "carol"), small_config(max_retransmissions=0))
+    network.send("alice", b"first")
+    network.drop(1)
+    network.deliver()
+    network.send("bob", b"second")
+    network.in_flight = [copy for copy in network.in_flight if copy[0] == "carol"]
+    network.deliver()
+    assert network.delivered("carol") == []
+    network.names = ("bob", "carol")
+    network.run(600_000)
+    assert [event.content for event in network.delivered("carol")] == [b"first", b"second"]
+    assert any(isinstance(event, RepairSent) for event in network.events["bob"])
+    assert not any(isinstance(event, Delivered) for event in network.events["bob"][1:] if event.at > T0)
