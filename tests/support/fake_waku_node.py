@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import random
 import re
+import socket
 import threading
 import time
 from collections import deque
@@ -78,7 +80,7 @@ class FakeWakuNetwork:
 
 
 @dataclass
-class _Reply(Exception):  # noqa: N818 — the way out of a handler
+class _Reply(Exception):
     status: int
     body: Any = None
     kind: Literal["json", "text", "none"] = "json"
@@ -132,6 +134,7 @@ class FakeWakuNode:
         self._last_read: dict[str, list[dict[str, Any]]] = {}
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
+        self._connections: set[socket.socket] = set()
         if dialect == "nwaku":
             for topic in joined:
                 self._relay[topic] = [deque()]
@@ -164,6 +167,9 @@ class FakeWakuNode:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+            for connection in list(self._connections):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def restart(self) -> None:
         """A new process: caches and REST subscriptions are gone."""
@@ -669,6 +675,15 @@ def _selection(query: dict[str, str], hashes: tuple[bytes, ...] | None) -> Selec
 def _handler(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            node._connections.add(self.connection)
+
+        def finish(self) -> None:
+            node._connections.discard(self.connection)
+            with contextlib.suppress(OSError):
+                super().finish()
 
         def _serve(self) -> None:
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))

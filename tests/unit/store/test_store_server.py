@@ -29,6 +29,7 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").
 EXPECTATIONS = VECTORS["store_v3_expectations"]
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 TOPIC = "/app/1/golden/proto"
+HTTP = httpx.Client(trust_env=False, verify=False)  # noqa: S501 — loopback, and no TLS
 BASE = 1_795_254_432_521_844_140
 
 
@@ -110,7 +111,7 @@ def test_what_the_interop_tests_expect(url: str, source: Swappable, expected: di
     if expected["status"] == 431:
         assert raw_status(url, query) == 431  # httpx refuses to send such a request
         return
-    answer = httpx.get(f"{url}/store/v3/messages", params=query, trust_env=False)
+    answer = HTTP.get(f"{url}/store/v3/messages", params=query)
     assert answer.status_code == expected["status"]
     if "contains" in expected:
         assert expected["contains"] in answer.text
@@ -138,7 +139,7 @@ def test_the_documented_pages_of_nwaku(url: str, source: Swappable, recording: d
         source.archive.add(
             PUBSUB_TOPIC, WakuMessage(b"message %d" % n, TOPIC, None, BASE + n, b"RELIABLE-CHANNEL-API/1")
         )
-    answer = httpx.get(url + recording["path"], params=recording["query"], trust_env=False).json()
+    answer = HTTP.get(url + recording["path"], params=recording["query"]).json()
     assert answer | {"requestId": ""} == recording["response"]
 
 
@@ -157,7 +158,7 @@ def test_the_documented_pages_of_nwaku(url: str, source: Swappable, recording: d
 def test_the_documented_refusals_of_nwaku(url: str, source: Swappable, name: str) -> None:
     stored(source, 3)
     recording = next(r for r in VECTORS["nwaku_documented"] if r["name"] == name)
-    answer = httpx.get(url + recording["path"], params=recording["query"], trust_env=False)
+    answer = HTTP.get(url + recording["path"], params=recording["query"])
     assert answer.status_code == recording["status"]
     assert answer.text.startswith(recording.get("response", recording.get("response_startswith", "")))
     assert recording.get("response_contains", "") in answer.text
@@ -165,7 +166,7 @@ def test_the_documented_refusals_of_nwaku(url: str, source: Swappable, name: str
 
 def test_version_meta_and_time_come_back_as_they_were(url: str, source: Swappable) -> None:
     (message,) = stored(source, 1)
-    body = httpx.get(f"{url}/store/v3/messages", params={"includeData": "TRUE"}, trust_env=False).json()
+    body = HTTP.get(f"{url}/store/v3/messages", params={"includeData": "TRUE"}).json()
     (entry,) = body["messages"]
     assert entry["pubsubTopic"] == PUBSUB_TOPIC
     assert entry["message"] == {
@@ -181,12 +182,12 @@ def test_version_meta_and_time_come_back_as_they_were(url: str, source: Swappabl
 def test_a_capital_true_pages_backward_as_on_nwaku(url: str, source: Swappable) -> None:
     messages = stored(source, 5)
     query = {"ascending": "True", "pageSize": "2"}
-    body = httpx.get(f"{url}/store/v3/messages", params=query, trust_env=False).json()
+    body = HTTP.get(f"{url}/store/v3/messages", params=query).json()
     assert [m["messageHash"] for m in body["messages"]] == [hex_hash(m) for m in messages[3:]]
 
 
 def test_a_request_for_another_host_is_refused(url: str) -> None:
-    answer = httpx.get(f"{url}/store/v3/messages", headers={"Host": "evil.example"}, trust_env=False)
+    answer = HTTP.get(f"{url}/store/v3/messages", headers={"Host": "evil.example"})
     assert answer.status_code == 400
 
 

@@ -16,6 +16,7 @@ from reliable_channel.wire.waku import WakuMessage, message_hash
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").read_text())
 TOPIC = "/app/1/golden/proto"
+HTTP = httpx.Client(trust_env=False, verify=False)  # noqa: S501 — loopback, and no TLS
 BASE = 1795254432521844140
 META = b"RELIABLE-CHANNEL-API/1"
 
@@ -60,13 +61,12 @@ def _body(recording: dict[str, Any]) -> bytes | None:
 
 
 def _ask(node: FakeWakuNode, recording: dict[str, Any]) -> httpx.Response:
-    return httpx.request(
+    return HTTP.request(
         recording["method"],
         node.url + recording["path"],
         params=recording.get("query"),
         content=_body(recording),
         headers={"Content-Type": "application/json"},
-        trust_env=False,
     )
 
 
@@ -79,11 +79,11 @@ def go_waku() -> Iterator[FakeWakuNode]:
 def _prepare(node: FakeWakuNode, name: str) -> None:
     """The state in which a recording was made."""
     if name.startswith(("relay read, empty", "relay read after")) or name in ("relay read", "read of the four"):
-        httpx.post(node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC], trust_env=False)
+        HTTP.post(node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC])
     if name == "relay read after unsubscribing" or name == "relay unsubscribe":
-        httpx.post(node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC], trust_env=False)
+        HTTP.post(node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC])
     if name == "relay read after unsubscribing":
-        httpx.request("DELETE", node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC], trust_env=False)
+        HTTP.request("DELETE", node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC])
     if name == "relay read":
         for n in range(5):
             node.network.publish(PUBSUB_TOPIC, WakuMessage(b"message %d" % n, TOPIC, None, BASE + n, META))
@@ -96,7 +96,7 @@ def _prepare(node: FakeWakuNode, name: str) -> None:
         node.network.publish(PUBSUB_TOPIC, WakuMessage(b"\xff\xef", TOPIC, None, second + 2))
     if name in ("filter read", "filter read, empty", "filter unsubscribe", "ping later"):
         body = {"requestId": "x", "contentFilters": [TOPIC], "pubsubTopic": PUBSUB_TOPIC}
-        httpx.post(node.url + "/filter/v2/subscriptions", json=body, trust_env=False)
+        HTTP.post(node.url + "/filter/v2/subscriptions", json=body)
     if name == "filter read":
         node.network.publish(PUBSUB_TOPIC, WakuMessage(b"for filter", TOPIC, None, BASE + 30))
 
@@ -161,9 +161,9 @@ def test_a_topic_subscribed_three_times_is_read_from_three_queues_at_random() ->
     network = FakeWakuNetwork()
     with FakeWakuNode("go-waku", network, seed=3) as node:
         for _ in range(3):
-            httpx.post(node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC], trust_env=False)
+            HTTP.post(node.url + "/relay/v1/subscriptions", json=[PUBSUB_TOPIC])
         network.publish(PUBSUB_TOPIC, WakuMessage(b"n0", TOPIC, None, BASE))
         path = node.url + "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32"
-        reads = [httpx.get(path, trust_env=False).json() for _ in range(30)]
+        reads = [HTTP.get(path).json() for _ in range(30)]
     assert sum(read is not None for read in reads) == 3
     assert None in reads[: max(n for n, read in enumerate(reads) if read is not None)]

@@ -1,0 +1,71 @@
+"""What the bridge remembers over a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.transport.bridge_state import BridgeState, Gap
+
+
+def opened(path: Path) -> BridgeState:
+    state = BridgeState(path)
+    state.open()
+    return state
+
+
+def test_a_reopened_state_is_the_one_that_was_left(tmp_path: Path) -> None:
+    state = opened(tmp_path / "state.json")
+    state.acknowledge(5, [bytes(32), b"\x01" * 32])
+    state.open_gap(Gap(1, 2, "bridge_restart"))
+    state.close()
+    again = opened(tmp_path / "state.json")
+    assert (again.acknowledged_ms, again.gaps, again.recent) == (
+        5,
+        (Gap(1, 2, "bridge_restart"),),
+        (bytes(32), b"\x01" * 32),
+    )
+
+
+def test_a_second_bridge_on_the_same_state_is_refused(tmp_path: Path) -> None:
+    first = opened(tmp_path / "state.json")
+    with pytest.raises(EnvironmentFault, match="Another bridge"):
+        opened(tmp_path / "state.json")
+    first.close()
+    opened(tmp_path / "state.json").close()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 99}', '{"version": 1, "acknowledged_ms": 1, "gaps": [3], "recent": []}']
+)
+def test_a_file_that_is_no_state_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with pytest.raises(EnvironmentFault, match="not the state"):
+        opened(path)
+    assert path.read_text() == text
+
+
+def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = opened(tmp_path / "state.json")
+    state.acknowledge(5, [])
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        state.acknowledge(9, [])
+    monkeypatch.undo()
+    state.close()
+    assert opened(tmp_path / "state.json").acknowledged_ms == 5
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.sampled_from(["a", "b"])), max_size=12))
+def test_every_moment_of_every_gap_stays_covered_until_it_is_closed(gaps: list[tuple[int, int, str]]) -> None:
+    state = BridgeState(Path("unused"))
+    state._write = lambda: None  # type: ignore[method-assign]
+    for begin, length, cause in gaps:
+        state.open_gap(Gap(begin, begin + length, cause))
+    for begin, length, cause in gaps:
+        assert any(g.cause == cause and g.from_ms <= begin and begin + length <= g.to_ms for g in state.gaps)

@@ -1,0 +1,314 @@
+"""The node port over the REST API, against fake nodes of both dialects that answer as the recordings do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+
+from reliable_channel.errors import MessageTooLarge
+from reliable_channel.store.model import StoreQuery
+from reliable_channel.transport.base import (
+    FailureReason,
+    HealthChanged,
+    Node,
+    NodeEvent,
+    NodeStoppedError,
+    Received,
+    SendFailed,
+    Sent,
+    Source,
+    StoreUnavailable,
+)
+from reliable_channel.transport.health import HealthState, Mode
+from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.sharding import NamedTopic
+from reliable_channel.transport.waku_api import WakuApi
+from reliable_channel.transport.waku_receiver import WakuReceiver
+from reliable_channel.transport.waku_rest import Pace, WakuRestNode
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+TOPIC = "/app/1/golden/proto"
+OTHER = "/app/1/other/proto"
+FAST = Pace(poll_s=0.01, health_s=0.05, min_backoff_s=0.01, max_backoff_s=0.05)
+KINDS = [("nwaku", Mode.RELAY), ("nwaku", Mode.EDGE), ("go-waku", Mode.RELAY), ("go-waku", Mode.EDGE)]
+
+
+def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+class Participant:
+    """A node under test with the events it gave."""
+
+    def __init__(self, fake: FakeWakuNode, mode: Mode) -> None:
+        self.events: list[NodeEvent] = []
+        self.mode = mode
+        self.node = WakuRestNode(WakuApi(BoundedHttp(fake.url, 2)), NamedTopic(PUBSUB_TOPIC), mode, pace=FAST)
+        self.node.add_listener(self.events.append)
+        self.node.subscribe([TOPIC])
+
+    def __enter__(self) -> Participant:
+        self.node.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.node.stop()
+
+    def of(self, kind: type) -> list:  # type: ignore[type-arg]
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def payloads(self) -> list[bytes]:
+        return [event.envelope.message.payload for event in self.of(Received)]
+
+    def until_reading(self, fake: FakeWakuNode) -> None:
+        """Until the fake would keep a message for us, and is being read."""
+        wanted = {(PUBSUB_TOPIC, topic) for topic in self.node.subscribed}
+        until(lambda: fake._relay.get(PUBSUB_TOPIC) if self.mode is Mode.RELAY else set(fake._filter) == wanted)
+        seen = len(fake.requests)
+        until(lambda: any(method == "GET" and "/messages/" in path for method, path in fake.requests[seen:]))
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}")
+def kind(request: pytest.FixtureRequest) -> tuple[str, Mode]:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def fake(kind: tuple[str, Mode]) -> Iterator[FakeWakuNode]:
+    with FakeWakuNode(kind[0], relay_cache=1000, filter_cache=1000) as node:  # type: ignore[arg-type]
+        yield node
+
+
+@pytest.fixture
+def participant(fake: FakeWakuNode, kind: tuple[str, Mode]) -> Iterator[Participant]:
+    with Participant(fake, kind[1]) as found:
+        found.until_reading(fake)
+        yield found
+
+
+def message(number: int, topic: str = TOPIC) -> WakuMessage:
+    return WakuMessage(b"m%d" % number, topic, timestamp=time.time_ns(), meta=b"RELIABLE-CHANNEL-API/1")
+
+
+def test_it_is_a_node(participant: Participant) -> None:
+    assert isinstance(participant.node, Node)
+
+
+def test_what_it_sends_reaches_the_network_with_a_fresh_timestamp(participant: Participant, fake: FakeWakuNode) -> None:
+    before = time.time_ns()
+    request_id = participant.node.send(WakuMessage(b"hello", TOPIC, meta=b"m", ephemeral=True))
+    until(lambda: participant.of(Sent))
+    (sent,) = participant.of(Sent)
+    ((topic, published),) = fake.published
+    assert (sent.request_id, topic, published) == (request_id, PUBSUB_TOPIC, sent.message)
+    assert sent.message_hash == message_hash(PUBSUB_TOPIC, published)
+    assert before <= (published.timestamp or 0) <= time.time_ns()
+
+
+def test_equal_payloads_are_two_messages(participant: Participant, fake: FakeWakuNode) -> None:
+    for _ in range(2):
+        participant.node.send(WakuMessage(b"ok", TOPIC))
+    until(lambda: len(participant.of(Sent)) == 2)
+    assert len({message_hash(*pair) for pair in fake.published}) == 2
+
+
+def test_it_gives_every_message_of_a_subscribed_topic_once(
+    participant: Participant, fake: FakeWakuNode, kind: tuple[str, Mode]
+) -> None:
+    fake.faults.repeat_reads = True
+    for number in range(30):
+        fake.network.publish(PUBSUB_TOPIC, message(number))
+        fake.network.publish(PUBSUB_TOPIC, message(number, OTHER))
+    until(lambda: len(participant.payloads()) >= 30)
+    time.sleep(0.1)
+    assert sorted(participant.payloads()) == sorted(b"m%d" % n for n in range(30))
+    expected = Source.RELAY if kind[1] is Mode.RELAY else Source.FILTER
+    assert {event.envelope.source for event in participant.of(Received)} == {expected}
+
+
+def test_an_unsubscribed_topic_is_not_given_any_more(participant: Participant, fake: FakeWakuNode) -> None:
+    participant.node.unsubscribe([TOPIC])
+    participant.node.subscribe([OTHER])
+    participant.until_reading(fake)
+    fake.network.publish(PUBSUB_TOPIC, message(1))
+    fake.network.publish(PUBSUB_TOPIC, message(2, OTHER))
+    until(lambda: participant.payloads())
+    assert participant.payloads() == [b"m2"]
+
+
+def test_a_node_that_is_down_for_a_while_changes_nothing_but_health(
+    participant: Participant, fake: FakeWakuNode
+) -> None:
+    until(lambda: participant.node.health().state is HealthState.HEALTHY)
+    fake.down()
+    until(lambda: participant.node.health().state is HealthState.UNHEALTHY)
+    request_id = participant.node.send(WakuMessage(b"lost", TOPIC))
+    until(lambda: participant.of(SendFailed))
+    (failed,) = participant.of(SendFailed)
+    assert (failed.request_id, failed.reason, failed.retriable) == (request_id, FailureReason.UNREACHABLE, True)
+    fake.restart()
+    until(lambda: participant.node.health().state is HealthState.HEALTHY)
+    participant.until_reading(fake)
+    fake.network.publish(PUBSUB_TOPIC, message(7))
+    until(lambda: participant.payloads() == [b"m7"])
+    states = [event.health.state for event in participant.of(HealthChanged)]
+    assert states == [HealthState.HEALTHY, HealthState.UNHEALTHY, HealthState.HEALTHY]
+
+
+@pytest.mark.parametrize(
+    ("faults", "reasons"),
+    [
+        ({"status": 429}, {FailureReason.RATE_LIMITED}),
+        ({"status": 500}, {FailureReason.UNREACHABLE}),
+        ({"status": 503}, {FailureReason.UNREACHABLE, FailureReason.NO_PEERS}),
+        ({"status": 400, "body": "illegal base64 data"}, {FailureReason.REFUSED}),
+        ({"down": True}, {FailureReason.UNREACHABLE}),
+    ],
+)
+def test_a_refused_send_fails_once_with_its_reason(
+    participant: Participant,
+    fake: FakeWakuNode,
+    kind: tuple[str, Mode],
+    faults: dict[str, object],
+    reasons: set[FailureReason],
+) -> None:
+    fake.faults.paths = "/lightpush/" if kind[1] is Mode.EDGE else "/relay/v1/messages"
+    for name, value in faults.items():
+        setattr(fake.faults, name, value)
+    participant.node.send(WakuMessage(b"x", TOPIC))
+    until(lambda: participant.of(SendFailed))
+    assert participant.of(SendFailed)[0].reason in reasons
+    assert len(participant.of(SendFailed)) == 1
+    assert participant.of(Sent) == []
+
+
+def test_an_envelope_over_the_limit_is_refused_at_once(participant: Participant) -> None:
+    with pytest.raises(MessageTooLarge, match="150000"):
+        participant.node.send(WakuMessage(bytes(150_000), TOPIC))
+
+
+def test_the_largest_envelope_that_passes_the_check_passes_the_node(
+    participant: Participant, fake: FakeWakuNode
+) -> None:
+    size = 150_000
+    while True:
+        try:
+            participant.node.send(WakuMessage(bytes(size), TOPIC))
+            break
+        except MessageTooLarge:
+            size -= 1
+    until(lambda: participant.of(Sent))
+    assert size > 149_900
+
+
+def test_after_stop_nothing_happens_and_no_thread_is_left(fake: FakeWakuNode, kind: tuple[str, Mode]) -> None:
+    before = set(threading.enumerate())
+    with Participant(fake, kind[1]) as participant:
+        participant.until_reading(fake)
+        ids = {participant.node.send(WakuMessage(b"x%d" % n, TOPIC)) for n in range(50)}
+    answered = [event.request_id for event in participant.events if isinstance(event, Sent | SendFailed)]
+    assert sorted(answered) == sorted(ids)
+    count = len(participant.events)
+    participant.node.stop()
+    left = {t for t in set(threading.enumerate()) - before if t.name.startswith("waku-node")}
+    assert (len(participant.events), left) == (count, set())
+    with pytest.raises(NodeStoppedError):
+        participant.node.send(WakuMessage(b"late", TOPIC))
+
+
+def test_a_stopped_node_starts_again(fake: FakeWakuNode, kind: tuple[str, Mode]) -> None:
+    participant = Participant(fake, kind[1])
+    for number in range(2):
+        with participant:
+            participant.until_reading(fake)
+            fake.network.publish(PUBSUB_TOPIC, message(number))
+            until(lambda number=number: len(participant.payloads()) == number + 1)  # type: ignore[misc]
+
+
+def test_a_listener_that_raises_affects_nobody(participant: Participant, fake: FakeWakuNode) -> None:
+    def bad(_: NodeEvent) -> None:
+        raise RuntimeError("no")
+
+    later: list[NodeEvent] = []
+    participant.node.add_listener(bad)
+    participant.node.add_listener(later.append)
+    participant.node.send(WakuMessage(b"x", TOPIC))
+    until(lambda: later)
+    participant.node.remove_listener(later.append)
+    participant.node.remove_listener(later.append)
+
+
+@pytest.mark.parametrize(
+    ("mode", "mesh", "services", "state"),
+    [
+        (Mode.RELAY, 0, 2, HealthState.UNHEALTHY),
+        (Mode.RELAY, 3, 2, HealthState.UNHEALTHY),
+        (Mode.RELAY, 4, 0, HealthState.MINIMALLY_HEALTHY),
+        (Mode.RELAY, 6, 0, HealthState.HEALTHY),
+        (Mode.EDGE, 6, 0, HealthState.UNHEALTHY),
+        (Mode.EDGE, 0, 1, HealthState.MINIMALLY_HEALTHY),
+        (Mode.EDGE, 0, 2, HealthState.HEALTHY),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["nwaku", "go-waku"])
+def test_health_is_judged_from_the_peers(
+    dialect: str, mode: Mode, mesh: int, services: int, state: HealthState
+) -> None:
+    with FakeWakuNode(dialect, mesh_peers=mesh, service_peers=services) as fake:  # type: ignore[arg-type]
+        node = WakuRestNode(WakuApi(BoundedHttp(fake.url, 2)), NamedTopic(PUBSUB_TOPIC), mode, pace=FAST)
+        node.start()
+        until(lambda: "not started" not in node.health().detail)
+        found = node.health().state
+        node.stop()
+    assert found is state
+
+
+def test_an_old_nwaku_gets_lightpush_v1() -> None:
+    with FakeWakuNode("nwaku", lightpush_v3=False) as fake, Participant(fake, Mode.EDGE) as participant:
+        for number in range(3):
+            participant.node.send(WakuMessage(b"%d" % number, TOPIC))
+        until(lambda: len(participant.of(Sent)) == 3)
+        assert [path for _, path in fake.requests if "lightpush" in path].count("/lightpush/v3/message") == 1
+
+
+def test_it_joins_a_go_waku_topic_once_and_not_again_after_a_crash_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WakuReceiver, "leave", lambda _self: None)  # a crash leaves nothing in order
+    with FakeWakuNode("go-waku") as fake:
+        for _ in range(2):
+            with Participant(fake, Mode.RELAY) as participant:
+                participant.until_reading(fake)
+        assert len(fake._relay[PUBSUB_TOPIC]) == 1
+
+
+def test_leaving_a_go_waku_node_leaves_no_queue_behind_that_would_fill() -> None:
+    with FakeWakuNode("go-waku") as fake:
+        with Participant(fake, Mode.RELAY) as participant:
+            participant.until_reading(fake)
+        assert fake._relay == {}
+
+
+def test_a_store_is_asked_only_when_one_is_configured(participant: Participant) -> None:
+    with pytest.raises(StoreUnavailable):
+        participant.node.query_store(StoreQuery(PUBSUB_TOPIC))
+
+
+def test_two_nodes_of_one_network_talk() -> None:
+    network = FakeWakuNetwork()
+    with (
+        FakeWakuNode("nwaku", network) as one,
+        FakeWakuNode("go-waku", network) as two,
+        Participant(one, Mode.RELAY) as alice,
+        Participant(two, Mode.EDGE) as bob,
+    ):
+        alice.until_reading(one)
+        bob.until_reading(two)
+        alice.node.send(WakuMessage(b"to bob", TOPIC))
+        bob.node.send(WakuMessage(b"to alice", TOPIC))
+        until(lambda: b"to bob" in bob.payloads() and b"to alice" in alice.payloads())
