@@ -2,7 +2,8 @@
 
 The recurring query asks, per pubsub topic and at most ten content topics at a time, for the hashes of the time in which
 records are still unconfirmed. A message sent by this node that the next query does not find is looked up once more by
-its hashes alone, because a query over a busy topic may have been cut short, and then sent again, once.
+its hash alone, because times are the store's to judge, and then sent again, once. Where the query over the topic was
+cut short and no store answers for hashes, nothing is judged missing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.sending import Sender
 from reliable_channel.messaging.subscriptions import Subscriptions, TopicPair
-from reliable_channel.store.model import MAX_HASHES, StoreEntry, StoreQuery
+from reliable_channel.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.base import Node, StoreUnavailable
 from reliable_channel.wire.waku import message_hash
 
@@ -83,12 +84,17 @@ class Confirmation:
         """One round of the recurring query. Raises ``StoreUnavailable``."""
         started = self._ledger.now()
         confirming = self._subscriptions.confirming()
-        for pubsub_topic in dict.fromkeys(pair[0] for pair in confirming):
-            topics = [pair[1] for pair in confirming if pair[0] == pubsub_topic]
+        complete = True
+        for pubsub_topic, topics in _by_pubsub(confirming).items():
             for begin in range(0, len(topics), TOPICS_PER_QUERY):
-                self._confirm_topics(pubsub_topic, tuple(topics[begin : begin + TOPICS_PER_QUERY]), started)
+                complete &= self._confirm_topics(pubsub_topic, topics[begin : begin + TOPICS_PER_QUERY], started)
         missing = [one for one in self._unconfirmed(confirming, started) if one.sent and not one.sending]
-        for record in self._not_found(missing):
+        try:
+            missing = self._not_found(missing)
+        except StoreUnavailable:
+            # go-waku answers for hashes only when it is told whom to ask (waku-rest.md *Store v3*).
+            missing = missing if complete else []
+        for record in missing:
             self._send_again(record, started)
 
     def history(
@@ -107,7 +113,8 @@ class Confirmation:
                 found += self._keep(entry, pubsub_topic, topics)
         return sorted(found, key=lambda record: (record.message.timestamp or 0, record.message_hash))
 
-    def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> None:
+    def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:
+        """Mark what the store has of these topics; whether it told everything."""
         pairs = {(pubsub_topic, topic): 0 for topic in topics}
         open_records = self._unconfirmed({**pairs, **_only(self._subscriptions.confirming(), pairs)}, now)
         oldest = min((record.created_ms for record in open_records), default=now)
@@ -118,8 +125,12 @@ class Confirmation:
             end_time_ns=(now + CLOCK_SKEW_MS) * NS_PER_MS,
             include_data=False,
         )
-        for entry in self._entries(query):
-            self._mark_stored(entry.message_hash)
+        pages = 0
+        for page in self._pages(query):
+            pages += 1
+            for entry in page.entries:
+                self._mark_stored(entry.message_hash)
+        return pages < MAX_PAGES
 
     def _unconfirmed(self, confirming: dict[TopicPair, int], now: int) -> list[MessageRecord]:
         """Records of confirmed topics that are not known to be stored and still worth asking for."""
@@ -167,9 +178,14 @@ class Confirmation:
 
     def _entries(self, query: StoreQuery) -> Iterator[StoreEntry]:
         """All entries of a query, page after page."""
+        for page in self._pages(query):
+            yield from page.entries
+
+    def _pages(self, query: StoreQuery) -> Iterator[StorePage]:
+        """The pages of a query, at most ``MAX_PAGES``."""
         for _ in range(MAX_PAGES):
             page = self._transport.query_store(query)
-            yield from page.entries
+            yield page
             if page.cursor is None or page.cursor == query.cursor:
                 return
             query = replace(query, cursor=page.cursor)
