@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bench.registry import MB, Result, bench
+from bench.registry import MB, Result, bench, best_of
 from reliable_channel.segmentation import Reassembler, Segment, SegmentationConfig, contents_for, split
 from reliable_channel.wire.segment import decode_segment
 
@@ -86,10 +86,5 @@ def _feed(records: list[_Record]) -> None:
         reassembler.add(segment, 0, scope=scope, sds_id=sds_id, lamport=lamport)
 
 
-def _cpu(action: Callable[[], object], repetitions: int = 3) -> float:
-    best = float("inf")
-    for _ in range(repetitions):
-        started = time.process_time()
-        action()
-        best = min(best, time.process_time() - started)
-    return best
+def _cpu(action: Callable[[], object]) -> float:
+    return best_of(action, seconds=0.0, repetitions=3, clock=time.thread_time)
