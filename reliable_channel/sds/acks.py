@@ -50,9 +50,6 @@ class Participants:
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
     def number(self, participant_id: str) -> int | None:
         """The number of a participant, given on first use."""
         number = self._numbers.get(participant_id)

@@ -118,9 +118,6 @@ class Remembered:
     def __iter__(self) -> Iterator[str]:
         return iter(self._ids)
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
     def add(self, message_id: str) -> None:
         """Remember an id."""
         self._ids[message_id] = None

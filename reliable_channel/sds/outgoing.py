@@ -180,11 +180,6 @@ class OutgoingBuffer:
         segment.move(SegmentInput.POSSIBLE)
         self._restart(segment, now)
 
-    def is_open(self, message_id: str) -> bool:
-        """Whether an id is in the outgoing buffer."""
-        segment = self.segments.get(message_id)
-        return segment is not None and segment.state in OPEN_STATES
-
     def open_segments(self) -> Iterator[Segment]:
         """The outgoing buffer, oldest first."""
         return (segment for segment in self.segments.values() if segment.state in OPEN_STATES)

@@ -226,8 +226,6 @@ class Receiver:
     def _repair_bookkeeping(self, message: SdsMessage, now: int, events: list[Event]) -> None:
         state = self._state
         repair = state.repair
-        if repair is not None and repair.cancel(message.message_id):
-            events.append(RepairCancelled(now, message.message_id, "answered"))
         for entry in message.repair_request[: state.config.max_history_entries]:
             wanted = state.log.get(entry.message_id)
             by, via = message.sender_id, message.message_id

@@ -136,7 +136,8 @@ class Repair:
             self._kept_bytes -= self.kept.popitem(last=False)[1][1]
 
     def forget(self, message_id: str) -> None:
-        """Another message with this id has won."""
+        """Another message with this id has won: what was kept of the first is not to be sent."""
+        self.responses.pop(message_id, None)
         self._kept_bytes -= self.kept.pop(message_id, (b"", 0))[1]
 
     def _request_offset(self, message_id: str) -> int:

@@ -80,7 +80,7 @@ class Network:
     def deliver(self, index: int = 0) -> None:
         """One copy arrives."""
         recipient, data = self.in_flight.pop(index)
-        decoded = decode_sds_message(data)
+        decoded = decode_sds_message(data, self.config.wire_family)
         assert not isinstance(decoded, Malformed)
         self._take(recipient, self.channels[recipient].receive(decoded, self.now, data=data))
 
