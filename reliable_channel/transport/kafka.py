@@ -155,7 +155,8 @@ class KafkaNode(NodeBase):
                     if waits * POLL_MS >= CHECK_INTERVAL_S * 1000 or self._health.state != HealthState.HEALTHY:
                         waits = 0
                         behind = reader.check()
-                        self._set_health(Health(HealthState.HEALTHY, f"Kafka answers; {behind} records behind"))
+                        if not stopping.is_set():  # "stopped" must not become healthy again
+                            self._set_health(Health(HealthState.HEALTHY, f"Kafka answers; {behind} records behind"))
                 except EnvironmentFault as fault:
                     if not stopping.is_set():
                         self._set_health(Health(HealthState.UNHEALTHY, fault.cause))
