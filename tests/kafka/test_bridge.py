@@ -1,0 +1,313 @@
+"""The bridge between a fake Waku node and the real broker: nothing is lost that the node or a store still has."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+
+from reliable_channel.config import Settings, StoreNodeSettings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.gateway.build import kafka_node, make_bridge
+from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.transport.base import Received, Sent, Source
+from reliable_channel.transport.bridge import Bridge
+from reliable_channel.transport.kafka_records import Record, read_record
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = "/app/1/golden/proto"
+_numbers = itertools.count()
+
+
+def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def network() -> FakeWakuNetwork:
+    return FakeWakuNetwork()
+
+
+@pytest.fixture
+def fake(network: FakeWakuNetwork) -> Iterator[FakeWakuNode]:
+    with FakeWakuNode("nwaku", network) as node:
+        yield node
+
+
+@pytest.fixture
+def here(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Settings:
+    """The configuration with topics, run directory, node and store of its own."""
+    name = f"bridge-{os.getpid()}-{next(_numbers)}"
+    topics = broker.kafka.topics.model_copy(
+        update={"envelopes": f"{name}.envelopes", "outgoing": f"{name}.outgoing", "partitions": 2}
+    )
+    node = {"url": fake.url, "pubsub_topic": PUBSUB_TOPIC, "poll_interval_ms": 20, "max_backoff_ms": 100}
+    bridge = {"evidence_topic": f"{name}.evidence", "gap_settle_ms": 0, "gap_retry_ms": 100, "group_id": name}
+    found = broker.with_run_dir(tmp_path).model_copy(
+        update={
+            "kafka": broker.kafka.model_copy(update={"topics": topics}),
+            "node": broker.node.model_copy(update=node),
+            "store": broker.store.model_copy(
+                update={"nodes": [StoreNodeSettings(url=fake.url)], "attempts": 1, "first_wait_ms": 10}
+            ),
+            "bridge": broker.bridge.model_copy(update=bridge),
+        }
+    )
+    ensure_topics(found.kafka)
+    ensure_evidence_topic(found)
+    return found
+
+
+def values(settings: Settings, topic: str) -> list[Any]:
+    """Every record of a topic."""
+    consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
+    partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning(*partitions)
+    ends = consumer.end_offsets(partitions)
+    found = []
+    while any(consumer.position(tp) < end for tp, end in ends.items()):
+        for records in consumer.poll(timeout_ms=200).values():
+            found += records
+    consumer.close()
+    return found
+
+
+def envelopes(settings: Settings) -> list[Record]:
+    found = [read_record(r.value, r.headers) for r in values(settings, settings.kafka.topics.envelopes)]
+    assert not any(isinstance(record, Malformed) for record in found)
+    return found  # type: ignore[return-value]
+
+
+def evidence(settings: Settings) -> list[dict[str, Any]]:
+    return [json.loads(r.value) for r in values(settings, settings.bridge.evidence_topic)]
+
+
+def publish(network: FakeWakuNetwork, payload: bytes, topic: str = TOPIC, ephemeral: bool | None = None) -> None:
+    network.publish(PUBSUB_TOPIC, WakuMessage(payload, topic, timestamp=time.time_ns(), ephemeral=ephemeral))
+
+
+@pytest.fixture
+def bridge(here: Settings) -> Iterator[Bridge]:
+    running = make_bridge(here)
+    running.start()
+    until(lambda: running.status().reachable)
+    yield running
+    running.stop()
+    running.stop()
+    assert running.failure is None
+
+
+def test_what_the_node_receives_is_in_kafka_once_with_key_and_headers(
+    bridge: Bridge, here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
+) -> None:
+    fake.faults.repeat_reads = True
+    for number in range(40):
+        publish(network, b"%d" % number, f"/app/1/{number % 3}/proto")
+    until(lambda: bridge.status().received == 40)
+    records = values(here, here.kafka.topics.envelopes)
+    assert sorted(int(read_record(r.value, r.headers).message.payload) for r in records) == list(range(40))  # type: ignore[union-attr]
+    for record in records:
+        found = read_record(record.value, record.headers)
+        assert isinstance(found, Record)
+        assert (record.key.decode(), found.pubsub_topic, found.source) == (
+            found.message.content_topic,
+            PUBSUB_TOPIC,
+            Source.RELAY,
+        )
+
+
+def test_a_participant_on_kafka_talks_through_the_bridge(
+    bridge: Bridge, here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
+) -> None:
+    events: list[Any] = []
+    node = kafka_node(here)
+    node.add_listener(events.append)
+    node.subscribe([TOPIC])
+    node.start()
+    node.send(WakuMessage(b"out", TOPIC))
+    publish(network, b"in")
+    until(lambda: len([e for e in events if isinstance(e, Received)]) == 2)
+    node.stop()
+    (sent,) = [e for e in events if isinstance(e, Sent)]
+    got = {e.envelope.message.payload: e.envelope for e in events if isinstance(e, Received)}
+    assert got[b"out"].source is Source.SENDER
+    assert got[b"out"].message_hash == sent.message_hash
+    assert got[b"in"].source is Source.RELAY
+    assert [message_hash(*pair) for pair in fake.published] == [sent.message_hash]
+
+
+def test_while_the_node_is_down_outgoing_envelopes_wait_in_order_and_lose_nothing(
+    bridge: Bridge, here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
+) -> None:
+    publish(network, b"before")
+    until(lambda: bridge.status().received == 1)
+    fake.down()
+    node = kafka_node(here)
+    node.start()
+    for number in range(10):
+        node.send(WakuMessage(b"%d" % number, TOPIC))
+    publish(network, b"in the store and not in the cache of a restarted node")
+    until(lambda: not bridge.status().reachable)
+    fake.restart()
+    until(lambda: bridge.status().dispatched == 10 and bridge.status().open_gaps == 0 and bridge.status().recovered)
+    node.stop()
+    assert [m.payload for _, m in fake.published] == [b"%d" % n for n in range(10)]
+    by_source = {s: [r.message.payload for r in envelopes(here) if r.source is s] for s in Source}
+    assert sorted(by_source[Source.SENDER]) == [b"%d" % n for n in range(10)]
+    assert by_source[Source.STORE] == [b"in the store and not in the cache of a restarted node"]
+    filled = [e for e in evidence(here) if e["kind"] == "gap" and e["status"] == "filled"]
+    assert {e["cause"] for e in filled} == {"node_unreachable"}
+    assert sum(e["recovered"] for e in filled) == 1
+
+
+def test_a_full_cache_is_a_gap_that_the_store_fills(
+    bridge: Bridge, here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
+) -> None:
+    fake.faults.slow_s, fake.faults.paths = 1.0, "/relay/v1/messages"
+    for number in range(130):
+        publish(network, b"%d" % number)
+    until(lambda: bridge.status().received + bridge.status().recovered == 130)
+    until(lambda: bridge.status().open_gaps == 0)
+    assert sorted(int(r.message.payload) for r in envelopes(here)) == list(range(130))
+    assert "cache_full" in {e["cause"] for e in evidence(here)}
+
+
+def test_without_a_store_a_gap_is_recorded_as_unfilled(here: Settings, fake: FakeWakuNode) -> None:
+    alone = here.model_copy(update={"store": here.store.model_copy(update={"nodes": []})})
+    for _ in range(2):
+        running = make_bridge(alone)
+        running.start()
+        until(lambda running=running: running.status().reachable and running.status().open_gaps == 0)  # type: ignore[misc]
+        running.stop()
+    gaps = [e for e in evidence(alone) if e["kind"] == "gap"]
+    assert {(e["cause"], e["status"]) for e in gaps} == {("bridge_restart", "open"), ("bridge_restart", "unfilled")}
+
+
+def test_an_envelope_that_the_node_refuses_is_recorded_and_holds_up_nobody(
+    bridge: Bridge, here: Settings, fake: FakeWakuNode
+) -> None:
+    node = kafka_node(here)
+    node.start()
+    node.send(WakuMessage(b"x", TOPIC), "/waku/2/rs/16/99")
+    node.send(WakuMessage(b"y", TOPIC))
+    until(lambda: bridge.status().dispatched == 1)
+    node.stop()
+    assert [m.payload for _, m in fake.published] == [b"y"]
+    (failed,) = [e for e in evidence(here) if e["kind"] == "dispatch"]
+    assert (failed["event"], failed["reason"], failed["content_topic"]) == ("failed", "refused", TOPIC)
+
+
+def test_an_answer_of_a_dead_service_after_the_message_went_out_is_no_second_message(
+    bridge: Bridge, here: Settings, fake: FakeWakuNode
+) -> None:
+    fake.faults.publish_but_fail = 500
+    node = kafka_node(here)
+    node.start()
+    node.send(WakuMessage(b"once", TOPIC))
+    until(lambda: fake.published)
+    fake.faults.publish_but_fail = None
+    until(lambda: bridge.status().dispatched == 1)
+    node.stop()
+    assert len({message_hash(*pair) for pair in fake.published}) == 1
+    assert [r.message.payload for r in envelopes(here)] == [b"once"]
+
+
+def test_a_second_bridge_on_the_same_run_directory_is_refused(bridge: Bridge, here: Settings) -> None:
+    with pytest.raises(EnvironmentFault, match="Another bridge"):
+        make_bridge(here).start()
+
+
+def test_the_loop_copies_outgoing_to_envelopes_as_the_sender(here: Settings) -> None:
+    loop = make_bridge(here, loop=True)
+    loop.start()
+    events: list[Any] = []
+    node = kafka_node(here)
+    node.add_listener(events.append)
+    node.subscribe([TOPIC])
+    node.start()
+    for number in range(300):
+        node.send(WakuMessage(b"%d" % number, TOPIC))
+    until(lambda: len([e for e in events if isinstance(e, Received)]) == 300)
+    node.stop()
+    loop.stop()
+    assert [r.message.payload for r in envelopes(here)] == [b"%d" % n for n in range(300)]
+    assert {r.source for r in envelopes(here)} == {Source.SENDER}
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The same settings for another process."""
+    prefix = "RELIABLE_CHANNEL__"
+    sections = {
+        "KAFKA": {"bootstrap_servers": settings.kafka.bootstrap_servers, "topics": settings.kafka.topics.model_dump()},
+        "PATHS": {"run_dir": settings.paths.run_dir},
+        "NODE": settings.node.model_dump(mode="json"),
+        "STORE": settings.store.model_dump(mode="json"),
+        "BRIDGE": settings.bridge.model_dump(mode="json"),
+    }
+    return {**os.environ, **{prefix + name: json.dumps(value) for name, value in sections.items()}}
+
+
+def started(settings: Settings, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "reliable_channel.cli", "bridge", *options]
+    process = subprocess.Popen(
+        command, env=environment(settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("Bridge between"), line + process.stdout.read()
+    return process
+
+
+def test_killed_again_and_again_it_loses_nothing_that_a_store_has(
+    here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
+) -> None:
+    node = kafka_node(here)
+    node.start()
+    number = itertools.count()
+
+    def talk(count: int) -> None:
+        for _ in range(count):
+            n = next(number)
+            publish(network, b"in %d" % n)
+            node.send(WakuMessage(b"out %d" % n, TOPIC))
+            time.sleep(0.005)
+
+    process = started(here)
+    talk(40)
+    until(lambda: (Path(here.paths.run_dir) / "bridge" / "state.json").exists())
+    for _ in range(3):
+        talk(30)
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+        talk(60)  # more than the node's cache holds
+        process = started(here)
+    talk(20)
+    total = next(number)
+    expected = {b"%s %d" % (way, n) for way in (b"in", b"out") for n in range(total)}
+    until(lambda: {r.message.payload for r in envelopes(here)} >= expected, 60)
+    until(lambda: {e["name"] for e in evidence(here)} == {e["name"] for e in evidence(here) if e["status"] == "filled"})
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 143
+    node.stop()
+    assert {r.message.payload for r in envelopes(here)} == expected
+    assert "bridge_restart" in {e["cause"] for e in evidence(here)}
+    assert [m.payload for _, m in fake.published if m.payload == b"out 0"] == [b"out 0"]
