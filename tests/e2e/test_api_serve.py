@@ -1,0 +1,130 @@
+"""``reliable-channel api serve`` as a process: its address, its token, its end, its memory of requests."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
+
+pytestmark = pytest.mark.e2e
+
+CONTENT = "/messaging/2/api/utf8"
+MESSAGE = {"contentTopic": CONTENT, "payload": base64.b64encode(b"hello").decode()}
+TOKEN = "a token of sixteen characters or more"
+
+CONFIGURATION = """
+paths: {{run_dir: {run}}}
+node: {{url: "{url}", pubsub_topic: {topic}, poll_interval_ms: 20, health_interval_ms: 50}}
+messaging: {{mode: relay, cluster_id: 16, shards: [32], bootstrap_nodes: []}}
+api: {{transport: waku-rest, feed: false, port: 0}}
+"""
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeWakuNode]:
+    with FakeWakuNode("nwaku") as node:
+        yield node
+
+
+def configured(fake: FakeWakuNode, tmp_path: Path) -> list[str]:
+    file = tmp_path / "api.yaml"
+    file.write_text(CONFIGURATION.format(run=tmp_path / "run", url=fake.url, topic=PUBSUB_TOPIC), encoding="utf-8")
+    return [sys.executable, "-m", "reliable_channel.cli", "--config", str(file), "api", "serve"]
+
+
+@contextlib.contextmanager
+def serving(command: list[str], environment: dict[str, str] | None = None) -> Iterator[tuple[Any, httpx.Client]]:
+
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://\S+:(\d+)", line)
+            assert found, line + (process.stderr.read() if process.stderr else "")
+            with httpx.Client(
+                base_url=f"http://127.0.0.1:{found[1]}",
+                trust_env=False,
+                timeout=30,
+                transport=httpx.HTTPTransport(retries=20),
+            ) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def test_a_message_goes_from_http_to_the_node_and_comes_back(fake: FakeWakuNode, tmp_path: Path) -> None:
+    with serving(configured(fake, tmp_path)) as (process, client):
+        subscription_id = client.post("/subscribe", json={"contentTopic": CONTENT}).json()["subscriptionId"]
+        request_id = client.post("/send", json=MESSAGE).json()["requestId"]
+        record, cursor = {"sent": False}, "0"
+        while not record["sent"]:
+            query: dict[str, Any] = {"requestId": request_id, "since": cursor, "wait": 20_000}
+            answer = client.get("/message", params=query)
+            record, cursor = answer.json(), answer.headers["X-Cursor"]
+        assert [message.payload for _, message in fake.published] == [b"hello"]
+        stranger = FakeWakuNode("nwaku", fake.network)
+        fake.network.publish(PUBSUB_TOPIC, fake.published[0][1].__class__(b"answer", CONTENT, timestamp=1), stranger)
+        found = client.get("/messages", params={"subscriptionId": subscription_id, "wait": 20_000}).json()
+        assert base64.b64decode(found[-1]["message"]["payload"]) == b"answer"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, 143, -signal.SIGTERM)
+
+
+def test_after_sigkill_what_was_promised_is_sent_by_the_next_process(fake: FakeWakuNode, tmp_path: Path) -> None:
+    fake.faults.status, fake.faults.paths = 500, "relay/v1/messages"
+    command = configured(fake, tmp_path)
+    with serving(command) as (process, client):
+        request_id = client.post("/send", json=MESSAGE).json()["requestId"]
+        process.kill()
+        process.wait(30)
+    fake.faults.status = None
+    with serving(command) as (process, client):
+        record = {"sent": False}
+        while not record["sent"]:
+            record = client.get("/message", params={"requestId": request_id, "since": 0, "wait": 1_000}).json()
+    assert {message.payload for _, message in fake.published} == {b"hello"}
+
+
+def test_off_loopback_there_is_no_server_without_a_token(fake: FakeWakuNode, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*configured(fake, tmp_path), "--host", "0.0.0.0"],  # noqa: S104
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "api.token is not set" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_off_loopback_every_call_needs_the_token(fake: FakeWakuNode, tmp_path: Path) -> None:
+    command = [*configured(fake, tmp_path), "--host", "0.0.0.0"]  # noqa: S104
+    with serving(command, {"RELIABLE_CHANNEL__API__TOKEN": TOKEN}) as (_, client):
+        assert client.post("/send", json=MESSAGE).status_code == 401
+        answer = client.post("/send", json=MESSAGE, headers={"Authorization": f"Bearer {TOKEN}"})
+        assert answer.status_code == 200
+    assert fake.requests
+
+
+def test_a_missing_section_is_named_with_its_remedy(fake: FakeWakuNode, tmp_path: Path) -> None:
+    command = configured(fake, tmp_path)
+    file = Path(command[command.index("--config") + 1])
+    file.write_text(
+        "\n".join(line for line in file.read_text().splitlines() if not line.startswith("messaging")), encoding="utf-8"
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "messaging is missing" in done.stderr) == (2, True)
