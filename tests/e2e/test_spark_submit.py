@@ -6,13 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from reliable_channel.config import Settings, load
+from reliable_channel.config import Settings
+from reliable_channel.config.model import default_cache_dir
 from reliable_channel.runtime import jars
+from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.sds import SdsChannel
+from reliable_channel.segmentation import SegmentationConfig, contents_for
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
 ROOT = Path(__file__).parents[2]
@@ -22,10 +28,17 @@ CONTENT_TOPIC = b"/reliable-channel/1/submitted/proto"
 def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run one job as a user would; nothing of this process's Spark is inherited."""
     bin_dir = Path(sys.executable).parent
-    jar_paths = ",".join(map(str, jars.paths("spark", load("local").paths.cache_dir)))
+    jar_paths = ",".join(map(str, jars.paths("spark", default_cache_dir())))
     command = [str(bin_dir / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
     command += ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf"), "--jars", jar_paths]
-    command += ["--py-files", str(py_files), "--conf", "spark.sql.shuffle.partitions=3"]
+    command += [
+        "--py-files",
+        str(py_files),
+        "--conf",
+        "spark.sql.shuffle.partitions=3",
+        "--conf",
+        "spark.ui.enabled=false",
+    ]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "SPARK_", "RELIABLE_"))}
     return subprocess.run(
         [*command, str(job), *arguments],
@@ -38,12 +51,13 @@ def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: s
     )
 
 
-def produce(broker: Settings, *values: bytes) -> None:
+def produce(broker: Settings, topic: str, *values: bytes) -> None:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(**broker.kafka.client_options(), acks="all")
+    headers = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
     for value in values:
-        producer.send(broker.kafka.topics.envelopes, value, key=CONTENT_TOPIC)
+        producer.send(topic, value, key=CONTENT_TOPIC, headers=headers)
     producer.flush()
     producer.close()
 
@@ -51,7 +65,7 @@ def produce(broker: Settings, *values: bytes) -> None:
 def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
     broker: Settings, py_files: Path, tmp_path: Path
 ) -> None:
-    produce(broker, b"one", b"two")
+    produce(broker, broker.kafka.topics.envelopes, b"one", b"two")
     environment = {"RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers}
     done = submit(Path(__file__).with_name("submitted_job.py"), py_files, environment, str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
@@ -63,3 +77,33 @@ def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
     mine = [row for row in rows if row["key"] == CONTENT_TOPIC.decode()]
     assert sorted(row["value"] for row in mine if row["value"] in (b"one", b"two")) == [b"one", b"two"]
     assert all("reliable_channel.zip" in row["origin"] for row in mine)
+
+
+def conversation(texts: list[bytes]) -> list[bytes]:
+    """A channel's messages as Alice's node sends them, in order: the last one in several segments."""
+    config = SegmentationConfig(segment_size_bytes=64)
+    channel = SdsChannel("submitted", "alice")
+    now = int(time.time() * 1000)
+    envelopes = []
+    for number, text in enumerate(texts):
+        for outgoing in channel.send(contents_for(text, config), now + number).outgoing:
+            envelope = WakuMessage(outgoing.data, CONTENT_TOPIC.decode(), timestamp=(now + number) * 1_000_000)
+            envelopes.append(encode_waku_message(envelope))
+    return envelopes
+
+
+def test_the_jobs_one_after_another_deliver_what_was_sent(broker: Settings, py_files: Path, tmp_path: Path) -> None:
+    topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.submitted", "partitions": 1})
+    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+    texts = [b"first", b"second", bytes(range(200))]
+    produce(broker, topics.envelopes, *conversation(texts))
+    environment = {
+        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
+        "RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES": topics.envelopes,
+        "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(tmp_path),
+    }
+    for job in ("ingest", "reassembly", "ack", "deliver"):
+        done = submit(ROOT / "jobs" / f"{job}.py", py_files, environment, "--once")
+        assert done.returncode == 0, f"{job}: {done.stderr[-4000:]}"
+    delivered = DeltaTable(str(tmp_path / "tables" / "delivered_messages")).to_pyarrow_table().to_pylist()
+    assert [row["payload"] for row in sorted(delivered, key=lambda row: row["delivery_seq"])] == texts
