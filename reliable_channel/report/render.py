@@ -15,7 +15,8 @@ from reliable_channel.report.check import Difference
 from reliable_channel.report.observed import Observed
 from reliable_channel.simulation.truth import Outcome, TrueMessage, Truth
 
-MOST_LINES = 40
+MOST_DIFFERENCES = 40
+"""Lines of differences that are printed; missing messages are all named."""
 
 
 def render(console: Console, truth: Truth, observed: Observed, differences: Sequence[Difference]) -> None:
@@ -52,10 +53,8 @@ def _missing(console: Console, truth: Truth) -> None:
     """Name every message that was not delivered, with what is missing of it."""
     missing = [m for m in truth.messages if m.outcome != Outcome.DELIVERED]
     console.print(f"\n{len(missing)} messages could not be delivered:", style="bold")
-    for message in missing[:MOST_LINES]:
+    for message in missing:
         console.print(Text(f"  {describe(message)}"), soft_wrap=True)
-    if len(missing) > MOST_LINES:
-        console.print(f"  … and {len(missing) - MOST_LINES} more")
 
 
 def describe(message: TrueMessage) -> str:
@@ -94,7 +93,7 @@ def _verdict(console: Console, differences: Sequence[Difference]) -> None:
         console.print("\nThe tables match the truth exactly.", style="bold green")
         return
     console.print(f"\nThe tables differ from the truth in {len(differences)} places:", style="bold red")
-    for difference in differences[:MOST_LINES]:
+    for difference in differences[:MOST_DIFFERENCES]:
         console.print(Text(f"  {difference}"), soft_wrap=True)
-    if len(differences) > MOST_LINES:
-        console.print(f"  … and {len(differences) - MOST_LINES} more")
+    if len(differences) > MOST_DIFFERENCES:
+        console.print(f"  … and {len(differences) - MOST_DIFFERENCES} more")
