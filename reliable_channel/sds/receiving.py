@@ -7,7 +7,7 @@ import hashlib
 import heapq
 
 from reliable_channel.sds.acks import Tracked
-from reliable_channel.sds.dependencies import Dependencies, review_dependencies
+from reliable_channel.sds.dependencies import NONE, Dependencies, review_dependencies
 from reliable_channel.sds.events import (
     Buffered,
     Conflict,
@@ -88,13 +88,13 @@ class Receiver:
             return events
         message_id = message.message_id
         known = state.log.get(message_id) or state.incoming.waiting.get(message_id)
-        replaces = False
+        wins = False
         if known is not None:
             if known.digest == digest and known.lamport == lamport and known.sender_id == message.sender_id:
                 self._receive_again(message, known, retrieval_hint, now, events)
                 return events
-            replaces = self._conflict(message, known, id_verified, now, events)
-            if not replaces:
+            wins = self._conflict(message, known, id_verified, now, events)
+            if not wins:
                 return events
         elif state.log.forgotten((lamport, message_id)):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
@@ -112,29 +112,26 @@ class Receiver:
             now,
         )
         waiting.repaired = repaired
-        waiting.replaces = replaces and message_id in state.log
-        self._receive_content(message, waiting, data, now, events)
+        waiting.replaces = wins and message_id in state.log
+        self._receive_content(message, waiting, wins, data, now, events)
         return events
 
     # ---- kinds ---------------------------------------------------------------------------------------------------
 
     def _receive_content(
-        self, message: SdsMessage, waiting: Waiting, data: bytes | None, now: int, events: list[Event]
+        self, message: SdsMessage, waiting: Waiting, wins: bool, data: bytes | None, now: int, events: list[Event]
     ) -> None:
         state = self._state
         incoming = state.incoming
         dependencies = review_dependencies(state, message, waiting.lamport)
-        if not self._affordable(message, dependencies, now, events):
+        all_met = dependencies is NONE
+        if not all_met and not self._affordable(message, dependencies, now, events):
             return
         message_id = waiting.message_id
-        if waiting.replaces:
-            state.log.remove(message_id)
-        if message_id in incoming.waiting:
-            incoming.take(message_id)
-        state.review.untrack(message_id)
-        if state.repair is not None:
-            state.repair.forget(message_id)
-        self._repair_bookkeeping(message, now, events)
+        if wins:
+            self._forget_loser(message_id)
+        if message.repair_request:
+            self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
         state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
         state.insert_into_filter(message_id, now, events)
@@ -142,9 +139,10 @@ class Receiver:
         missing = self._no_longer_missing(message, waiting.repaired, now, events)
         if state.repair is not None:
             state.repair.keep(message_id, data if data is not None else message)
-        self._report(message, dependencies, now, events)
-        waiting.lost = tuple(dependencies.lost)
-        waiting.before_observation = tuple(dependencies.before_observation)
+        if not all_met:
+            self._report(message, dependencies, now, events)
+            waiting.lost = tuple(dependencies.lost)
+            waiting.before_observation = tuple(dependencies.before_observation)
         if dependencies.unmet:
             waiting.unmet = dependencies.unmet
             incoming.hold(waiting)
@@ -205,6 +203,16 @@ class Receiver:
         why = f"another {' and '.join(differs)}; {why}"
         events.append(Conflict(now, message.message_id, message.sender_id, winner, why, message.content))
         return verified
+
+    def _forget_loser(self, message_id: str) -> None:
+        """What a message that lost a conflict has left here."""
+        state = self._state
+        state.log.remove(message_id)
+        if message_id in state.incoming.waiting:
+            state.incoming.take(message_id)
+        state.review.untrack(message_id)
+        if state.repair is not None:
+            state.repair.forget(message_id)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
