@@ -1,0 +1,163 @@
+"""The node port on the real broker."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reliable_channel.config import Settings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.transport.base import HealthChanged, Node, Received, SendBufferFull, SendFailed, Sent
+from reliable_channel.transport.byte_budget import ByteBudget
+from reliable_channel.transport.health import HealthState
+from reliable_channel.transport.kafka import KafkaNode
+from reliable_channel.transport.sharding import NamedTopic
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+
+pytestmark = pytest.mark.kafka
+
+PUBSUB_TOPIC = "/waku/2/rs/16/32"
+TOPIC = "/app/1/golden/proto"
+_numbers = itertools.count()
+
+
+def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def topic(broker: Settings) -> str:
+    """One topic for both ways: what is sent comes back."""
+    name = f"node-{os.getpid()}-{next(_numbers)}"
+    topics = broker.kafka.topics.model_copy(update={"envelopes": name, "outgoing": f"{name}-o", "partitions": 2})
+    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+    return name
+
+
+class Participant:
+    def __init__(self, broker: Settings, topic: str, **options: Any) -> None:
+        self.events: list[Any] = []
+        self.node = KafkaNode(
+            broker.kafka.client_options(),
+            NamedTopic(PUBSUB_TOPIC),
+            envelopes_topic=topic,
+            outgoing_topic=topic,
+            **options,
+        )
+        self.node.add_listener(self.events.append)
+        self.node.subscribe([TOPIC])
+
+    def __enter__(self) -> Participant:
+        self.node.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.node.stop()
+
+    def payloads(self) -> list[bytes]:
+        return [e.envelope.message.payload for e in self.events if isinstance(e, Received)]
+
+
+def test_it_is_a_node_and_gives_what_was_sent_in_order(broker: Settings, topic: str) -> None:
+    with Participant(broker, topic) as one:
+        assert isinstance(one.node, Node)
+        ids = [one.node.send(WakuMessage(b"%d" % n, TOPIC)) for n in range(200)]
+        one.node.send(WakuMessage(b"other", "/app/1/other/proto"))
+        until(lambda: len(one.payloads()) == 200)
+    assert one.payloads() == [b"%d" % n for n in range(200)]
+    assert [e.request_id for e in one.events if isinstance(e, Sent)][:200] == ids
+
+
+def test_it_goes_on_where_its_group_stopped(broker: Settings, topic: str) -> None:
+    with Participant(broker, topic, group_id="g") as one:
+        one.node.send(WakuMessage(b"seen", TOPIC))
+        until(lambda: one.payloads() == [b"seen"])
+    with Participant(broker, topic) as stranger:
+        stranger.node.send(WakuMessage(b"missed", TOPIC))
+        until(lambda: stranger.payloads() == [b"missed"])
+    with Participant(broker, topic, group_id="g") as again:
+        until(lambda: again.payloads())
+        assert again.payloads() == [b"missed"]
+
+
+def test_records_that_are_no_envelopes_are_passed_over(broker: Settings, topic: str) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(**broker.kafka.client_options())
+    good = encode_waku_message(WakuMessage(b"good", TOPIC, timestamp=1))
+    with Participant(broker, topic) as one:
+        for value, headers in [
+            (None, []),
+            (b"\xff" * 50, [("pubsub_topic", b"x")]),
+            (good, []),
+            (good, [("pubsub_topic", b"\xff\xfe")]),
+            (good, [("pubsub_topic", PUBSUB_TOPIC.encode()), ("source", b"nonsense")]),
+            (good, [("pubsub_topic", PUBSUB_TOPIC.encode())]),
+            (good, [("pubsub_topic", PUBSUB_TOPIC.encode())]),
+        ]:
+            producer.send(topic, value=value, headers=headers, key=TOPIC.encode())
+        producer.flush()
+        one.node.send(WakuMessage(b"last", TOPIC))
+        until(lambda: b"last" in one.payloads())
+    producer.close()
+    assert one.payloads() == [b"good", b"last"]
+
+
+def test_stopping_settles_every_send_and_leaves_no_thread(broker: Settings, topic: str) -> None:
+    before = set(threading.enumerate())
+    with Participant(broker, topic) as one:
+        ids = {one.node.send(WakuMessage(bytes(1000), TOPIC)) for _ in range(500)}
+    one.node.stop()
+    settled = [e.request_id for e in one.events if isinstance(e, Sent | SendFailed)]
+    assert sorted(settled) == sorted(ids)
+    until(lambda: not {t for t in set(threading.enumerate()) - before if t.is_alive()}, 10)
+
+
+def test_a_started_node_stopped_from_its_own_listener_ends(broker: Settings, topic: str) -> None:
+    with Participant(broker, topic) as one:
+        stopped = threading.Event()
+
+        def stop(event: object) -> None:
+            if isinstance(event, Received):
+                one.node.stop()
+                stopped.set()
+
+        one.node.add_listener(stop)
+        one.node.send(WakuMessage(b"x", TOPIC))
+        assert stopped.wait(60)
+
+
+def test_health_is_healthy_once(broker: Settings, topic: str) -> None:
+    with Participant(broker, topic) as one:
+        until(lambda: one.node.health().state is HealthState.HEALTHY)
+    assert [e.health.state for e in one.events if isinstance(e, HealthChanged)] == [
+        HealthState.HEALTHY,
+        HealthState.UNHEALTHY,
+    ]
+
+
+def test_no_broker_is_one_clear_sentence() -> None:
+    node = KafkaNode({"bootstrap_servers": ["127.0.0.1:9"], "bootstrap_timeout_ms": 1000}, NamedTopic(PUBSUB_TOPIC))
+    with pytest.raises(EnvironmentFault, match="Kafka does not answer"):
+        node.start()
+    node.stop()
+
+
+def test_a_full_budget_is_back_pressure() -> None:
+    budget = ByteBudget(100)
+    budget.take(90, 0)
+    with pytest.raises(SendBufferFull):
+        budget.take(20, 0.01)
+    budget.give_back(90)
+    budget.take(500, 0)  # larger than the limit: alone
+    assert budget.used == 500
