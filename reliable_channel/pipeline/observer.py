@@ -205,7 +205,7 @@ class ChannelObserver:
             out.append(
                 self._event("pending_message_dropped", given_up.sds_id, given_up.sender_id, "too many wait", row)
             )
-        self._finish(key, out)
+        self._finish(key, self._now, out)
 
     # ---- events --------------------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class ChannelObserver:
             row |= self._bare(event.message_id, event.lamport_timestamp, seen)
         out.append(Output("deliveries", row))
         for key in [k for k, p in self._pending.items() if _hash_of(p) == seen.entire_message_hash]:
-            self._finish(key, out)
+            self._finish(key, event.at, out)
         self._forget()
 
     def _ephemeral(self, at: int, message_id: str, source: InputRow | None, out: list[Output]) -> None:
@@ -302,8 +302,9 @@ class ChannelObserver:
             "repaired_segments": 0,
         }
 
-    def _finish(self, key: str, out: list[Output]) -> None:
-        """Deliver a rebuilt message if SDS has delivered k of its segments."""
+    def _finish(self, key: str, at: int, out: list[Output]) -> None:
+        """Deliver a rebuilt message if SDS has delivered k of its segments. ``at`` (ms): when, which for a timer is the
+        time it was due, not that of the row or tick which let it fire."""
         row = self._pending[key]
         parts = [(i, self._seen.get(i)) for i in row.sds_ids if i is not None]
         held = [(i, seen) for i, seen in parts if seen is not None and seen.delivered]
@@ -320,7 +321,7 @@ class ChannelObserver:
         received = [seen for _, seen in held if seen.repaired_by is None]
         stamps = [seen.sender_timestamp_ns for seen in received if seen.sender_timestamp_ns is not None]
         fields = {
-            **self._base(self._now),
+            **self._base(at),
             "row_seq": self._row_seq,
             "row_kind": "message",
             "delivery_seq": self._delivery_seq,
