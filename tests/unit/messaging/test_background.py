@@ -1,0 +1,96 @@
+"""The node on its own threads: it sends, retries and confirms by itself, and leaves no thread behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest_messaging import CONTENT, config
+from conftest_sites import LIMIT_S, Site, waku_site
+
+from reliable_channel.messaging import MessagingNode
+from reliable_channel.transport.clock import ManualClock
+from tests.support.fake_waku_node import FakeWakuNode
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with FakeWakuNode("nwaku") as fake:
+        made = waku_site(fake, edge=True)
+        made.node = MessagingNode(
+            config(
+                mode="edge", cluster_id=16, shards=(32,), store_confirmation=True, confirm_content_topics=(CONTENT,)
+            ),
+            made.transport,
+            clock=made.clock,
+        )
+        yield made
+        made.node.close()
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Wait without helping."""
+    deadline = time.monotonic() + LIMIT_S
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_retries_and_confirmation_run_in_the_background(site: Site) -> None:
+    assert site.fake is not None
+    site.node.start()
+    until(lambda: site.node.health_indicator == "Healthy")
+    site.fake.faults.publish_but_fail = 500
+    request_id = site.send()
+    until(lambda: site.record(request_id).error)
+    site.fake.faults.publish_but_fail = None
+    site.clock.advance(1_000)
+    until(lambda: site.record(request_id).sent)
+    until(lambda: site.node._confirmation.next_due() is not None)
+    site.clock.advance(60_000)
+    until(lambda: site.record(request_id).stored)
+
+
+def test_stopping_leaves_no_thread_and_starting_again_goes_on(site: Site) -> None:
+    before = set(threading.enumerate())
+    site.node.start()
+    site.node.start()
+    request_id = site.send(b"one")
+    until(lambda: site.record(request_id).sent)
+    site.node.stop()
+    site.node.stop()
+    ours = [thread for thread in set(threading.enumerate()) - before if "process_request" not in thread.name]
+    assert [thread.name for thread in ours if thread.is_alive()] == []
+    pending = site.send(b"two")
+    site.node.start()
+    until(lambda: site.record(pending).sent)
+    site.node.close()
+    site.node.close()
+
+
+def test_a_node_stopped_from_a_listener_does_not_wait_for_itself(site: Site) -> None:
+    site.node.events.add_event_listener("message:sent", lambda event: site.node.stop())
+    site.node.start()
+    request_id = site.send()
+    until(lambda: site.record(request_id).sent)
+    until(lambda: site.node.health_indicator == "Unhealthy")
+
+
+def test_a_worker_whose_work_fails_goes_on() -> None:
+    from reliable_channel.messaging.worker import Worker
+
+    turns: list[int] = []
+
+    def work() -> None:
+        turns.append(1)
+        if len(turns) == 1:
+            raise RuntimeError("once")
+
+    worker = Worker("test-worker", ManualClock(), work, lambda: None)
+    worker.start()
+    until(lambda: len(turns) == 1)
+    worker.wake()
+    until(lambda: len(turns) >= 2)
+    worker.stop()

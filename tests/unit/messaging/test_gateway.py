@@ -1,0 +1,123 @@
+"""The messaging node from the configuration: store nodes in the seed's order, peers made known, gaps named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reliable_channel.config import Settings, load
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.gateway.messaging import _Introduction, _stores, messaging_config
+from reliable_channel.messaging import MessagingConfig
+from reliable_channel.transport.base import HealthChanged
+from reliable_channel.transport.health import Health, HealthState
+from reliable_channel.transport.http import Answer, NodeUnreachable
+from reliable_channel.transport.waku_api import Dialect
+
+STORE = "/dns4/store.example/tcp/443/wss/p2p/16Uiu2Store"
+SERVICE = "/dns4/service.example/tcp/443/wss/p2p/16Uiu2Service"
+BASE: dict[str, Any] = {"mode": "relay", "cluster_id": 1, "shards": [0], "bootstrap_nodes": []}
+
+
+def settings(**messaging: Any) -> Settings:
+    other = {"store": {"nodes": [{"url": "http://store.example:8646"}]}}
+    return load("local", messaging={**BASE, **messaging}, **other)
+
+
+def asked(**messaging: Any) -> list[tuple[str, str | None]]:
+    configured = settings(**messaging)
+    client = _stores(configured, messaging_config(configured))
+    try:
+        return [(node.name, node._peer_address) for node in client._nodes]  # type: ignore[attr-defined]
+    finally:
+        client.close()
+
+
+NODE = "http://127.0.0.1:8645"
+SERVER = "http://store.example:8646"
+
+
+def test_store_nodes_are_asked_before_any_other() -> None:
+    assert asked(store_nodes=[STORE], preferred_service_nodes=[SERVICE]) == [
+        (NODE, STORE),
+        (SERVER, None),
+        (NODE, None),
+    ]
+
+
+def test_without_store_nodes_the_preferred_service_nodes_are_asked() -> None:
+    assert asked(preferred_service_nodes=[SERVICE])[0] == (NODE, SERVICE)
+
+
+def test_without_either_the_nodes_that_the_network_gives_are_asked() -> None:
+    assert asked() == [(SERVER, None), (NODE, None)]
+
+
+class FakeApi:
+    """An API that notes what it is told."""
+
+    def __init__(self, dialect: Dialect, status: int = 200) -> None:
+        self._dialect = dialect
+        self._status = status
+        self.http = self
+        self.told: list[Any] = []
+        self.down = False
+
+    def dialect(self) -> Dialect:
+        if self.down:
+            raise NodeUnreachable("down")
+        return self._dialect
+
+    def post(self, path: str, body: Any) -> Answer:
+        assert path == "/admin/v1/peers"
+        self.told.append(body)
+        return Answer(self._status, b"")
+
+
+def changed(state: HealthState) -> HealthChanged:
+    return HealthChanged(Health(state))
+
+
+def test_the_node_is_told_of_bootstrap_and_service_nodes_once_each_time_it_comes_back() -> None:
+    api = FakeApi(Dialect.NWAKU)
+    introduction = _Introduction(api, [STORE, SERVICE])  # type: ignore[arg-type]
+    introduction.on_event(changed(HealthState.UNHEALTHY))
+    assert api.told == []
+    introduction.on_event(changed(HealthState.MINIMALLY_HEALTHY))
+    introduction.on_event(changed(HealthState.HEALTHY))
+    assert api.told == [[STORE, SERVICE]]
+    introduction.on_event(changed(HealthState.UNHEALTHY))
+    introduction.on_event(changed(HealthState.HEALTHY))
+    assert len(api.told) == 2
+
+
+def test_each_dialect_is_told_in_its_own_form() -> None:
+    api = FakeApi(Dialect.GO_WAKU)
+    _Introduction(api, [STORE, SERVICE]).on_event(changed(HealthState.HEALTHY))  # type: ignore[arg-type]
+    assert [one["multiaddr"] for one in api.told] == [STORE, SERVICE]
+
+
+def test_a_node_that_cannot_be_told_is_told_the_next_time() -> None:
+    api = FakeApi(Dialect.NWAKU)
+    api.down = True
+    introduction = _Introduction(api, [STORE])  # type: ignore[arg-type]
+    introduction.on_event(changed(HealthState.HEALTHY))
+    api.down = False
+    introduction.on_event(changed(HealthState.MINIMALLY_HEALTHY))
+    assert api.told == [[STORE]]
+
+
+def test_the_section_of_the_configuration_is_the_seeds_configuration() -> None:
+    configured = messaging_config(settings(store_confirmation=True))
+    assert configured == MessagingConfig.of(**BASE, store_confirmation=True)
+
+
+def test_without_the_section_there_is_no_node() -> None:
+    with pytest.raises(ConfigurationError, match="messaging is missing"):
+        messaging_config(load("local").model_copy(update={"messaging": None}))
+
+
+def test_a_wrong_value_of_the_section_is_named_with_its_file() -> None:
+    with pytest.raises(ConfigurationError, match=r"messaging\.mode"):
+        load("local", messaging={**BASE, "mode": "light"})
