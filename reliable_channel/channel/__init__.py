@@ -4,6 +4,7 @@ from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.channel.api import (
     close_channel,
     create_reliable_channel,
+    inspect_channel,
     open_channel,
     send,
     send_envelope,
@@ -89,6 +90,7 @@ __all__ = [
     "SqlitePersistence",
     "close_channel",
     "create_reliable_channel",
+    "inspect_channel",
     "open_channel",
     "send",
     "send_envelope",

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 
 from Crypto.Cipher import AES
 
@@ -65,6 +66,12 @@ class AesGcm:
         """32 random bytes."""
         return secrets.token_bytes(KEY_BYTES)
 
+    @classmethod
+    def from_files(cls, paths: Sequence[Path | str]) -> AesGcm:
+        """Keys from files of 64 hex digits or 32 bytes, the first encrypts. Raises ``ConfigurationError`` naming the
+        file, never its content."""
+        return cls([_read_key(Path(path)) for path in paths])
+
     def for_topics(self, pubsub_topic: str, content_topic: str) -> AesGcm:
         """The same keys, bound to these topics."""
         return AesGcm(
@@ -107,6 +114,26 @@ class AesGcm:
             )
         fields = [topic.encode("utf-8") for topic in self._topics]
         return header + b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"The key file {path} cannot be read: {error.strerror}.", "Name a file with 64 hex digits or 32 bytes."
+        ) from None
+    if len(content) == KEY_BYTES:
+        return content
+    try:
+        key = bytes.fromhex(content.decode("ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigurationError(
+            f"The key file {path} holds neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
+        )
+    return key
 
 
 def key_id(key: bytes) -> bytes:

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 from reliable_channel.channel.channel import ReliableChannel, ReliableSendId
 from reliable_channel.channel.config import NodeConfig, ReliableChannelConfig, ReliableEnvelope
 from reliable_channel.channel.driver import ChannelDriver
 from reliable_channel.channel.emitter import EventEmitter
-from reliable_channel.channel.encryption import bound_encryption, overhead_bytes
+from reliable_channel.channel.encryption import Encryption, bound_encryption, overhead_bytes
 from reliable_channel.channel.errors import ChannelClosedError
 from reliable_channel.channel.headers import largest_sds_header
 from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.outgoing import OutgoingPipeline
-from reliable_channel.channel.persistence import ChannelKey
+from reliable_channel.channel.persistence import ChannelKey, Persistence
 from reliable_channel.channel.registry import channels_of
+from reliable_channel.channel.replay import replay, summary
 from reliable_channel.channel.retrieval import StoreRetrieval
 from reliable_channel.errors import ConfigurationError, LocalError
 from reliable_channel.rate_limit import RateLimitConfig
@@ -72,14 +74,12 @@ def create_reliable_channel(
     try:
         sender_id = sender_id or persistence.sender_id()
         _check_names(sender_id=sender_id)
-        header = largest_sds_header(config.sds, channel_id, sender_id)
-        segmentation = config.segmentation.within_envelope(header, overhead_bytes(hook))
         key = ChannelKey(pubsub_topic, content_topic, channel_id, sender_id)
         shared = channels_of(node)
         shared.reserve(key)
         releases.append(lambda: shared.release(key))
         releases.append(persistence.acquire(sender_id))
-        machine = ChannelMachine(channel_id, sender_id, content_topic, config, segmentation)
+        machine = build_machine(key, config, hook)
         limit = shared.limit(config.rate_limit, persistence)
         emitter, wake = EventEmitter(), threading.Event()
         outgoing = OutgoingPipeline(machine, node, pubsub_topic, hook, limit, wake.set)
@@ -182,6 +182,23 @@ def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | Re
             f"Channel {envelope.channel_id!r} is not open on {inner.content_topic!r}.", "Create it first."
         )
     return channel.send_ephemeral(inner.payload) if inner.ephemeral else channel.send(inner.payload)
+
+
+def build_machine(key: ChannelKey, config: ReliableChannelConfig, hook: Encryption | None) -> ChannelMachine:
+    """A fresh state machine, its segment size what header and encryption leave of an envelope (protocol.md §3)."""
+    header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
+    segmentation = config.segmentation.within_envelope(header, overhead_bytes(hook))
+    return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation)
+
+
+def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence: Persistence) -> dict[str, Any]:
+    """What a database keeps of a channel, in plain numbers, without a node and without changing anything. Raises
+    ``ChangedConfigurationError`` and ``DamagedStore``."""
+    stored = persistence.load(key)
+    machine = build_machine(key, config, bound_encryption(config.encryption, key.pubsub_topic, key.content_topic))
+    deliveries = replay(machine, stored, config.fingerprint(machine.segmentation))
+    waiting = sum(bool(delivery.key) and delivery.key not in stored.handed_over for delivery in deliveries)
+    return {**summary(machine), "delivered": stored.sequence, "not_handed_over": waiting}
 
 
 def _check_names(**names: str) -> None:

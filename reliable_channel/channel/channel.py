@@ -22,6 +22,7 @@ from reliable_channel.channel.events import (
     MessageSendError,
     MessageSent,
 )
+from reliable_channel.channel.replay import summary
 from reliable_channel.channel.sends import SendState
 from reliable_channel.errors import EnvironmentFault, LocalError
 from reliable_channel.transport.base import SendBufferFull
@@ -114,6 +115,18 @@ class ReliableChannel:
 
         def done() -> bool:
             return self._fault is not None or all(self.send_state(one) in (*enough, None) for one in wanted)
+
+        with self._settled:
+            return self._settled.wait_for(done, timeout_s)
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until the node has answered for everything that was to be dispatched, ephemeral messages included;
+        ``False`` after the time-out."""
+        driver = self._driver
+
+        def done() -> bool:
+            with driver.lock:
+                return self._fault is not None or not (driver.backlog() or driver.outgoing.in_flight)
 
         with self._settled:
             return self._settled.wait_for(done, timeout_s)
@@ -243,18 +256,11 @@ class ReliableChannel:
         """Plain numbers for people and ``--json``; never payloads."""
         driver = self._driver
         with driver.lock:
-            states = [send.state for send in driver.machine.sends]
             return {
-                "channel_id": self.channel_id,
-                "content_topic": self.content_topic,
-                "sender_id": self.sender_id,
+                **summary(driver.machine),
                 "started": self._started,
-                "sends": {state.value: states.count(state) for state in SendState},
-                "unacknowledged_segments": len(driver.machine.sds.unacknowledged()),
-                "missing_segments": len(driver.machine.sds.missing_ids()),
                 "queued_envelopes": driver.outgoing.queued,
                 "lost_envelopes": driver.lost_envelopes,
-                "lamport_clock": driver.machine.sds.clock,
             }
 
     # ---- the worker ----------------------------------------------------------------------------------------------

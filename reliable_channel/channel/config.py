@@ -72,15 +72,16 @@ class ReliableChannelConfig:
             return self.persistence
         return SqlitePersistence(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
 
-    def fingerprint(self) -> str:
-        """What a journal depends on: replaying it under other values would make other messages."""
+    def fingerprint(self, segmentation: SegmentationConfig) -> str:
+        """What a journal depends on: replaying it under other values would make other messages. ``segmentation``: with
+        the segment size that fits an envelope."""
         sds = {key: str(value) for key, value in asdict(replace(self.sds, wait_for_sent=True)).items()}
         sds["jitter"] = getattr(self.sds.jitter, "__qualname__", "?")
-        segmentation = {
+        sizes = {
             key: str(sorted(value) if isinstance(value, frozenset) else value)
-            for key, value in asdict(self.segmentation).items()
+            for key, value in asdict(segmentation).items()
         }
-        parts = [("sds", sds), ("segmentation", segmentation), ("channel", {"chain": str(self.verify_chunk_chain)})]
+        parts = [("sds", sds), ("segmentation", sizes), ("channel", {"chain": str(self.verify_chunk_chain)})]
         return "\n".join(f"{name}.{key}={value}" for name, values in parts for key, value in sorted(values.items()))
 
 

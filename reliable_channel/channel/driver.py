@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.effects import Deliver, Dispatch, Effect, Emit, Fetch
-from reliable_channel.channel.errors import ChangedConfigurationError
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem, ChunkInfo, MessageSent, SegmentSent
 from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.inputs import (
@@ -24,14 +23,14 @@ from reliable_channel.channel.inputs import (
     Input,
     Opened,
     Ticked,
-    decode_input,
     encode_input,
 )
 from reliable_channel.channel.machine import ChannelMachine, Outcome
 from reliable_channel.channel.outgoing import OutgoingPipeline, Results
 from reliable_channel.channel.persistence import ChannelKey, Persistence
+from reliable_channel.channel.replay import replay
 from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure, StoreRetrieval, TimeRange
-from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
+from reliable_channel.channel.snapshot import write_snapshot
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
@@ -82,7 +81,7 @@ class ChannelDriver:
         self.labels: dict[str, dict[int, RequestId]] = {}
         self._key = key
         self._config = config
-        self._fingerprint = config.fingerprint()
+        self._fingerprint = config.fingerprint(machine.segmentation)
         self._node = node
         self._incoming = incoming
         self._persistence = persistence
@@ -116,24 +115,11 @@ class ChannelDriver:
         """Bring the machine to where the last process left it. What it had committed and not handed over is delivered
         in the next cycle. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
         stored = self._persistence.load(self._key)
-        if stored.journal and stored.fingerprint != self._fingerprint:
-            changed = sorted(
-                line.split("=")[0] for line in set(stored.fingerprint.split("\n")) ^ set(self._fingerprint.split("\n"))
-            )
-            raise ChangedConfigurationError(
-                f"The process before this one did not stop cleanly, and since then {', '.join(dict.fromkeys(changed))} "
-                "changed.",
-                "Open the channel once with the old configuration and close it, then change it.",
-            )
+        # Everything but deliveries was done, or is done again when the channel is opened.
+        self._effects.extend(replay(self.machine, stored, self._fingerprint))
         self._sequence = stored.sequence
         self._handed_over = set(stored.handed_over)
-        if stored.snapshot is not None:
-            restore_snapshot(self.machine, stored.snapshot)
-            self._snapshot_bytes = len(stored.snapshot)
-        for entry in stored.journal:
-            outcome = self.machine.apply(decode_input(entry))
-            # Everything but deliveries was done, or is done again when the channel is opened.
-            self._effects.extend(effect for effect in outcome.effects if isinstance(effect, Deliver))
+        self._snapshot_bytes = len(stored.snapshot or b"")
         self._journal_entries = len(stored.journal)
         self._journal_bytes = sum(map(len, stored.journal))
 

@@ -116,6 +116,12 @@ class SqlitePersistence:
             kept: bytes = do.execute("SELECT value FROM value WHERE name='sender_id'").fetchone()[0]
             return kept.decode()
 
+    def channels(self) -> list[ChannelKey]:
+        """The channels in this database."""
+        with self._transaction() as do:
+            rows = do.execute("SELECT pubsub_topic, content_topic, channel_id, sender_id FROM channel ORDER BY id")
+            return [ChannelKey(*row) for row in rows.fetchall()]
+
     def load(self, key: ChannelKey) -> StoredChannel:
         with self._transaction() as do:
             channel = self._id(do, key)

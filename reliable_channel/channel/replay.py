@@ -1,0 +1,46 @@
+"""From what is kept of a channel back to its state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.channel.effects import Deliver
+from reliable_channel.channel.errors import ChangedConfigurationError
+from reliable_channel.channel.inputs import decode_input
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.persistence import StoredChannel
+from reliable_channel.channel.sends import SendState
+from reliable_channel.channel.snapshot import restore_snapshot
+
+
+def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> list[Deliver]:
+    """Bring a fresh machine to where the last process left it; returns the deliveries of the journal, of which some
+    were handed over. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
+    if stored.journal and stored.fingerprint != fingerprint:
+        differing = set(stored.fingerprint.split("\n")) ^ set(fingerprint.split("\n"))
+        changed = sorted({line.split("=")[0] for line in differing})
+        raise ChangedConfigurationError(
+            f"The process before this one did not stop cleanly, and since then {', '.join(changed)} changed.",
+            "Open the channel once with the old configuration and close it, then change it.",
+        )
+    if stored.snapshot is not None:
+        restore_snapshot(machine, stored.snapshot)
+    deliveries: list[Deliver] = []
+    for entry in stored.journal:
+        outcome = machine.apply(decode_input(entry))
+        deliveries.extend(effect for effect in outcome.effects if isinstance(effect, Deliver))
+    return deliveries
+
+
+def summary(machine: ChannelMachine) -> dict[str, Any]:
+    """A channel's state in plain numbers, for people and ``--json``; never payloads."""
+    states = [send.state for send in machine.sends]
+    return {
+        "channel_id": machine.channel_id,
+        "content_topic": machine.content_topic,
+        "sender_id": machine.sender_id,
+        "sends": {state.value: states.count(state) for state in SendState},
+        "unacknowledged_segments": len(machine.sds.unacknowledged()),
+        "missing_segments": len(machine.sds.missing_ids()),
+        "lamport_clock": machine.sds.clock,
+    }

@@ -1,0 +1,101 @@
+"""``reliable-channel send``: messages from arguments, files or standard input into a reliable channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.commands import invocation
+from reliable_channel.commands.channel import (
+    ChannelArgument,
+    Database,
+    KeyFiles,
+    Sender,
+    Topic,
+    TransportName,
+    participant_of,
+    say,
+)
+
+if TYPE_CHECKING:
+    from reliable_channel.channel import ReliableChannel
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def send(
+        context: typer.Context,
+        channel_id: ChannelArgument,
+        messages: Annotated[list[str] | None, typer.Argument(help="Texts to send, one message each.")] = None,
+        files: Annotated[list[Path] | None, typer.Option("--file", help="A file to send; may be repeated.")] = None,
+        stdin: Annotated[bool, typer.Option("--stdin", help="Standard input, whole, as one message.")] = False,
+        lines: Annotated[bool, typer.Option("--lines", help="Standard input, one message a line.")] = False,
+        ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Neither kept nor acknowledged.")] = False,
+        wait: Annotated[str, typer.Option(help="Until all are: sent, or delivered (acknowledged).")] = "sent",
+        seconds: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait at most.")] = 60.0,
+        topic: Topic = None,
+        sender: Sender = None,
+        database: Database = None,
+        key_files: KeyFiles = None,
+        transport: TransportName = "kafka",
+        as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
+    ) -> None:
+        """Send messages reliably; exit 1 when one failed, or is not sent in time (it is kept for the next start)."""
+        from reliable_channel.channel import ChannelProblem, MessageDelivered, MessageSendError, MessageSent
+        from reliable_channel.errors import ConfigurationError
+        from reliable_channel.gateway.participant import participant
+
+        if wait not in ("sent", "delivered"):
+            raise ConfigurationError(f"--wait is {wait!r}.", "Use sent or delivered.")
+        if stdin + lines + bool(messages or files) != 1:
+            raise ConfigurationError("Nothing to send, or too many sources.", "Give texts, --file, --stdin or --lines.")
+        settings = invocation(context).settings()
+        who = participant_of(channel_id, topic, sender, database, key_files, transport)
+        payloads = _payloads(messages or [], files or [], stdin)
+        with participant(settings, who) as seat:
+            for kind in (MessageSent, MessageDelivered, MessageSendError, ChannelProblem):
+                seat.channel.on(kind, lambda event: say(event, as_json))
+            seat.start()
+            ids = [_send(seat.channel, payload, ephemeral) for payload in payloads]
+            if lines:
+                ids += [_send(seat.channel, line, ephemeral) for line in _lines()]
+            if not _settled(seat.channel, [] if ephemeral else ids, wait == "delivered", seconds):
+                raise typer.Exit(1)
+            if ephemeral:
+                seat.channel.flush(seconds)
+
+
+def _send(channel: ReliableChannel, payload: bytes, ephemeral: bool) -> str:
+    return channel.send_ephemeral(payload) if ephemeral else channel.send(payload)
+
+
+def _settled(channel: ReliableChannel, ids: list[str], delivered: bool, seconds: float) -> bool:
+    from reliable_channel.channel import SendState
+
+    if not channel.wait(ids, delivered=delivered, timeout_s=seconds):
+        open_sends = [one for one in ids if channel.send_state(one) in (SendState.SENDING, SendState.SENT)]
+        typer.echo(f"{len(open_sends)} of {len(ids)} are kept and not done yet; the next start goes on.", err=True)
+        return False
+    return all(channel.send_state(one) is not SendState.FAILED for one in ids)
+
+
+def _payloads(messages: list[str], files: list[Path], stdin: bool) -> list[bytes]:
+    import sys
+
+    return [
+        *(message.encode() for message in messages),
+        *(file.read_bytes() for file in files),
+        *([sys.stdin.buffer.read()] if stdin else []),
+    ]
+
+
+def _lines() -> Iterator[bytes]:
+    """As they come: a person may be typing them."""
+    import sys
+
+    for line in sys.stdin.buffer:
+        if stripped := line.rstrip(b"\r\n"):
+            yield stripped

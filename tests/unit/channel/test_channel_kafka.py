@@ -1,0 +1,190 @@
+"""Channels and their commands over the real broker, with the local loop in place of a Waku node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from channel_world import quick
+
+from reliable_channel.channel import (
+    AesGcm,
+    MessageDelivered,
+    MessageReceived,
+    ReliableChannel,
+    create_reliable_channel,
+)
+from reliable_channel.config import Settings
+from reliable_channel.gateway.build import kafka_node, make_bridge
+from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.runtime.topics import ensure_topics
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = "/reliable-channel/1/kafka-tests/proto"
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def looped(broker: Settings) -> Iterator[Settings]:
+    """The broker with the local loop: what is sent comes back as received."""
+    ensure_topics(broker.kafka)
+    ensure_evidence_topic(broker)
+    loop = make_bridge(broker, loop=True)
+    loop.start()
+    yield broker
+    loop.stop()
+
+
+class Inbox:
+    """What a channel received, to be waited for."""
+
+    def __init__(self, channel: ReliableChannel) -> None:
+        self.payloads: list[bytes] = []
+        self._changed = threading.Condition()
+        channel.on_message_received(self._take)
+
+    def _take(self, event: MessageReceived) -> None:
+        with self._changed:
+            self.payloads.append(event.message)
+            self._changed.notify_all()
+
+    def wait(self, count: int) -> list[bytes]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.payloads) >= count, WAIT_S), self.payloads
+            return list(self.payloads)
+
+
+def test_two_participants_talk_over_kafka_encrypted_with_parity_and_acknowledge(looped: Settings) -> None:
+    from reliable_channel.segmentation import SegmentationConfig
+
+    config = quick(segmentation=SegmentationConfig(enable_reed_solomon=True), encryption=AesGcm(AesGcm.generate_key()))
+    nodes = [kafka_node(looped), kafka_node(looped)]
+    for node in nodes:
+        node.start()
+    try:
+        with (
+            create_reliable_channel(nodes[0], "kafka", TOPIC, "alice", config=config) as alice,
+            create_reliable_channel(nodes[1], "kafka", TOPIC, "bob", config=config) as bob,
+        ):
+            to_alice, to_bob = Inbox(alice), Inbox(bob)
+            delivered = threading.Event()
+            alice.on(MessageDelivered, lambda _: delivered.set())
+            payloads = [b"hello", bytes(range(256)) * 4096, b"bye"]
+            ids = [alice.send(payload) for payload in payloads]
+            assert to_bob.wait(3) == payloads
+            bob.send(b"thanks")
+            assert to_alice.wait(1) == [b"thanks"]
+            assert delivered.wait(WAIT_S)
+            assert alice.wait(ids, timeout_s=WAIT_S)
+    finally:
+        for node in nodes:
+            node.stop()
+    assert not [t for t in threading.enumerate() if t.name.startswith(("reliable-channel", "kafka-node"))]
+
+
+class Shell:
+    """The command line with a configuration of its own."""
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        directory.mkdir()
+        self.config = directory / "local.yaml"
+        content = {
+            "paths": {"run_dir": str(directory)},
+            "kafka": {"bootstrap_servers": settings.kafka.servers},
+            "sds": {"sync_min_interval_ms": 1_500},
+        }
+        self.config.write_text(yaml.safe_dump(content))
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "reliable_channel.cli", "--config", str(self.config), *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+    def run(self, *arguments: str, code: int = 0, given: str | None = None) -> str:
+        process = self.start(*arguments, stdin=subprocess.PIPE)
+        out, err = process.communicate(given, timeout=2 * WAIT_S)
+        assert process.returncode == code, err
+        return out
+
+    def listen(self, *arguments: str) -> subprocess.Popen[str]:
+        """A listener that is ready: it listens from now."""
+        process = self.start("listen", *arguments)
+        assert process.stderr is not None
+        assert "Listening" in process.stderr.readline()
+        return process
+
+
+@pytest.fixture
+def shells(looped: Settings, tmp_path: Path) -> tuple[Shell, Shell]:
+    return Shell(looped, tmp_path / "alice"), Shell(looped, tmp_path / "bob")
+
+
+@pytest.mark.e2e
+def test_texts_files_and_standard_input_arrive_at_a_listener(shells: tuple[Shell, Shell], tmp_path: Path) -> None:
+    alice, bob = shells
+    listener = bob.listen("shell-1", "--count", "5", "--seconds", str(WAIT_S))
+    (tmp_path / "file").write_bytes(b"from a file\x1b[2J")
+    alice.run("send", "shell-1", "one", "two", "--file", str(tmp_path / "file"), "--sender", "alice")
+    alice.run("send", "shell-1", "--lines", "--sender", "alice", given="three\n\nfour\n")
+    out, _ = listener.communicate(timeout=WAIT_S)
+    assert listener.returncode == 0
+    assert out.splitlines() == ["alice: one", "alice: two", "alice: from a file\\x1b[2J", "alice: three", "alice: four"]
+
+
+@pytest.mark.e2e
+def test_waiting_for_delivery_and_json_and_status(shells: tuple[Shell, Shell]) -> None:
+    alice, bob = shells
+    listener = bob.start("listen", "shell-2", "--json", "--seconds", "40", stdin=subprocess.DEVNULL)
+    out = alice.run("send", "shell-2", "--stdin", "--wait", "delivered", "--json", given="a whole message")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [e["event"] for e in events if e["event"] != "channel-problem"] == [
+        "reliable:message:sent",
+        "reliable:message:delivered",
+    ]
+    listener.send_signal(signal.SIGINT)
+    heard = [json.loads(line) for line in listener.communicate(timeout=WAIT_S)[0].splitlines()]
+    assert listener.returncode == 130
+    assert [e["text"] for e in heard if e["event"] == "reliable:message:received"] == ["a whole message"]
+    (status,) = (json.loads(line) for line in alice.run("channel", "status", "shell-2", "--json").splitlines())
+    assert status["sends"]["delivered"] == 1
+    assert status["unacknowledged_segments"] == 0
+    assert not status["in_use"]
+    (status,) = (json.loads(line) for line in bob.run("channel", "status", "shell-2", "--json").splitlines())
+    assert status["delivered"] == 1
+
+
+@pytest.mark.e2e
+def test_exit_codes_say_what_happened(shells: tuple[Shell, Shell]) -> None:
+    alice, _ = shells
+    alice.run("channel", "status", "nothing", code=3)
+    alice.run("send", "x", code=2)
+    alice.run("send", "x", "", code=2)
+    alice.run("send", "x", "text", "--wait", "forever", code=2)
+    alice.run("send", "x", "text", "--wait", "delivered", "--timeout", "2", code=1)
+    alice.run("listen", "x", "--count", "1", "--seconds", "1", code=1)
+
+
+@pytest.mark.e2e
+def test_a_sender_killed_or_interrupted_goes_on_where_it_stopped(shells: tuple[Shell, Shell]) -> None:
+    alice, bob = shells
+    for end in (signal.SIGINT, signal.SIGKILL):
+        name = f"shell-{end.name}"
+        sender = alice.start("send", name, "kept", "--wait", "delivered", "--json", stdin=subprocess.DEVNULL)
+        assert sender.stdout is not None
+        while "message:sent" not in sender.stdout.readline():
+            pass
+        os.kill(sender.pid, end)
+        sender.communicate(timeout=WAIT_S)
+        listener = bob.listen(name, "--count", "2", "--seconds", str(WAIT_S))
+        alice.run("send", name, "and on")
+        out, _ = listener.communicate(timeout=WAIT_S)
+        assert [line.split(": ")[1] for line in out.splitlines()] == ["kept", "and on"]
