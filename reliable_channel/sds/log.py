@@ -83,7 +83,7 @@ class Log:
     def get(self, message_id: str) -> LogEntry | None:
         """The entry of an id, decoded on first use after a restore."""
         found = self._entries.get(message_id)
-        if found is None or isinstance(found, LogEntry):
+        if not isinstance(found, tuple):
             return found
         entry = _decode(message_id, *found)
         self._entries[message_id] = entry

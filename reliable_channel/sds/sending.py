@@ -157,7 +157,7 @@ class Sender:
 
     def _spoke(self, now: int) -> None:
         if self._state.sync is not None:
-            self._state.sync.restart(now, self._state.repairs_pending())
+            self._state.sync.spoke(now, self._state.repairs_pending())
 
     def _participant(self) -> str:
         if self._state.participant_id is None:

@@ -17,15 +17,21 @@ class SyncTimer:
         self._participant_id = participant_id
         self.due: int | None = None
         self.counter = 0
-        """Uses of the jitter so far."""
+        """Own timestamped messages so far: each begins a round with a jitter of its own."""
+        self._share: float | None = None
         self.owing_since: int | None = None
         """Since when others' content has come without a message of one's own to acknowledge it."""
 
     def restart(self, now: int, repairs_pending: bool = False) -> None:
-        """A sync message of someone's was heard (its filter acknowledges for the channel), or one's own message went
-        out with history and filter: nothing is owed any more."""
+        """A sync message of someone's was heard: its filter acknowledges for the channel, nothing is owed any more."""
         self.owing_since = None
         self._restart(now, self._config.sync_with_repairs if repairs_pending else 1.0)
+
+    def spoke(self, now: int, repairs_pending: bool = False) -> None:
+        """An own message went out with history and filter (or there was nothing to say): the next round begins."""
+        self.counter += 1
+        self._share = None
+        self.restart(now, repairs_pending)
 
     def content_heard(self, now: int, repairs_pending: bool) -> None:
         """Content of someone else's was heard: acknowledge it soon.
@@ -50,6 +56,6 @@ class SyncTimer:
     def _restart(self, now: int, factor: float) -> None:
         interval = self._config.sync_min_interval_ms
         if interval:
-            share = self._config.jitter(self._channel_id, self._participant_id, self.counter)
-            self.counter += 1
-            self.due = now + max(1, round(interval * factor * (1 + share)))
+            if self._share is None:
+                self._share = self._config.jitter(self._channel_id, self._participant_id, self.counter)
+            self.due = now + max(1, round(interval * factor * (1 + self._share)))
