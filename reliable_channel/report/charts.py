@@ -42,7 +42,7 @@ def over_time(deliveries: pd.DataFrame) -> alt.Chart:
         alt.Chart(deliveries, title="Messages delivered over time")
         .mark_bar()
         .encode(
-            x=alt.X("time:T", title="event time (UTC)"),
+            x=alt.X("time:T", title="event time (UTC)", scale=alt.Scale(type="utc")),
             y=alt.Y("messages:Q", title="messages"),
             color=alt.Color(
                 "channel_id:N", scale=alt.Scale(scheme=SCHEME), legend=alt.Legend(orient="bottom", title=None)
@@ -75,7 +75,7 @@ def losses_over_time(losses: pd.DataFrame) -> alt.Chart:
         alt.Chart(losses, title="What was given up, and when")
         .mark_tick(thickness=2, size=18)
         .encode(
-            x=alt.X("time:T", title="event time (UTC)"),
+            x=alt.X("time:T", title="event time (UTC)", scale=alt.Scale(type="utc")),
             y=alt.Y("channel_id:N", title=None),
             color=alt.Color(
                 "what:N",
