@@ -51,6 +51,21 @@ def test_skip_and_take_are_those_of_a_list(total: int, skip: int, take: int | No
     store.close()
 
 
+@given(total=st.integers(0, 8), skip=st.integers(0, 10), take=st.one_of(st.none(), st.integers(0, 10)))
+def test_skip_and_take_by_subscription_are_those_of_a_list(total: int, skip: int, take: int | None) -> None:
+    store = RecordStore(":memory:", 100, 10**9)
+    expected = []
+    for number in range(2 * total):
+        mine = number % 2 == 0
+        message = WakuMessage(b"%d" % number, CONTENT, timestamp=1)
+        record = MessageRecord(message, message_hash=message_hash(PUBSUB, message), pubsub_topic=PUBSUB)
+        after = store.add(record, number, ("mine",) if mine else ("other",)).after
+        expected += [after] if mine else []
+    cut = expected[skip:] if take is None else expected[skip : skip + take]
+    assert store.by_subscription_id("mine", skip, take) == cut
+    store.close()
+
+
 def test_a_skip_beyond_any_number_is_past_the_end() -> None:
     store = filled(3)
     assert store.by_content_topic(CONTENT, skip=2**70) == []

@@ -1,0 +1,72 @@
+"""The table in ``docs/messaging-conformance.md`` names tests that exist, and reasons where it names none."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+DOCUMENT = (ROOT / "docs" / "messaging-conformance.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in DOCUMENT.splitlines()
+    if re.match(r"\| \d+ \|", line)
+]
+LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD not", "MAY", "RECOMMENDED"}
+
+
+@cache
+def functions(file: Path) -> set[str]:
+    """The test functions of a file."""
+    return {node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_every_row_names_existing_tests_or_a_reason(row: list[str]) -> None:
+    number, level, rule, shown_by, *remarks = row
+    assert level in LEVELS
+    assert rule
+    named = re.findall(r"`([^`]+\.py)::([^`]+)`", shown_by)
+    for file, test in named:
+        path = ROOT / file if "/" in file else HERE / file
+        assert test in functions(path), f"row {number}: {file}::{test} does not exist"
+    assert named or (remarks and remarks[0].strip(" |")), f"row {number} names neither a test nor a reason"
+
+
+def test_the_rows_are_numbered_without_gaps() -> None:
+    assert [int(row[0]) for row in ROWS] == list(range(1, len(ROWS) + 1))
+
+
+def test_the_table_is_as_long_as_the_document_has_rules() -> None:
+    """The document uses these words in 125 lines, its paragraph on terminology aside."""
+    assert len(ROWS) >= 125
+
+
+def test_the_example_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (ROOT / "docs" / "messaging.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(example, "messaging.md", "exec"), names)  # noqa: S102
+    assert (tmp_path / "messages.sqlite").exists()
+    assert len(str(names["request_id"])) == 36
+
+
+def test_the_guide_names_every_path_that_is_served() -> None:
+    from conftest_messaging import World
+
+    from reliable_channel.channel.config import ReliableChannelConfig
+    from reliable_channel.messaging.rest.app import create_app
+
+    world = World()
+    guide = (ROOT / "docs" / "messaging.md").read_text(encoding="utf-8")
+    document = create_app(world.node, channels=ReliableChannelConfig(), run_node=False).openapi()
+    world.node.close()
+    served = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    missing = [f"{method} {path}" for method, path in served if f"{method} {path}" not in guide]
+    assert missing == []
