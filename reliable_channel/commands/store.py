@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel import __version__
         from reliable_channel.gateway.delta_source import DeltaSource
+        from reliable_channel.runtime.progress import progress
         from reliable_channel.store.server import StoreServer, create_app, listening
 
         settings = invocation(context).settings()
@@ -45,6 +46,8 @@ def register(app: typer.Typer) -> None:
         if not loopback:
             typer.echo(f"Warning: {host} is not loopback, and a store has no authentication.", err=True)
         try:
+            with progress("Indexing the envelopes table"):
+                source.refresh()
             with listening(host, port) as sock:
                 address = f"http://{host}:{sock.getsockname()[1]}"
                 typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {address}/store/v3/messages")

@@ -163,7 +163,7 @@ class RestStoreNode:
             return found
         if "cursor not found" in text:
             raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, text)
-        if answer.status in (429, 503, 504):
+        if answer.status in (429, 503, 504) or "not available" in text:  # 404 while nwaku is initializing
             fault = StoreFault.BUSY
         else:
             # 412: neither archive nor peer now; discovery may find one.

@@ -79,11 +79,14 @@ class BoundedHttp:
         host = f"[{url.host}]" if ":" in url.host else url.host
         self.name = f"{url.scheme}://{host}{port}{url.path.rstrip('/')}"
         self._max_body_bytes = max_body_bytes
-        self._base = str(url).split("?")[0].split("#")[0].rstrip("/")
+        # Credentials go into a header: the texts and logs of httpx show addresses as they are.
+        auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
+        self._base = self.name
         self._client = httpx.Client(
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
             follow_redirects=False,  # a node has no reason to send us elsewhere
             trust_env=url.host not in _LOOPBACK,  # a proxy is not for loopback
+            auth=auth,
             verify=url.scheme == "https",  # loading the authorities takes longer than a whole exchange on loopback
             headers={"Accept": "application/json", **(headers or {})},
         )

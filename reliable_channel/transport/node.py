@@ -69,6 +69,8 @@ class NodeBase:
     def subscribe(self, content_topics: Collection[str]) -> None:
         if isinstance(content_topics, str):
             raise LocalError("subscribe takes a collection of content topics, not one text.")
+        for topic in content_topics:
+            self.pubsub_topic_for(topic)  # a topic without a place here is the caller's mistake, and told at once
         with self._lock:
             self._subscribed |= frozenset(content_topics)
 

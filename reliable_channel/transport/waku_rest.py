@@ -205,8 +205,8 @@ class WakuRestNode(NodeBase):
                     wait = 0.0
                 if batch.maybe_lost:
                     _log.warning("envelopes may have been lost in %s: %s", self._api.name, batch.maybe_lost)
-            except ReadInterrupted as error:
-                batch = error.partial
+            except NodeUnreachable as error:
+                batch = error.partial if isinstance(error, ReadInterrupted) else Batch(())
                 if not backoff.faults:
                     health_wait = 0.0
                 wait = backoff.fault()

@@ -18,7 +18,7 @@ from kafka import KafkaConsumer, TopicPartition
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.config import Settings, StoreNodeSettings
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.runtime.topics import ensure_topics
@@ -229,6 +229,36 @@ def test_an_answer_of_a_dead_service_after_the_message_went_out_is_no_second_mes
     node.stop()
     assert len({message_hash(*pair) for pair in fake.published}) == 1
     assert [r.message.payload for r in envelopes(here)] == [b"once"]
+
+
+def test_in_edge_mode_it_uses_lightpush_and_filter(
+    here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
+) -> None:
+    edge = here.model_copy(
+        update={
+            "node": here.node.model_copy(update={"mode": "edge"}),
+            "bridge": here.bridge.model_copy(update={"content_topics": [TOPIC]}),
+        }
+    )
+    running = make_bridge(edge)
+    running.start()
+    until(lambda: running.status().reachable)
+    publish(network, b"in")
+    publish(network, b"of no interest", "/app/1/other/proto")
+    node = kafka_node(edge)
+    node.start()
+    node.send(WakuMessage(b"out", TOPIC))
+    until(lambda: running.status().received == 1 and running.status().dispatched == 1)
+    node.stop()
+    running.stop()
+    assert {(r.message.payload, r.source) for r in envelopes(edge)} == {(b"in", Source.FILTER), (b"out", Source.SENDER)}
+    assert "/lightpush/v3/message" in {path for _, path in fake.requests}
+
+
+@pytest.mark.parametrize("change", [{"mode": "edge"}, {"pubsub_topic": None}])
+def test_a_bridge_that_does_not_know_what_to_read_says_so(here: Settings, change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"bridge\.content_topics"):
+        make_bridge(here.model_copy(update={"node": here.node.model_copy(update=change)}))
 
 
 def test_a_second_bridge_on_the_same_run_directory_is_refused(bridge: Bridge, here: Settings) -> None:

@@ -128,6 +128,7 @@ class FakeWakuNode:
         self.admin = admin
         self.requests: list[tuple[str, str]] = []
         self.published: list[tuple[str, WakuMessage]] = []
+        self.authorizations: list[str] = []
         self._random = random.Random(seed)
         self._relay: dict[str, list[deque[dict[str, Any]]]] = {}
         self._filter: dict[tuple[str, str], deque[dict[str, Any]]] = {}
@@ -688,6 +689,8 @@ def _handler(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
         def _serve(self) -> None:
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             split = urlsplit(self.path)
+            if "Authorization" in self.headers:
+                node.authorizations.append(self.headers["Authorization"])
             faults = node.faults
             if faults.paths in split.path:
                 if faults.slow_s:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
-from reliable_channel.errors import MessageTooLarge
+from reliable_channel.errors import LocalError, MessageTooLarge
 from reliable_channel.store.model import StoreQuery
 from reliable_channel.transport.base import (
     FailureReason,
@@ -25,7 +25,7 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.health import HealthState, Mode
 from reliable_channel.transport.http import BoundedHttp
-from reliable_channel.transport.sharding import NamedTopic
+from reliable_channel.transport.sharding import Autosharding, NamedTopic
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_receiver import WakuReceiver
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
@@ -47,10 +47,10 @@ def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
 class Participant:
     """A node under test with the events it gave."""
 
-    def __init__(self, fake: FakeWakuNode, mode: Mode) -> None:
+    def __init__(self, fake: FakeWakuNode, mode: Mode, timeout_s: float = 2) -> None:
         self.events: list[NodeEvent] = []
         self.mode = mode
-        self.node = WakuRestNode(WakuApi(BoundedHttp(fake.url, 2)), NamedTopic(PUBSUB_TOPIC), mode, pace=FAST)
+        self.node = WakuRestNode(WakuApi(BoundedHttp(fake.url, timeout_s)), NamedTopic(PUBSUB_TOPIC), mode, pace=FAST)
         self.node.add_listener(self.events.append)
         self.node.subscribe([TOPIC])
 
@@ -160,6 +160,34 @@ def test_a_node_that_is_down_for_a_while_changes_nothing_but_health(
     until(lambda: participant.payloads() == [b"m7"])
     states = [event.health.state for event in participant.of(HealthChanged)]
     assert states == [HealthState.HEALTHY, HealthState.UNHEALTHY, HealthState.HEALTHY]
+
+
+def test_a_node_that_answers_too_slowly_is_unhealthy_and_recovers(fake: FakeWakuNode, kind: tuple[str, Mode]) -> None:
+    participant = Participant(fake, kind[1], timeout_s=0.3)
+    with participant:
+        participant.until_reading(fake)
+        fake.faults.slow_s = 1.0
+        until(lambda: participant.node.health().state is HealthState.UNHEALTHY)
+        fake.faults.slow_s = 0.0
+        until(lambda: participant.node.health().state is HealthState.HEALTHY)
+        fake.network.publish(PUBSUB_TOPIC, message(1))
+        until(lambda: participant.payloads() == [b"m1"])
+
+
+def test_a_content_topic_without_a_place_on_the_network_is_refused_at_once() -> None:
+    node = WakuRestNode(WakuApi(BoundedHttp("http://127.0.0.1:9")), Autosharding(1))
+    with pytest.raises(LocalError, match="application/version"):
+        node.subscribe(["nonsense"])
+
+
+def test_credentials_of_an_address_are_sent_and_logged_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeWakuNode("nwaku") as fake, caplog.at_level("DEBUG"):
+        http = BoundedHttp(fake.url.replace("http://", "http://user:hunter2@"), 2)
+        assert http.get("/version").ok
+        http.close()
+        assert fake.authorizations == ["Basic dXNlcjpodW50ZXIy"]
+    assert "hunter2" not in caplog.text
+    assert "dXNlcjpodW50ZXIy" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""``reliable-channel store serve`` as a process: serves a real table, refuses a taken port, ends on SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_delta_source import PUBSUB_TOPICS, append, some
+
+from reliable_channel.store.client import StoreClient
+from reliable_channel.store.model import StoreQuery
+from reliable_channel.store.rest_node import RestStoreNode
+from reliable_channel.transport.http import BoundedHttp
+
+pytestmark = pytest.mark.e2e
+
+
+def serving(run_dir: Path, port: str = "0") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "reliable_channel.cli", "store", "serve", "--port", port],
+        env={**os.environ, "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(run_dir)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_it_serves_the_table_as_it_grows_and_ends_on_sigterm(tmp_path: Path) -> None:
+    table = tmp_path / "tables" / "envelopes"
+    append(table, some(30))
+    process = serving(tmp_path)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert url is not None, line
+        port = url[0].rsplit(":", 1)[1]
+        client = StoreClient([RestStoreNode(BoundedHttp(url[0]))])
+        query = StoreQuery(PUBSUB_TOPICS[0], page_size=7)
+        found = [e.message.payload for page in client.pages(query) for e in page.entries if e.message]
+        assert sorted(found) == sorted(b"%d" % n for n in range(0, 30, 2))
+        append(table, some(2, 30))
+        end = time.monotonic() + 20
+        while not any(e.message and e.message.payload == b"30" for p in client.pages(query) for e in p.entries):
+            assert time.monotonic() < end, "the new envelope is not served"
+            time.sleep(0.1)
+        client.close()
+        second = serving(tmp_path / "other", port)
+        assert second.wait(30) == 1
+        assert second.stderr is not None
+        assert "Cannot listen on 127.0.0.1" in second.stderr.read()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
