@@ -1,7 +1,7 @@
 """What others than the observer could tell: the senders' own records, and what a store node would hold.
 
-The rows are those of ``sender_events``, in the JSON form of the evidence topic (hashes as lower-case hex, what is absent
-left out), so that verdicts on messages which left no trace on the wire can be held against the truth.
+The rows are those of ``sender_events``, in the JSON form of the evidence topic (hashes as lower-case hex, absent
+fields left out), so that verdicts on messages which left no trace on the wire can be held against the truth.
 """
 
 from __future__ import annotations

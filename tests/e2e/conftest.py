@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from demo_runs import DemoRun, interrupted, to_the_end
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,3 +28,15 @@ def py_files(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("py-files") / "reliable_channel.zip"
     copy.write_bytes(wheel.read_bytes())
     return copy
+
+
+@pytest.fixture(scope="session")
+def demo_interrupted(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
+    """The small demo, ended by Ctrl-C while its jobs run."""
+    return interrupted(tmp_path_factory.mktemp("demo") / "run")
+
+
+@pytest.fixture(scope="session")
+def demo(demo_interrupted: DemoRun) -> DemoRun:
+    """The small demo, run to its end in the directory that the interrupted run left."""
+    return to_the_end(demo_interrupted.place)
