@@ -1,0 +1,77 @@
+"""The whole chain on real Spark and Delta: what it delivers is what was sent, however it is cut into micro-batches."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.run import run_once
+from reliable_channel.simulation.presets import small_scenario
+from reliable_channel.simulation.world import World, simulate
+
+from .chain import as_kafka, chain_over, rows
+from .chain import run_once as one_pass
+from .kafka_log import KafkaLog
+
+pytestmark = pytest.mark.spark
+
+AN_HOUR_MS = 3_600_000
+VOLATILE = {"envelopes": ["ingest_time"], "segments": ["ingest_time"], "quarantine": ["ingest_time"]}
+VOLATILE["delivered_messages"] = ["written_at"]
+COMPARED = (
+    tables.ENVELOPES,
+    tables.QUARANTINE,
+    tables.MESSAGES,
+    tables.INCOMPLETE_MESSAGES,
+    tables.DELIVERIES,
+    tables.ACKS,
+    tables.REFETCH_REQUESTS,
+    tables.LOST_DEPENDENCIES,
+    tables.REPAIR_REQUESTS,
+    tables.CHANNEL_EVENTS,
+    tables.DELIVERED_MESSAGES,
+)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return simulate(small_scenario())
+
+
+def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
+    topics = tuple(
+        ChannelTopic(content_topic=topic) for topic in sorted({c.content_topic for c in world.scenario.channels})
+    )
+    return settings.with_run_dir(run_dir).model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
+
+
+def test_any_cut_delivers_the_truth(spark: SparkSession, settings: Settings, world: World, tmp_path: Path) -> None:
+    records = as_kafka(world.records)
+    whole, cut = configured(settings, world, tmp_path / "whole"), configured(settings, world, tmp_path / "cut")
+
+    log = KafkaLog(spark, tmp_path / "whole-log")
+    log.produce(records)
+    run_once(spark, whole, close_after_ms=AN_HOUR_MS, queries=chain_over(log))
+
+    log = KafkaLog(spark, tmp_path / "cut-log")
+    draw = random.Random(world.scenario.seed)
+    edges = sorted(draw.sample(range(1, len(records)), 3))
+    for number, (start, end) in enumerate(zip([0, *edges], [*edges, len(records)], strict=True)):
+        log.produce(records[start:end])
+        if number in (0, 2):  # so that every hop is cut, and ingest more often than the rest
+            one_pass(spark, cut, chain_over(log))
+    run_once(spark, cut, close_after_ms=AN_HOUR_MS, queries=chain_over(log))
+
+    delivered = rows(whole, tables.DELIVERED_MESSAGES)
+    true = Counter((m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered")
+    assert Counter((r["channel_id"], r["sender_id"], r["payload"]) for r in delivered) == true
+    assert len(rows(whole, tables.QUARANTINE)) == len(world.truth.bad)
+    for table in COMPARED:
+        volatile = VOLATILE.get(table.name, [])
+        assert rows(cut, table, volatile) == rows(whole, table, volatile), table.name
