@@ -8,6 +8,7 @@ by a page and a batch, whatever the size of the table. Ephemeral envelopes are i
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,10 +119,11 @@ class DeltaSource:
                 self._index_files(self._table)
         except TableNotFoundError:
             self._table = None
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, sqlite3.Error) as error:
             self._table = None  # the next request opens it anew
             raise EnvironmentFault(
-                f"The table {self._location} cannot be read ({type(error).__name__}).", "See paths.data_dir."
+                f"The table {self._location} cannot be read, or its index not written ({type(error).__name__}).",
+                "See paths.data_dir, and the space on the disk of paths.run_dir.",
             ) from None
         self._refreshed = self._monotonic()
 

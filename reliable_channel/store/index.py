@@ -41,6 +41,16 @@ class EnvelopeIndex:
         self._lock = threading.RLock()
         if str(path) != ":memory:":
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connect(path, table_id)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise  # the disk, not the file
+            self._db.close()
+            Path(path).unlink()
+            self._connect(path, table_id)
+
+    def _connect(self, path: Path | str, table_id: str) -> None:
         self._db = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")

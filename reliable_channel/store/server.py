@@ -7,6 +7,7 @@ Read only. A ``peerAddr`` is checked and then ignored: this server has no peers,
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
 import uuid
@@ -26,6 +27,8 @@ from reliable_channel.store.model import StoreEntry, StorePage
 from reliable_channel.store.parameters import BadParameter, read_parameters
 from reliable_channel.store.source import EnvelopeSource, UnknownCursorError, read_page
 from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
+
+_log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 64 * 1024
 """nwaku's limit, request line included; more is 431."""
@@ -56,6 +59,9 @@ def create_app(source: EnvelopeSource, allowed_hosts: list[str] | None = None, v
             return PlainTextResponse(str(error), 400)
         except UnknownCursorError:
             return PlainTextResponse("cursor not found", 500)
+        except EnvironmentFault as fault:
+            _log.error("%s", fault)  # its text names places of this machine: not for clients
+            return PlainTextResponse("the archive cannot be read now", 503)
         return JSONResponse(page_to_json(page))
 
     @app.get("/health")

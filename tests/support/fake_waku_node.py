@@ -16,43 +16,17 @@ import socket
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from reliable_channel.store.memory_source import MemorySource
-from reliable_channel.store.source import Selection
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+from support.fake_waku_faults import Call, Dialect, Faults, Reply
+from support.fake_waku_store import StoreAnswers
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 PEER_ADDRESS = "/ip4/127.0.0.1/tcp/60001/p2p/16Uiu2HAkvaJ1E6ZaY3dAddTgUqvorsHYsY4cxuqSeCcvuccdR4Xz"
-
-Dialect = Literal["nwaku", "go-waku"]
-
-
-@dataclass
-class Faults:
-    """What is wrong with a node now; change it at any time. ``paths`` restricts the faults to paths that contain it."""
-
-    down: bool = False
-    slow_s: float = 0.0
-    status: int | None = None
-    body: str = ""
-    paths: str = ""
-    publish_reaches_nobody: bool = False
-    """Publishing answers well and nothing happens."""
-    publish_but_fail: int | None = None
-    """The message goes out, and the answer is this status all the same."""
-    no_peers: bool = False
-    repeat_reads: bool = False
-    """Every read of messages gives the last one's messages once more."""
-    store_status_code: int | None = None
-    """A peer's failure inside HTTP 200."""
-    store_corrupt: bool = False
-    """Stored messages come back with another payload under their hash."""
-    garbage: bytes | None = None
-    """The body of every answer."""
 
 
 class FakeWakuNetwork:
@@ -79,24 +53,7 @@ class FakeWakuNetwork:
             return True
 
 
-@dataclass
-class _Reply(Exception):
-    status: int
-    body: Any = None
-    kind: Literal["json", "text", "none"] = "json"
-
-
-@dataclass
-class _Call:
-    method: str
-    path: str
-    query: dict[str, str]
-    raw: bytes
-    body: Any = None
-    segments: list[str] = field(default_factory=list)
-
-
-class FakeWakuNode:
+class FakeWakuNode(StoreAnswers):
     """One node; use it as a context manager. ``url`` is its REST address, ``requests`` what it was asked."""
 
     def __init__(
@@ -221,7 +178,7 @@ class FakeWakuNode:
 
     # answering
 
-    def answer(self, call: _Call) -> _Reply:
+    def answer(self, call: Call) -> Reply:
         self.requests.append((call.method, call.path))
         try:
             if call.raw:
@@ -231,16 +188,16 @@ class FakeWakuNode:
                     call.body = None
             call.segments = [unquote(part) for part in call.path.strip("/").split("/")]
             return self._route(call)
-        except _Reply as reply:
+        except Reply as reply:
             return reply
 
-    def _route(self, call: _Call) -> _Reply:
+    def _route(self, call: Call) -> Reply:
         head = "/".join(call.segments[:3])
         go = self.dialect == "go-waku"
         if head in ("debug/v1/info", "debug/v1/version"):
             return self._about(call.segments[2])
         if call.path in ("/info", "/version"):
-            return _Reply(404, "404 page not found\n", "text") if go else self._about(call.path[1:])
+            return Reply(404, "404 page not found\n", "text") if go else self._about(call.path[1:])
         if call.path == "/health":
             return self._health()
         if head == "admin/v1/peers" and self.admin:
@@ -261,24 +218,24 @@ class FakeWakuNode:
             return self._store_v3(call)
         if head == "store/v1/messages" and self.store and go:
             return self._store_v1(call)
-        return _Reply(404, "404 page not found\n", "text") if go else _Reply(400, "", "text")
+        return Reply(404, "404 page not found\n", "text") if go else Reply(400, "", "text")
 
-    def _ok(self) -> _Reply:
-        return _Reply(200, True) if self.dialect == "go-waku" else _Reply(200, "OK", "text")
+    def _ok(self) -> Reply:
+        return Reply(200, True) if self.dialect == "go-waku" else Reply(200, "OK", "text")
 
-    def _about(self, what: str) -> _Reply:
+    def _about(self, what: str) -> Reply:
         if what == "info":
-            return _Reply(200, {"listenAddresses": [PEER_ADDRESS], "enrUri": "enr:-Jq4Q"})
-        return _Reply(200, "-") if self.dialect == "go-waku" else _Reply(200, "v0.37.1", "text")
+            return Reply(200, {"listenAddresses": [PEER_ADDRESS], "enrUri": "enr:-Jq4Q"})
+        return Reply(200, "-") if self.dialect == "go-waku" else Reply(200, "v0.37.1", "text")
 
-    def _health(self) -> _Reply:
+    def _health(self) -> Reply:
         if self.dialect == "go-waku":
-            return _Reply(501, "Non RLN healthcheck is not implemented")
+            return Reply(501, "Non RLN healthcheck is not implemented")
         ready = "READY" if self.mesh_peers or self.service_peers else "NOT_READY"
         status = (
             "Disconnected" if ready == "NOT_READY" else "Connected" if self.mesh_peers >= 6 else "PartiallyConnected"
         )
-        return _Reply(
+        return Reply(
             200,
             {
                 "nodeHealth": "READY",
@@ -287,9 +244,9 @@ class FakeWakuNode:
             },
         )
 
-    def _peers(self, call: _Call) -> _Reply:
+    def _peers(self, call: Call) -> Reply:
         if call.method != "GET":
-            return _Reply(400, None, "none")
+            return Reply(400, None, "none")
         kinds = [["/vac/waku/relay/2.0.0"]] * self.mesh_peers
         kinds += [["/vac/waku/lightpush/3.0.0", "/vac/waku/filter-subscribe/2.0.0-beta1"]] * self.service_peers
         if self.dialect == "go-waku":
@@ -297,8 +254,8 @@ class FakeWakuNode:
                 {"id": f"16U{n}", "multiaddrs": [PEER_ADDRESS], "protocols": p, "connected": True, "pubsubTopics": []}
                 for n, p in enumerate(kinds)
             ]
-            return _Reply(200, [*peers, {"id": "x", "multiaddrs": [], "protocols": None, "connected": False}])
-        return _Reply(
+            return Reply(200, [*peers, {"id": "x", "multiaddrs": [], "protocols": None, "connected": False}])
+        return Reply(
             200,
             [
                 {
@@ -315,17 +272,17 @@ class FakeWakuNode:
 
     # relay
 
-    def _relay_subscriptions(self, call: _Call) -> _Reply:
+    def _relay_subscriptions(self, call: Call) -> Reply:
         go = self.dialect == "go-waku"
         if not isinstance(call.body, list) or not all(isinstance(t, str) for t in call.body):
-            return _Reply(400, None, "none") if go else _Reply(400, "Invalid content body", "text")
+            return Reply(400, None, "none") if go else Reply(400, "Invalid content body", "text")
         if not go and (bad := [t for t in call.body if not re.fullmatch(r"/waku/2/rs/\d+/\d+", t)]):
-            return _Reply(400, f'Invalid pubsub topic(s): @["{bad[0]}"]', "text")
+            return Reply(400, f'Invalid pubsub topic(s): @["{bad[0]}"]', "text")
         with self.network.lock:
             for topic in call.body:
                 if call.method == "DELETE":
                     if topic not in self._relay and go:
-                        return _Reply(500, None, "none")
+                        return Reply(500, None, "none")
                     self._relay.pop(topic, None)
                 elif go:
                     self._relay.setdefault(topic, []).append(deque())
@@ -333,40 +290,40 @@ class FakeWakuNode:
                     self._relay.setdefault(topic, [deque()])
         return self._ok()
 
-    def _relay_messages(self, call: _Call, topic: str) -> _Reply:
+    def _relay_messages(self, call: Call, topic: str) -> Reply:
         go = self.dialect == "go-waku"
         if call.method == "POST":
             message = self._parse(call.body)
             if topic not in self.joined and topic not in self._relay:
                 return (
-                    _Reply(500, None, "none")
+                    Reply(500, None, "none")
                     if go
-                    else _Reply(400, f"Failed to publish: Node not subscribed to topic: {topic}", "text")
+                    else Reply(400, f"Failed to publish: Node not subscribed to topic: {topic}", "text")
                 )
             size = len(encode_waku_message(message))
             if size > (150_000 if go else 153_600):
                 return (
-                    _Reply(500, None, "none")
+                    Reply(500, None, "none")
                     if go
-                    else _Reply(400, "Failed to publish: Message size exceeded maximum of 153600 bytes", "text")
+                    else Reply(400, "Failed to publish: Message size exceeded maximum of 153600 bytes", "text")
                 )
             if self.faults.no_peers and go:
-                return _Reply(500, None, "none")
+                return Reply(500, None, "none")
             self._out(topic, message)
             return self._ok()
         with self.network.lock:
             queues = self._relay.get(topic)
             if queues is None:
-                return _Reply(404, "no subscription found for pubsubTopic" if go else "", "text")
+                return Reply(404, "no subscription found for pubsubTopic" if go else "", "text")
             chosen = queues[0] if len(queues) == 1 else self._random.choice(queues)
             return self._drained(call.path, chosen, None if go else [])
 
-    def _drained(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> _Reply:
+    def _drained(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> Reply:
         found = list(cache)
         cache.clear()
         if self.faults.repeat_reads:
             found, self._last_read[path] = self._last_read.get(path, []) + found, found
-        return _Reply(200, found or empty)
+        return Reply(200, found or empty)
 
     def _out(self, topic: str, message: WakuMessage) -> bool:
         if self.faults.publish_reaches_nobody:
@@ -384,70 +341,70 @@ class FakeWakuNode:
         self.published.append((topic, message))
         fresh = self.network.publish(topic, message, self)
         if self.faults.publish_but_fail is not None:
-            raise _Reply(self.faults.publish_but_fail, "", "text")
+            raise Reply(self.faults.publish_but_fail, "", "text")
         return fresh
 
     # lightpush
 
-    def _lightpush(self, call: _Call, v3: bool) -> _Reply:
+    def _lightpush(self, call: Call, v3: bool) -> Reply:
         go = self.dialect == "go-waku"
         body = call.body if isinstance(call.body, dict) else {}
         if "message" not in body and go:
-            return _Reply(400, "waku message is required", "text")
+            return Reply(400, "waku message is required", "text")
         try:
             message = self._parse(body.get("message"))
-        except _Reply as reply:
+        except Reply as reply:
             if go:
-                raise _Reply(503, reply.body, "text") from None
+                raise Reply(503, reply.body, "text") from None
             if v3:
-                raise _Reply(400, {"statusDesc": f"Invalid push request: {reply.body}"}) from None
+                raise Reply(400, {"statusDesc": f"Invalid push request: {reply.body}"}) from None
             raise
         if "pubsubTopic" not in body and go:
-            return _Reply(503, "no suitable remote peers", "text")
+            return Reply(503, "no suitable remote peers", "text")
         if self.faults.no_peers or not self.service_peers:
             if v3:
-                return _Reply(505, {"statusDesc": "No peers for topic, skipping publish"})
-            return _Reply(
+                return Reply(505, {"statusDesc": "No peers for topic, skipping publish"})
+            return Reply(
                 503,
                 "no suitable remote peers" if go else "Failed to request a message push: not_published_to_any_peer",
                 "text",
             )
         if len(encode_waku_message(message)) > (150_000 if go else 153_600):
             if v3:
-                return _Reply(413, {"statusDesc": "message size exceeded"})
-            return _Reply(
+                return Reply(413, {"statusDesc": "message size exceeded"})
+            return Reply(
                 503, "lightpush errorCould not publish message: message size exceeds gossipsub max message size", "text"
             )
         fresh = self._out(body.get("pubsubTopic", PUBSUB_TOPIC), message)
         if v3:
-            return _Reply(200, {"relayPeerCount": 1}) if fresh else _Reply(420, {"statusDesc": "duplicate message"})
+            return Reply(200, {"relayPeerCount": 1}) if fresh else Reply(420, {"statusDesc": "duplicate message"})
         if not fresh and not go:
-            return _Reply(503, "Failed to request a message push: not_published_to_any_peer", "text")
+            return Reply(503, "Failed to request a message push: not_published_to_any_peer", "text")
         return self._ok()
 
     # filter
 
-    def _filter_subscriptions(self, call: _Call) -> _Reply:
+    def _filter_subscriptions(self, call: Call) -> Reply:
         go = self.dialect == "go-waku"
         if call.method == "GET":
             request_id = call.segments[-1]
             if self._filter:
-                return _Reply(200, {"requestId": request_id, "statusDesc": "OK"})
+                return Reply(200, {"requestId": request_id, "statusDesc": "OK"})
             text = "peer has no subscription" if go else "NOT_FOUND: peer has no subscriptions"
-            return _Reply(404, {"requestId": request_id, "statusDesc": text})
+            return Reply(404, {"requestId": request_id, "statusDesc": text})
         if call.method == "PUT" and go:
-            return _Reply(405, None, "none")
+            return Reply(405, None, "none")
         body = call.body if isinstance(call.body, dict) else {}
         request_id, topics = body.get("requestId", "unknown"), body.get("contentFilters")
         if not topics and not go:
-            return _Reply(400, {"requestId": "unknown", "statusDesc": "BAD_REQUEST: Failed to decode request"})
+            return Reply(400, {"requestId": "unknown", "statusDesc": "BAD_REQUEST: Failed to decode request"})
         if not self.service_peers:
             text = (
                 "subscription failed" if go else "SERVICE_UNAVAILABLE: No suitable service peer & no discovery method"
             )
-            return _Reply(400 if go else 503, {"requestId": request_id, "statusDesc": text})
+            return Reply(400 if go else 503, {"requestId": request_id, "statusDesc": text})
         if len(topics) > 100:
-            return _Reply(
+            return Reply(
                 400,
                 {
                     "requestId": request_id,
@@ -459,7 +416,7 @@ class FakeWakuNode:
             for topic in topics:
                 if call.method == "DELETE":
                     if self._filter.pop((pubsub_topic, topic), None) is None and go:
-                        return _Reply(
+                        return Reply(
                             200,
                             {
                                 "requestId": request_id,
@@ -468,162 +425,47 @@ class FakeWakuNode:
                         )
                 else:
                     self._filter.setdefault((pubsub_topic, topic), deque())
-        return _Reply(200, {"requestId": request_id, "statusDesc": "OK"})
+        return Reply(200, {"requestId": request_id, "statusDesc": "OK"})
 
-    def _filter_messages(self, call: _Call) -> _Reply:
+    def _filter_messages(self, call: Call) -> Reply:
         with self.network.lock:
             if self.dialect == "nwaku":
                 topic = call.segments[3] if len(call.segments) == 4 else ""
                 held = [cache for (_, content), cache in self._filter.items() if content == topic]
                 if not held:
-                    return _Reply(400, f"Not subscribed to topic: {topic}", "text")
+                    return Reply(400, f"Not subscribed to topic: {topic}", "text")
                 return self._drained(call.path, held[0], [])
             if len(call.segments) == 4:
                 if call.segments[3].count("/") != 4 or call.segments[3].startswith("/waku/2/rs"):
-                    return _Reply(400, "bad content topic", "text")
+                    return Reply(400, "bad content topic", "text")
                 pubsub_topic, topic = "/waku/2/rs/1/4", call.segments[3]
             else:
                 pubsub_topic, topic = call.segments[3], call.segments[4]
             cache = self._filter.get((pubsub_topic, topic))
             if cache is None:
-                return _Reply(404, f"not subscribed to pubsubTopic:{pubsub_topic} contentTopic: {topic}", "text")
+                return Reply(404, f"not subscribed to pubsubTopic:{pubsub_topic} contentTopic: {topic}", "text")
             return self._drained(call.path, cache, [])
-
-    # store
-
-    def _store_v3(self, call: _Call) -> _Reply:
-        if self.faults.store_status_code is not None:
-            return _Reply(
-                200,
-                {
-                    "requestId": "",
-                    "statusCode": self.faults.store_status_code,
-                    "statusDesc": "peer failed",
-                    "messages": [],
-                },
-            )
-        return self._store_v3_go(call) if self.dialect == "go-waku" else self._store_v3_nwaku(call)
-
-    def _store_v3_nwaku(self, call: _Call) -> _Reply:
-        query = call.query
-        size = int(query.get("pageSize") or 0) or 20
-        cursor = bytes.fromhex(query["cursor"][2:]) if query.get("cursor") else None
-        hashes = tuple(bytes.fromhex(h[2:]) for h in query.get("hashes", "").split(",") if h) or None
-        forward = query.get("ascending", "true") == "true"
-        place = None if cursor is None else self.network.archive.position(cursor)
-        if cursor is not None and place is None:
-            return _Reply(500, "BAD_RESPONSE: archive error: cursor not found", "text")
-        found = self.network.archive.select(
-            _selection(query, hashes), place, forward, (size if 0 < size <= 100 else 100) + 1
-        )
-        entries, last = self._page(found, 100 if not 0 < size <= 100 else size, forward)
-        answer: dict[str, Any] = {"requestId": "", "statusCode": 200, "statusDesc": "OK", "messages": []}
-        for found_hash, topic, message in entries:
-            entry: dict[str, Any] = {"messageHash": "0x" + found_hash.hex()}
-            if query.get("includeData", "").lower() in ("true", "1", "yes", "on"):
-                entry |= {"message": self.to_json(message, relay=False), "pubsubTopic": topic}
-            answer["messages"].append(entry)
-        if last is not None:
-            answer["paginationCursor"] = "0x" + last.hex()
-        return _Reply(200, answer)
-
-    def _store_v3_go(self, call: _Call) -> _Reply:
-        query = call.query
-        hashes: tuple[bytes, ...] | None = None
-        if query.get("hashes"):
-            try:
-                hashes = tuple(_urlsafe(h) for h in query["hashes"].split(","))
-            except binascii.Error:
-                return _Reply(400, {"status_code": 400, "status_desc": "illegal base64 data at input byte 0"})
-            if "pubsubTopic" in query:
-                return _Reply(
-                    400, {"status_code": 400, "status_desc": "cant use content filters while specifying message hashes"}
-                )
-            if "peerAddr" not in query:
-                return _Reply(
-                    500,
-                    {
-                        "messages": None,
-                        "error_message": "a peer ID or multiaddress is required when checking for message hashes",
-                    },
-                )
-        elif not query.get("pubsubTopic") or not query.get("contentTopics"):
-            return _Reply(400, {"status_code": 400, "status_desc": "pubsubTopic and contentTopics are required"})
-        cursor = base64.urlsafe_b64decode(query["cursor"]) if query.get("cursor") else None
-        place = None if cursor is None else self.network.archive.position(cursor)
-        size = min(int(query.get("pageSize") or 20), 100)
-        forward = query.get("ascending", "true") == "true"
-        found = self.network.archive.select(_selection(query, hashes), place, forward, size + 1)
-        entries, last = self._page(found, size, forward)
-        answer: dict[str, Any] = {"request_id": "r", "status_code": 200, "status_desc": "OK", "messages": []}
-        for found_hash, topic, message in entries:
-            entry: dict[str, Any] = {"message_hash": base64.b64encode(found_hash).decode(), "pubsub_topic": topic}
-            if query.get("includeData") == "true":
-                entry["message"] = self.to_json(message, relay=False, store=True)
-            answer["messages"].append(entry)
-        if last is not None:
-            answer["pagination_cursor"] = base64.b64encode(last).decode()
-        if not answer["messages"]:
-            answer["messages"] = None
-        return _Reply(200, answer)
-
-    def _store_v1(self, call: _Call) -> _Reply:
-        query = call.query
-        size = int(query.get("pageSize") or 20)
-        forward = query.get("ascending", "true") == "true"
-        place = None
-        if query.get("digest"):
-            try:
-                wanted = _urlsafe(query["digest"])
-            except binascii.Error:
-                return _Reply(400, {"messages": None, "error_message": "illegal base64 data at input byte 23"})
-            place = self.network.archive.position(wanted)  # digests here are message hashes; real ones are not
-        found = self.network.archive.select(_selection(query, None), place, forward, size + 1)
-        entries, last = self._page(found, size, forward)
-        answer: dict[str, Any] = {"messages": []}
-        for _, _topic, message in entries:
-            entry = {"payload": base64.b64encode(message.payload).decode(), "contentTopic": message.content_topic}
-            answer["messages"].append(entry | ({"timestamp": message.timestamp} if message.timestamp else {}))
-        if last is not None and (at := self.network.archive.position(last)):
-            stamp = str(at.timestamp_ns)
-            answer["cursor"] = {
-                "pubsubTopic": query.get("pubsubTopic", ""),
-                "senderTime": stamp,
-                "storeTime": stamp,
-                "digest": base64.b64encode(last).decode(),
-            }
-        return _Reply(200, answer if answer["messages"] else {"messages": None})
-
-    def _page(
-        self, found: list[Any], size: int, forward: bool
-    ) -> tuple[list[tuple[bytes, str, WakuMessage]], bytes | None]:
-        page, last = found[:size], found[size - 1].message_hash if len(found) > size else None
-        data = self.network.archive.load([p.message_hash for p in page])
-        entries = [(p.message_hash, *data[p.message_hash]) for p in (page if forward else reversed(page))]
-        if self.faults.store_corrupt:
-            entries = [(h, t, WakuMessage(b"forged", m.content_topic, timestamp=m.timestamp)) for h, t, m in entries]
-        return entries, last
 
     def _parse(self, body: Any) -> WakuMessage:
         """A request's message, or the node's refusal."""
         go = self.dialect == "go-waku"
         if not isinstance(body, dict):
-            raise _Reply(400, "Invalid content body, could not decode: not an object", "text")
+            raise Reply(400, "Invalid content body, could not decode: not an object", "text")
         known = {"payload", "contentTopic", "version", "timestamp", "meta", "ephemeral", "proof"}
         if not go and set(body) - known:
-            raise _Reply(400, "Invalid content body, could not decode: unknown field", "text")
+            raise Reply(400, "Invalid content body, could not decode: unknown field", "text")
         if not body.get("payload"):
-            raise _Reply(
+            raise Reply(
                 400, "missing Payload field" if go else "Invalid content body, could not decode: payload", "text"
             )
         if not body.get("contentTopic"):
-            raise _Reply(
+            raise Reply(
                 400,
                 "missing ContentTopic field" if go else "Invalid content body, could not decode: contentTopic",
                 "text",
             )
         if isinstance(body.get("timestamp"), str):
-            raise _Reply(
+            raise Reply(
                 400,
                 "json: cannot unmarshal string into Go struct field RestWakuMessage.timestamp of type int64"
                 if go
@@ -638,13 +480,13 @@ class FakeWakuNode:
             decoded = base64.b64decode(payload, validate=True)
             meta = base64.b64decode(body.get("meta") or "", validate=True)
         except binascii.Error:
-            raise _Reply(
+            raise Reply(
                 400,
                 "illegal base64 data at input byte 0" if go else "Invalid content body, could not decode: base64",
                 "text",
             ) from None
         if len(meta) > 64:
-            raise _Reply(
+            raise Reply(
                 400, "invalid length for Meta field" if go else "Invalid content body, could not decode: meta", "text"
             )
         return WakuMessage(
@@ -656,21 +498,6 @@ class FakeWakuNode:
             None,
             body.get("ephemeral"),
         )
-
-
-def _urlsafe(text: str) -> bytes:
-    """Url-safe base64 and nothing else; Python's decoder would take the standard letters as well."""
-    if set(text) & set("+/"):
-        raise binascii.Error
-    return base64.b64decode(text, altchars=b"-_", validate=True)
-
-
-def _selection(query: dict[str, str], hashes: tuple[bytes, ...] | None) -> Selection:
-    start, end = int(query.get("startTime") or 0), int(query.get("endTime") or 0)
-    topics = tuple(t for t in query.get("contentTopics", "").split(",") if t) or None
-    return Selection(
-        query.get("pubsubTopic") or None, topics, start if start > 0 else None, end if end > 0 else None, hashes
-    )
 
 
 def _handler(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
@@ -700,16 +527,16 @@ def _handler(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
                     self.connection.close()
                     return
                 if faults.status is not None:
-                    self._reply(_Reply(faults.status, faults.body, "text"))
+                    self._reply(Reply(faults.status, faults.body, "text"))
                     return
             query = {k: v[-1] for k, v in parse_qs(split.query, keep_blank_values=True).items()}
-            reply = node.answer(_Call(self.command, split.path, query, raw))
+            reply = node.answer(Call(self.command, split.path, query, raw))
             if faults.garbage is not None and faults.paths in split.path:
                 self._send(200, faults.garbage, "application/json")
                 return
             self._reply(reply)
 
-        def _reply(self, reply: _Reply) -> None:
+        def _reply(self, reply: Reply) -> None:
             if reply.kind == "json":
                 self._send(reply.status, json.dumps(reply.body).encode(), "application/json")
             else:

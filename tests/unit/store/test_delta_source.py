@@ -127,6 +127,13 @@ def test_an_index_of_another_table_is_not_believed(table: Path, tmp_path: Path) 
     assert len(everything(DeltaSource(str(other), index))) == 2
 
 
+def test_an_index_that_is_no_database_is_built_again(table: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index.sqlite"
+    index.write_bytes(b"no database at all" * 1000)
+    append(table, some(4))
+    assert len(everything(DeltaSource(str(table), index))) == 4
+
+
 def test_a_restart_reads_no_file_again(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, some(4))
     first = DeltaSource(str(table), tmp_path / "index.sqlite")

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reliable_channel.errors import EnvironmentFault
 from reliable_channel.store.client import StoreClient
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.model import StoreQuery
@@ -189,6 +190,35 @@ def test_a_capital_true_pages_backward_as_on_nwaku(url: str, source: Swappable) 
 def test_a_request_for_another_host_is_refused(url: str) -> None:
     answer = HTTP.get(f"{url}/store/v3/messages", headers={"Host": "evil.example"})
     assert answer.status_code == 400
+
+
+NAMES = ["includeData", "pubsubTopic", "contentTopics", "startTime", "endTime", "hashes", "cursor", "pageSize"]
+NAMES += ["ascending", "peerAddr", "other"]
+VALUES = st.text(max_size=40) | st.integers().map(str) | st.sampled_from(["0x" + "ab" * 32, "true", "/", ",", "0x"])
+
+
+@given(query=st.dictionaries(st.sampled_from(NAMES), VALUES))
+@settings(max_examples=150)
+def test_no_query_is_answered_by_anything_but_a_page_or_a_documented_refusal(
+    url: str, source: Swappable, query: dict[str, str]
+) -> None:
+    stored(source, 3)
+    answer = HTTP.get(f"{url}/store/v3/messages", params=query)
+    if answer.status_code == 200:
+        assert answer.json()["statusCode"] == 200
+    else:
+        assert (answer.status_code, answer.text) == (500, "cursor not found") or answer.status_code == 400
+        assert answer.text
+
+
+def test_an_archive_that_cannot_be_read_is_503_without_its_places(url: str, source: Swappable) -> None:
+    class Broken:
+        def select(self, *_: object) -> None:
+            raise EnvironmentFault("The table /secret/place cannot be read.")
+
+    source.archive = Broken()  # type: ignore[assignment]
+    answer = HTTP.get(f"{url}/store/v3/messages")
+    assert (answer.status_code, "/secret/place" in answer.text) == (503, False)
 
 
 @given(
