@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline import ack, deliver, ingest, reassembly
+from reliable_channel.pipeline import ack, deliver, ingest, reassembly, settings_guard
 from reliable_channel.pipeline.ddl import create_tables
 from reliable_channel.pipeline.io import BatchSink, each_batch, read_stream
 from reliable_channel.pipeline.tables import CLOCK, DELIVERIES, OPEN_KEYS, SDS_INPUT, SEGMENTS, Table
@@ -62,7 +62,9 @@ CHAIN = (INGEST, REASSEMBLY, ACK, DELIVER)
 def start(spark: SparkSession, settings: Settings, query: Query, once: bool) -> StreamingQuery:
     """Start a query: over what is there now and then end (``once``), or continuously until it is stopped.
 
-    Creates the tables it needs. The checkpoint makes a restart continue where the last run stopped."""
+    Creates the tables it needs. The checkpoint makes a restart continue where the last run stopped. Raises
+    ``ConfigurationError`` when the checkpoint was made with settings that it freezes and that differ now."""
+    settings_guard.check(settings, query.name, {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS})
     create_tables(spark, settings.paths, query.tables)
     # A micro-batch without data would only evict what de-duplication no longer needs; the next one with data does it.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")

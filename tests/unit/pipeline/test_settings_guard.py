@@ -1,0 +1,126 @@
+"""Checkpoints are read as Spark 4.2 wrote them, and a setting that disagrees with one is named in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.config import Settings, load
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.pipeline.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
+from reliable_channel.pipeline.settings_guard import RECORD, check
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+SESSION = {PARTITIONS: "4", PROVIDER: "org.apache.x.RocksDBStateStoreProvider"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load("local", paths={"run_dir": str(tmp_path)})
+
+
+def batch(*sources: dict[str, object], **conf: str) -> str:
+    """An entry of the offset log, in the form of Spark 4.2 (taken from a real checkpoint)."""
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": 1795262323497, "conf": {PARTITIONS: "4", **conf}}
+    return "\n".join(["v1", json.dumps(metadata), *map(json.dumps, sources)])
+
+
+def delta(version: int, table: str = "19dd145e") -> dict[str, object]:
+    return {
+        "sourceVersion": 1,
+        "reservoirId": table,
+        "reservoirVersion": version,
+        "index": -1,
+        "isStartingVersion": False,
+    }
+
+
+def write(settings: Settings, query: str, offsets: list[str], commits: int, state: bool = True) -> Path:
+    root = Path(settings.paths.checkpoint(query))
+    for part in ("offsets", "commits", *(["state"] if state else [])):
+        (root / part).mkdir(parents=True, exist_ok=True)
+    (root / "metadata").write_text('{"id":"b6cfcac8"}')
+    for number, text in enumerate(offsets):
+        (root / "offsets" / str(number)).write_text(text)
+        (root / "offsets" / f".{number}.crc").write_bytes(b"crc\x00")
+    for number in range(commits):
+        (root / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return root
+
+
+def test_offsets_of_kafka_and_of_delta_are_read() -> None:
+    found = parse_offsets(batch({"waku.envelopes": {"0": 12, "1": 7}}, delta(3), delta(2)))
+    assert found.kafka == {"waku.envelopes": {0: 12, 1: 7}}
+    assert found.delta == {"19dd145e": 2}, "of two readers of one table the slower one counts"
+    assert found.conf[PARTITIONS] == "4"
+    assert found.batch_time_ms == 1795262323497
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1\n{", "v9\n-\n[1]\n{}", "\x00\xff"])
+def test_what_is_not_an_offset_log_says_nothing(text: str) -> None:
+    assert parse_offsets(text).delta == {}
+
+
+def test_the_position_is_that_of_the_last_committed_batch(settings: Settings) -> None:
+    write(settings, "ack", [batch(delta(1)), batch(delta(5)), batch(delta(9))], commits=2)
+    found = read_checkpoint(settings.paths, "ack")
+    assert found is not None
+    assert (found.query_id, found.committed, found.planned, found.interrupted) == ("b6cfcac8", 1, 2, True)
+    assert found.offsets.delta == {"19dd145e": 5}
+
+
+def test_before_the_first_commit_everything_is_still_needed(settings: Settings) -> None:
+    write(settings, "ack", [batch(delta(9))], commits=0)
+    found = read_checkpoint(settings.paths, "ack")
+    assert found is not None
+    assert found.offsets.delta == {"19dd145e": 0}
+
+
+def test_a_query_that_never_started_has_no_checkpoint(settings: Settings) -> None:
+    assert read_checkpoint(settings.paths, "ack") is None
+    assert read_checkpoints(settings.paths) == []
+
+
+def test_a_new_checkpoint_is_recorded_and_agrees_with_itself(settings: Settings) -> None:
+    check(settings, "ack", SESSION)
+    recorded = json.loads((Path(settings.paths.checkpoint("ack")) / RECORD).read_text())
+    assert recorded["spark.shuffle_partitions"] == "4"
+    check(settings, "ack", SESSION)
+
+
+def test_other_shuffle_partitions_are_refused_with_cause_and_remedy(settings: Settings) -> None:
+    write(settings, "ack", [batch(delta(1))], commits=1)
+    with pytest.raises(ConfigurationError) as refused:
+        check(settings, "ack", {**SESSION, PARTITIONS: "8"})
+    assert str(refused.value) == (
+        "The checkpoint of ack was made with spark.shuffle_partitions=4, and the configuration says 8."
+        " Set it back, or run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
+    )
+
+
+def test_a_query_without_state_may_change_its_partitions(settings: Settings) -> None:
+    write(settings, "deliver", [batch(delta(1))], commits=1, state=False)
+    check(settings, "deliver", {**SESSION, PARTITIONS: "8"})
+
+
+def test_another_state_store_is_refused(settings: Settings) -> None:
+    write(settings, "ack", [batch(delta(1), **{PROVIDER: "org.apache.x.HDFSBackedStateStoreProvider"})], commits=1)
+    with pytest.raises(ConfigurationError, match=r"made with .*=HDFSBackedStateStoreProvider.* says RocksDB"):
+        check(settings, "ack", SESSION)
+
+
+def test_another_topic_is_refused_although_spark_would_not_notice(settings: Settings) -> None:
+    write(settings, "ingest", [batch({"other.topic": {"0": 4}})], commits=1, state=False)
+    with pytest.raises(ConfigurationError, match=r"kafka\.topics\.envelopes=other\.topic, and"):
+        check(settings, "ingest", SESSION)
+
+
+def test_another_participant_is_refused(settings: Settings) -> None:
+    check(settings, "ack", SESSION)
+    write(settings, "ack", [batch(delta(1))], commits=1)
+    alice = settings.model_copy(update={"channels": settings.channels.model_copy(update={"participant_id": "alice"})})
+    with pytest.raises(ConfigurationError, match="participant_id=nothing, and the configuration says alice"):
+        check(alice, "ack", SESSION)
