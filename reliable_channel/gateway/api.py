@@ -12,9 +12,11 @@ from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.config import Settings
 from reliable_channel.errors import ConfigurationError
 from reliable_channel.gateway.messaging import messaging_node
+from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.guard import LOOPBACK_NAMES
+from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.store.server import listening
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -30,6 +32,9 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
             f"{api.host} is not loopback, and api.token is not set.",
             "Set RELIABLE_CHANNEL__API__TOKEN to a secret of 16 characters or more.",
         )
+    if api.transport == "kafka" or api.feed:
+        ensure_topics(settings.kafka)
+        ensure_evidence_topic(settings)
     with listening(api.host, api.port) as sock, messaging_node_closing(settings) as node:
         port = sock.getsockname()[1]
         app = create_app(

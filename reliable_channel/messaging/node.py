@@ -280,6 +280,11 @@ class MessagingNode:
         """The ``change_seq`` of the latest change of any record."""
         return self._ledger.records.change_seq()
 
+    @property
+    def feed(self) -> Feed:
+        """What takes rows and envelopes for the pipeline, for others who know more (a channel's rate limit)."""
+        return self._feed
+
     # -- the rest of the node port ------------------------------------------------------------------------------
 
     def query_store(self, query: StoreQuery) -> StorePage:

@@ -179,7 +179,12 @@ class Sender:
 
     def _overdue(self) -> list[str]:
         with self._ledger.locked():
-            return self._service.overdue(self._ledger.now())
+            late = self._service.overdue(self._ledger.now())
+        if late:
+            # Their answers, should they still come, belong to no attempt.
+            with self._attempts_lock:
+                self._attempts = {inner: own for inner, own in self._attempts.items() if own not in late}
+        return late
 
     def _next_attempt(self) -> MessageRecord | None:
         with self._ledger.step():

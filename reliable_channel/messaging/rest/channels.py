@@ -21,12 +21,13 @@ from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.events import ChannelEvent
+from reliable_channel.messaging.channel_evidence import ChannelEvidence
+from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_log import ChannelLog
 from reliable_channel.messaging.rest.errors import ChannelLimitError, documented, not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.routes import Count, Since, Wait
-from reliable_channel.transport.base import Node
 from reliable_channel.transport.clock import Clock
 
 MAX_CHANNELS = 64
@@ -85,7 +86,7 @@ class ChannelDesk:
 
     def __init__(
         self,
-        node: Node,
+        node: MessagingNode,
         config: ReliableChannelConfig,
         poll: LongPoll,
         *,
@@ -116,6 +117,7 @@ class ChannelDesk:
             threaded=self._threaded,
         )
         channel.on(ChannelEvent, self._keeper(log))
+        ChannelEvidence(channel, self._node.pubsub_topic_for(content_topic), self._node.feed).follow()
         try:
             channel.start()
         except BaseException:

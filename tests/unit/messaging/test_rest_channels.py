@@ -17,6 +17,8 @@ from reliable_channel.channel.events import MessageReceived
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.channel_log import ChannelLog
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS
+from reliable_channel.rate_limit import RateLimitConfig
+from reliable_channel.wire.hashing import keccak256
 
 TOPIC = "/reliable-channel/1/lobby/proto"
 ALICE = {"channelId": "lobby", "contentTopic": TOPIC, "senderId": "alice"}
@@ -162,3 +164,23 @@ def test_the_log_forgets_the_oldest_and_says_how_many() -> None:
     assert ([one["cursor"] for one in found], lost) == ([4, 5], 2)
     assert found[0]["message"] == "/w=="
     assert log.after(5, None) == ([], 0)
+
+
+def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: World) -> None:
+    limited = ReliableChannelConfig(
+        query_on_connect=False, rate_limit=RateLimitConfig(enabled=True, messages_per_epoch=1)
+    )
+    app = create_app(world.node, channels=limited, clock=world.clock, threaded=False, run_node=False)
+    with TestClient(app, base_url="http://localhost") as client:
+        handle = client.post("/channels", json=ALICE).json()["id"]
+        sends = [client.post(f"/channels/{handle}/send", json={"payload": encoded(b"%d" % n)}) for n in range(2)]
+        client.post(f"/channels/{handle}/send", json={"payload": encoded(b"gone"), "ephemeral": True})
+        for _ in range(4):
+            world.run(1_000)
+            app.state.desk.step()
+    held = [row for row in world.feed.rows if row.event == "rate_limited"]
+    assert {(row.sds_id, row.channel_id, row.sender_id) for row in held} == {
+        (sends[1].json()["requestId"], "lobby", "alice")
+    }
+    dropped = [row for row in world.feed.rows if row.event == "dropped"]
+    assert [row.entire_message_hash for row in dropped] == [keccak256(b"gone")]

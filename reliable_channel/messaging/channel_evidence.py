@@ -1,0 +1,79 @@
+"""What a reliable channel knows of its sends that envelopes do not show, as rows of the sender's own records.
+
+The Messaging API records every segment that reaches it. A send that the rate limit holds back, or that never got that
+far, is known to the channel only: without these rows a verdict could not tell *rate-limited* from *never sent*.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from reliable_channel.channel.channel import ReliableChannel
+from reliable_channel.channel.events import (
+    ChannelEvent,
+    EphemeralMessageDropped,
+    MessageDelayed,
+    MessageSendError,
+    MessageSent,
+)
+from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, SenderEventSink
+
+MAX_REMEMBERED = 100_000
+"""Sends of which it is remembered that they were dispatched."""
+
+
+class ChannelEvidence:
+    """Listens to one channel from :meth:`follow` on and gives rows to ``sink``."""
+
+    def __init__(self, channel: ReliableChannel, pubsub_topic: str, sink: SenderEventSink) -> None:
+        self._channel = channel
+        self._pubsub_topic = pubsub_topic
+        self._sink = sink
+        self._dispatched: OrderedDict[str, None] = OrderedDict()
+
+    def follow(self) -> None:
+        """Begin; it ends with the channel."""
+        self._channel.on(ChannelEvent, self._on_event)
+
+    def _on_event(self, event: ChannelEvent) -> None:
+        if isinstance(event, MessageSent):
+            self._dispatched[event.request_id] = None
+            if len(self._dispatched) > MAX_REMEMBERED:
+                self._dispatched.popitem(last=False)
+        elif isinstance(event, MessageDelayed):
+            self._record(SenderEventKind.RATE_LIMITED, event, event.request_id, f"held back until {event.until} ms")
+        elif isinstance(event, EphemeralMessageDropped):
+            detail = f"ephemeral, {event.utilization:.0%} of the rate limit is used"
+            self._record(SenderEventKind.DROPPED, event, event.message_id, detail, message_id=event.message_id)
+        elif isinstance(event, MessageSendError) and event.request_id not in self._dispatched:
+            # Sent and never acknowledged is another story, which the ack job tells.
+            self._record(SenderEventKind.FAILED, event, event.request_id, event.error, message_id=event.message_id)
+
+    def _record(
+        self, kind: SenderEventKind, event: ChannelEvent, request_id: str, detail: str, message_id: str | None = None
+    ) -> None:
+        whole = _digest(message_id)
+        self._sink.record(
+            SenderEvent(
+                event=kind,
+                at_ms=event.at,
+                request_id=request_id,
+                pubsub_topic=self._pubsub_topic,
+                content_topic=self._channel.content_topic,
+                channel_id=self._channel.channel_id,
+                sender_id=self._channel.sender_id,
+                # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
+                sds_id=None if isinstance(event, EphemeralMessageDropped) else request_id,
+                entire_message_hash=whole,
+                detail=detail[:300],
+            )
+        )
+
+
+def _digest(message_id: str | None) -> bytes | None:
+    """The logical message id is the hex Keccak-256 of the payload."""
+    try:
+        found = bytes.fromhex(message_id or "")
+    except ValueError:
+        return None
+    return found if len(found) == 32 else None
