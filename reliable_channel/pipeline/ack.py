@@ -14,7 +14,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
-from reliable_channel.pipeline.io import BatchSink, from_json
+from reliable_channel.pipeline.io import BatchSink
 from reliable_channel.pipeline.observer import STATE_VERSION, ChannelObserver, InputRow
 from reliable_channel.pipeline.open_keys import KeyChange
 from reliable_channel.pipeline.tables import (
@@ -219,10 +219,10 @@ class AckWriter:
         self._settings = settings
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        kinds = {row["kind"] for row in rows.groupBy("kind").count().collect()}
+        kinds = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
         for table in TABLES_WRITTEN:
             if table.name in kinds:
-                sink.append(from_json(rows.where(F.col("kind") == table.name), "result", table), table)
+                sink.append_json(rows, table.name, table, kinds[table.name])
         if "open_key" in kinds:
             open_keys.record(sink, JOB, key_changes(rows))
 

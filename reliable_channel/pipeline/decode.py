@@ -8,12 +8,12 @@ as positions, so that they need not travel back from Python (docs/pipeline.md *I
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.pipeline.decryption import Opener
 from reliable_channel.wire._pb import segment_pb2 as pb
 from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.malformed import Malformed, Reason
@@ -34,9 +34,6 @@ MAX_VALUE_BYTES = 1_048_576
 """A record above this is refused unread: far above the network's limit of 150 KiB an envelope (protocol.md §2)."""
 
 _CACHED_TOPICS = 4_096
-
-Decrypt = Callable[[WakuMessage, ChannelTopic], bytes | Malformed]
-"""Opens the payload of an envelope (bytes of an SDS message), or says why not."""
 
 
 class Decoded(NamedTuple):
@@ -93,15 +90,12 @@ def refused(stage: str, malformed: Malformed, base: Decoded | None = None) -> De
 
 
 class RecordDecoder:
-    """Decodes records for one configuration of channels. Made once per Python worker; not thread-safe.
+    """Decodes records for one configuration of channels. Made once per Python worker; not thread-safe."""
 
-    ``decrypt`` opens the payloads of topics that have keys; without it those topics are refused as undecryptable.
-    """
-
-    def __init__(self, channels: ChannelsSettings, pipeline: PipelineSettings, decrypt: Decrypt | None = None) -> None:
+    def __init__(self, channels: ChannelsSettings, pipeline: PipelineSettings) -> None:
         self._channels = channels
         self._store_plaintext = pipeline.store_plaintext
-        self._decrypt = decrypt
+        self._opener = Opener()
         self._topics: dict[tuple[str, str], ChannelTopic | None] = {}
         self._headers: dict[bytes, str | None] = {}
 
@@ -132,13 +126,16 @@ class RecordDecoder:
         topic = self._topic(envelope.content_topic, pubsub_topic)
         if topic is None:
             return base
-        payload = self._opened(envelope, topic) if topic.decryption_key_files else envelope.payload
-        if isinstance(payload, Malformed):
-            return refused("decryption", payload, base)
+        payload = envelope.payload
+        if topic.decryption_key_files:
+            opened = self._opener.open(envelope.payload, topic, pubsub_topic, envelope.content_topic)
+            if isinstance(opened, Malformed):
+                return refused("decryption", opened, base)
+            payload = opened
         message = decode_sds_message(payload, topic.family)
         if isinstance(message, Malformed):
             return refused("sds", message, base)
-        return self._sds(value, payload, message, topic, base, record_time_us)
+        return self._sds(value, envelope, message, topic, base, record_time_us)
 
     def _headers_of(self, pubsub_header: bytes | None, source_header: bytes | None) -> Decoded | Malformed:
         pubsub_topic = self._text(pubsub_header)
@@ -169,15 +166,10 @@ class RecordDecoder:
             self._topics[key] = self._channels.topic_for(content_topic, pubsub_topic)
         return self._topics[key]
 
-    def _opened(self, envelope: WakuMessage, topic: ChannelTopic) -> bytes | Malformed:
-        if self._decrypt is None:
-            return Malformed(Reason.UNDECRYPTABLE, "no key could be read for this content topic")
-        return self._decrypt(envelope, topic)
-
     def _sds(
         self,
         value: bytes,
-        payload: bytes,
+        envelope: WakuMessage,
         message: SdsMessage,
         topic: ChannelTopic,
         base: Decoded,
@@ -191,6 +183,7 @@ class RecordDecoder:
         filter_ = message.bloom_filter
         sealed = not in_value and not (topic.store_plaintext and self._store_plaintext)
         content_at = value.find(content) if content is not None and in_value else None
+        kept = envelope.payload if sealed else content
         filter_at = value.find(filter_) if filter_ is not None and in_value else None
         row = base._replace(
             kind="sds",
@@ -205,7 +198,7 @@ class RecordDecoder:
             bloom_filter=filter_ if filter_at is None else None,
             repair_request=message.repair_request,
             content_at=content_at,
-            content=content if content_at is None and not sealed else None,
+            content=kept if content_at is None and content is not None else None,
             content_bytes=len(content) if content is not None else None,
             content_digest=hashlib.sha256(content).digest() if content is not None else None,
             sealed=sealed,

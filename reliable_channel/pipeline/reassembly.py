@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from reliable_channel.config import PathSettings, Settings
+from reliable_channel.config import ChannelsSettings, PathSettings, Settings
 from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.decryption import Opener
 from reliable_channel.pipeline.io import BatchSink, conformed, from_json, read_table
 from reliable_channel.pipeline.open_keys import KeyChange
 from reliable_channel.pipeline.sets import STATE_VERSION, HashSets, Result, SegmentRow
@@ -30,6 +31,8 @@ from reliable_channel.pipeline.tables import (
     SDS_INPUT,
 )
 from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import decode_sds_message
 
 JOB = "reassembly"
 TABLES_WRITTEN = (SDS_INPUT, MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
@@ -55,6 +58,7 @@ _ROW_COLUMNS = {
     "lamport_timestamp": "bigint",
     "segment_dialect": "string",
     "content": "binary",
+    "sealed": "boolean",
     "sub_order": "int",
     "result": "string",
 }
@@ -70,7 +74,13 @@ _OUT_COLUMNS = {
 }
 _OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
 _STATE = "version int, blob binary"
-_ARROW_TYPES = {"string": pa.string(), "binary": pa.binary(), "int": pa.int32(), "bigint": pa.int64()}
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+}
 _ARROW = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _ROW_COLUMNS.items()])
 
 
@@ -96,7 +106,11 @@ def reassembled(settings: Settings) -> Callable[[DataFrame], DataFrame]:
             partial_and_complete.unionByName(ticks)
             .groupBy("state_key")
             .applyInPandasWithState(
-                stateful(settings.segmentation), _OUT, _STATE, "append", GroupStateTimeout.NoTimeout
+                stateful(settings.segmentation, Unsealer(settings.channels)),
+                _OUT,
+                _STATE,
+                "append",
+                GroupStateTimeout.NoTimeout,
             )
         )
         return passed_through(segments).unionByName(results, allowMissingColumns=True)
@@ -132,6 +146,7 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
 
     A hash with an open set in state goes there with all its rows: what it needs may be there already, and a cut between
     two micro-batches must not decide which send a segment joins."""
+    unseal = Unsealer(settings.channels)
     paths, config, buckets = settings.paths, settings.segmentation, settings.pipeline.combiner_buckets
 
     def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,7 +167,7 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
             if hash_ in in_state:
                 left_over += indices
                 continue
-            complete, kept = _combined([_segment_at(table, index) for index in indices], config)
+            complete, kept = _combined([unseal(_segment_at(table, index)) for index in indices], config)
             left_over += [indices[number] for number in kept]
             bucket = b"#%d" % (indices[0] % buckets)
             results += [_as_row(result, bucket) for result in complete]
@@ -221,7 +236,7 @@ def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd
 
 
 def stateful(
-    config: SegmentationConfig,
+    config: SegmentationConfig, unseal: Callable[[SegmentRow], SegmentRow]
 ) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function of ``applyInPandasWithState``: one hash's sets, or a bucket of complete rows, which only pass."""
 
@@ -240,7 +255,7 @@ def stateful(
                 place = (row["kafka_topic"], int(row["kafka_partition"]))
                 results += sets.tick(place, int(row["kafka_offset"]), int(row["event_us"]))
             else:
-                results += sets.add(_segment_row(row))
+                results += sets.add(unseal(_segment_row(row)))
         blob = sets.to_bytes()
         if blob:
             state.update((STATE_VERSION, blob))
@@ -283,8 +298,29 @@ def _segment_row(row: dict[str, Any]) -> SegmentRow:
             "event_us": int(row["event_us"]),
             "lamport_timestamp": None if pd.isna(lamport) else int(lamport),
             "content": bytes(row["content"]),
+            "sealed": row["sealed"] is True,
         }
     )
+
+
+class Unsealer:
+    """Opens the segments of topics that store no plaintext: their rows hold the ciphertext. What no key opens any more
+    stays as it is, and is then no segment."""
+
+    def __init__(self, channels: ChannelsSettings) -> None:
+        self._channels = channels
+        self._opener = Opener()
+
+    def __call__(self, row: SegmentRow) -> SegmentRow:
+        topic = self._channels.topic_for(row.content_topic, row.pubsub_topic) if row.sealed else None
+        if topic is None:
+            return row
+        opened = self._opener.open(row.content, topic, row.pubsub_topic, row.content_topic)
+        message = opened if isinstance(opened, Malformed) else decode_sds_message(opened, topic.family)
+        return row if isinstance(message, Malformed) else row._replace(content=message.content or b"")
+
+    def __reduce__(self) -> tuple[type[Unsealer], tuple[ChannelsSettings]]:
+        return Unsealer, (self._channels,)  # keys are read where they are used and never travel
 
 
 class ReassemblyWriter:
@@ -306,7 +342,7 @@ class ReassemblyWriter:
             given_up = from_json(rows.where("kind = 'incomplete'"), "result", INCOMPLETE_MESSAGES)
             sink.append(without_leftovers(given_up, self._settings.paths), INCOMPLETE_MESSAGES)
         if "event" in counts:
-            sink.append(from_json(rows.where("kind = 'event'"), "result", CHANNEL_EVENTS), CHANNEL_EVENTS)
+            sink.append_json(rows, "event", CHANNEL_EVENTS, counts["event"])
         if counts.keys() & {"sds", "repaired", "completed"}:
             self._append_sds_input(rows, sink, {"repaired", "completed"} & counts.keys())
         open_keys.record(sink, JOB, key_changes(rows) if "open_key" in counts else [])

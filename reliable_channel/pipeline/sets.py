@@ -50,6 +50,7 @@ class SegmentRow(NamedTuple):
     lamport_timestamp: int | None
     segment_dialect: str
     content: bytes
+    sealed: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -89,7 +90,8 @@ class HashSets:
         if isinstance(segment, Malformed):  # ingest has decoded it, so the row is not what ingest wrote
             return results
         events = reassembler.add(segment, now, scope=row.scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
-        return results + [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
+        results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
+        return [r._replace(payload=None) for r in results] if row.sealed else results
 
     def tick(self, place: Place, offset: int, now_us: int) -> list[Result]:
         """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""

@@ -107,7 +107,7 @@ def test_the_participant_knows_no_spark_and_no_tables() -> None:
 
 
 def test_the_pipeline_imports_only_inward_and_the_configuration() -> None:
-    assert outward(PIPELINE, CORE | PIPELINE | EVERYWHERE | {"config"}) == []
+    assert outward(PIPELINE, CORE | PARTICIPANT | PIPELINE | EVERYWHERE | {"config"}) == []
 
 
 def test_the_errors_import_nothing_of_the_package() -> None:

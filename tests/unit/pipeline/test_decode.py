@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
 from reliable_channel.pipeline.decode import LAMPORT_MAX_AHEAD_MS, Decoded, RecordDecoder
 from reliable_channel.wire.hashing import keccak256
@@ -189,3 +192,43 @@ def test_no_damage_to_a_good_record_raises(data: st.DataObject) -> None:
         good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
     row = decode(bytes(good))
     assert row.kind in (None, "plain", "sds", "quarantined")
+
+
+def encrypted(tmp_path: Path, store_plaintext: bool = True) -> tuple[RecordDecoder, AesGcm]:
+    old, new = AesGcm.generate_key(), AesGcm.generate_key()
+    for name, key in (("old.key", old), ("new.key", new)):
+        (tmp_path / name).write_text(key.hex())
+    topic = ChannelTopic(
+        content_topic=TOPIC,
+        decryption_key_files=(str(tmp_path / "new.key"), str(tmp_path / "old.key")),
+        store_plaintext=store_plaintext,
+    )
+    cipher = AesGcm(old).for_topics(PUBSUB.decode(), TOPIC)
+    return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings()), cipher
+
+
+def test_an_encrypted_channel_is_opened_with_any_of_its_keys(tmp_path: Path) -> None:
+    reader, cipher = encrypted(tmp_path)
+    row = reader.decode(envelope(cipher.encrypt(sds(b"secret"))), PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.kind, row.content, row.sealed) == ("sds", b"secret", False)
+
+
+def test_plaintext_is_refused_where_a_key_is_configured(tmp_path: Path) -> None:
+    reader, _ = encrypted(tmp_path)
+    row = reader.decode(envelope(sds()), PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.kind, row.reason) == ("quarantined", Reason.PLAINTEXT_REFUSED.value)
+
+
+def test_what_no_key_opens_is_kept_as_undecryptable(tmp_path: Path) -> None:
+    reader, _ = encrypted(tmp_path)
+    stranger = AesGcm(AesGcm.generate_key()).for_topics(PUBSUB.decode(), TOPIC)
+    row = reader.decode(envelope(stranger.encrypt(sds())), PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.kind, row.reason) == ("quarantined", Reason.UNDECRYPTABLE.value)
+
+
+def test_without_plaintext_only_hash_and_size_are_kept(tmp_path: Path) -> None:
+    reader, cipher = encrypted(tmp_path, store_plaintext=False)
+    sealed = cipher.encrypt(sds(b"secret"))
+    row = reader.decode(envelope(sealed), PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.content, row.content_bytes, row.sealed) == (sealed, 6, True)
+    assert row.entire_message_hash == keccak256(b"secret")
