@@ -6,10 +6,11 @@ BIN := .venv/bin
 PB := reliable_channel/wire/_pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc -I proto
 UV := 0.13.9
+CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.py $(wildcard tests/unit/test_wire_*.py)
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup demo test test-e2e bench lint format proto proto-check dist lock clean
+.PHONY: help setup demo test test-faults test-e2e coverage bench lint format proto proto-check dist lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -22,10 +23,17 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 	@$(BIN)/reliable-channel demo
 
 test: setup  ## all tests that need only Python and Java
-	@$(BIN)/python -m pytest -m "not node" tests
+	@$(BIN)/python -m pytest -m "not node and not faults" tests
+
+test-faults: setup  ## the slow tests: whole runs killed at several points and started again
+	@$(BIN)/python -m pytest -m faults tests
 
 test-e2e: setup  ## the tests that need Node or a browser
 	@scripts/test-e2e.sh
+
+coverage: setup  ## line and branch coverage of the protocol core by its unit tests; fails below 98 %
+	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider $(CORE_TESTS)
+	@$(BIN)/python -m coverage report
 
 bench: setup  ## measure, and print one table
 	@$(BIN)/python -m bench

@@ -31,7 +31,7 @@ from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 PATIENCE_S = 900.0
 DEMO_SEED = 7
