@@ -35,6 +35,15 @@ def client(world: World) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[TestClient]:
+    """One server for everything that is refused: nothing of it changes the node."""
+    world = World()
+    with TestClient(create_app(world.node, run_node=False), base_url="http://localhost") as client:
+        yield client
+    world.node.close()
+
+
 def secured(world: World, **options: Any) -> TestClient:
     return TestClient(create_app(world.node, run_node=False, **options), base_url="http://localhost")
 
@@ -77,9 +86,9 @@ def test_send_to_an_unsupported_pubsub_topic_is_404_with_the_seeds_sentence(clie
         {"unknown": 1},
     ],
 )
-def test_what_is_not_as_documented_is_400_and_names_the_field(client: TestClient, change: dict[str, Any]) -> None:
+def test_what_is_not_as_documented_is_400_and_names_the_field(refusing: TestClient, change: dict[str, Any]) -> None:
     body = json.dumps({**MESSAGE, **change})
-    answer = client.post("/send", content=body, headers={"Content-Type": "application/json"})
+    answer = refusing.post("/send", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert next(iter(change)) in answer.json()["error"]
 
@@ -91,8 +100,8 @@ def test_meta_of_up_to_64_bytes_is_taken(client: TestClient, world: World, lengt
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"payload": ' + b"9" * 5_000 + b"}"])
-def test_a_body_that_is_no_document_is_400(client: TestClient, body: bytes) -> None:
-    answer = client.post("/send", content=body, headers={"Content-Type": "application/json"})
+def test_a_body_that_is_no_document_is_400(refusing: TestClient, body: bytes) -> None:
+    answer = refusing.post("/send", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert set(answer.json()) == {"error"}
 
@@ -194,8 +203,10 @@ def test_message_by_request_id_and_by_hash(client: TestClient, world: World) -> 
         ({"hash": "abc123"}, "Message with hash 'abc123' not found"),
     ],
 )
-def test_message_not_found_is_404_with_the_seeds_sentence(client: TestClient, query: dict[str, str], text: str) -> None:
-    answer = client.get("/message", params=query)
+def test_message_not_found_is_404_with_the_seeds_sentence(
+    refusing: TestClient, query: dict[str, str], text: str
+) -> None:
+    answer = refusing.get("/message", params=query)
     assert (answer.status_code, answer.json()) == (404, {"error": text})
 
 
@@ -208,9 +219,9 @@ def test_message_not_found_is_404_with_the_seeds_sentence(client: TestClient, qu
     ],
 )
 def test_messages_not_found_is_404_with_the_seeds_sentence(
-    client: TestClient, query: dict[str, Any], text: str
+    refusing: TestClient, query: dict[str, Any], text: str
 ) -> None:
-    answer = client.get("/messages", params=query)
+    answer = refusing.get("/messages", params=query)
     assert (answer.status_code, answer.json()) == (404, {"error": text})
 
 
@@ -247,8 +258,8 @@ def test_skip_and_take_page_and_an_empty_page_is_no_404(client: TestClient, worl
         ("/health", {"wait": -1}),
     ],
 )
-def test_a_query_that_is_not_as_documented_is_400(client: TestClient, path: str, query: dict[str, Any]) -> None:
-    answer = client.get(path, params=query)
+def test_a_query_that_is_not_as_documented_is_400(refusing: TestClient, path: str, query: dict[str, Any]) -> None:
+    answer = refusing.get(path, params=query)
     assert answer.status_code == 400
     assert set(answer.json()) == {"error"}
 
@@ -287,8 +298,8 @@ def test_only_json_is_taken_so_that_no_web_form_can_send(client: TestClient) -> 
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]"])
-def test_names_that_are_not_on_the_list_are_403(client: TestClient, host: str) -> None:
-    assert client.get("/health", headers={"Host": host}).status_code == 403
+def test_names_that_are_not_on_the_list_are_403(refusing: TestClient, host: str) -> None:
+    assert refusing.get("/health", headers={"Host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:9", "LOCALHOST", "node.example:1"])
