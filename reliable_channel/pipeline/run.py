@@ -14,6 +14,7 @@ from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline import ticks
 from reliable_channel.pipeline.failures import explained
+from reliable_channel.pipeline.interrupts import RaiseIfInterrupted, noted_interrupts
 from reliable_channel.pipeline.io import open_table
 from reliable_channel.pipeline.queries import CHAIN, INGEST, Query, start
 from reliable_channel.pipeline.tables import SEGMENTS
@@ -34,22 +35,26 @@ def run_once(
 
     At the end one tick moves silent channels on: to ``close_after_ms`` (ms) after the last record when a back-fill or a
     simulation is to be concluded, by default to the wall clock. Raises ``EnvironmentFault`` when a query fails."""
-    before = -1
-    for _ in range(MAX_PASSES):
-        for query in queries:
+    with noted_interrupts() as raise_if_interrupted:
+
+        def run(query: Query) -> None:
             on_progress(query.name)
-            wait_for(start(spark, settings, query, once=True))
-        read = open_table(settings.paths, SEGMENTS).version()
-        if read == before:
-            break
-        on_progress("clock")
-        ticks.close(spark, settings, close_after_ms)
-        before = open_table(settings.paths, SEGMENTS).version()
-        for query in queries[1:]:
-            on_progress(query.name)
-            wait_for(start(spark, settings, query, once=True))
-        if not any(query.writes_to_kafka for query in queries):
-            break
+            wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
+
+        before = -1
+        for _ in range(MAX_PASSES):
+            for query in queries:
+                run(query)
+            read = open_table(settings.paths, SEGMENTS).version()
+            if read == before:
+                break
+            on_progress("clock")
+            ticks.close(spark, settings, close_after_ms)
+            before = open_table(settings.paths, SEGMENTS).version()
+            for query in queries[1:]:
+                run(query)
+            if not any(query.writes_to_kafka for query in queries):
+                break
 
 
 def run_continuously(
@@ -83,12 +88,18 @@ def run_continuously(
         stop_all(running)
 
 
-def wait_for(query: StreamingQuery) -> None:
-    """Until the query ends. Raises ``EnvironmentFault`` with the cause in one sentence when it failed."""
+def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = lambda: None) -> None:
+    """Until the query ends. Raises ``EnvironmentFault`` with the cause in one sentence when it failed; what
+    ``raise_if_interrupted`` raises stops the query."""
     try:
-        query.awaitTermination()
+        while not query.awaitTermination(1):
+            raise_if_interrupted()
+        raise_if_interrupted()
     except StreamingQueryException as error:
         raise explained(query.name or "query", error) from error
+    except (KeyboardInterrupt, SystemExit):
+        query.stop()
+        raise
 
 
 def stop_all(queries: Sequence[StreamingQuery]) -> None:

@@ -1,0 +1,52 @@
+"""A signal is noted inside the block, raised when asked for, and the former handlers come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from reliable_channel.pipeline.interrupts import noted_interrupts
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_is_raised_when_asked_for(number: int, raised: type[BaseException]) -> None:
+    before = signal.getsignal(number)
+    steps = []
+    with pytest.raises(raised), noted_interrupts() as raise_if_interrupted:
+        raise_if_interrupted()
+        os.kill(os.getpid(), number)
+        steps.append("the call that was going on has ended")
+        raise_if_interrupted()
+        steps.append("not reached")
+    assert steps == ["the call that was going on has ended"]
+    assert signal.getsignal(number) == before
+
+
+def test_what_nobody_asked_for_is_raised_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), noted_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_another_error_is_not_hidden_by_a_signal() -> None:
+    with pytest.raises(ValueError, match="mine"), noted_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("mine")
+
+
+def test_outside_the_main_thread_handlers_are_left_alone() -> None:
+    found = []
+
+    def work() -> None:
+        with noted_interrupts() as raise_if_interrupted:
+            raise_if_interrupted()
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGINT)]
