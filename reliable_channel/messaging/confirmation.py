@@ -103,14 +103,17 @@ class Confirmation:
         """What stores have of these topics and times (Unix ns of the senders, both ends included), oldest first, at
         most ``limit``: each added as a record and ``stored``. Raises ``StoreUnavailable``."""
         found: list[MessageRecord] = []
+        size = 0
         for pubsub_topic, topics in _by_pubsub(pairs).items():
             query = StoreQuery(
                 pubsub_topic=pubsub_topic, content_topics=topics, start_time_ns=start_ns, end_time_ns=end_ns
             )
             for entry in self._entries(query):
-                if len(found) >= limit:
+                if len(found) >= limit or size >= self._config.max_record_bytes:
                     return found
-                found += self._keep(entry, pubsub_topic, topics)
+                kept = self._keep(entry, pubsub_topic, topics)
+                found += kept
+                size += sum(len(record.message.payload) for record in kept)
         return sorted(found, key=lambda record: (record.message.timestamp or 0, record.message_hash))
 
     def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
 from reliable_channel.messaging.outbox import Outbox, Task
 from reliable_channel.messaging.records import Change, MessageRecord, events_of
@@ -23,8 +24,8 @@ from reliable_channel.transport.clock import Clock, now_ms
 class Ledger:
     """The stored state of one node."""
 
-    def __init__(self, path: Path | str, max_records: int, max_record_age_ms: int, clock: Clock) -> None:
-        self.records = RecordStore(path, max_records, max_record_age_ms)
+    def __init__(self, path: Path | str, config: MessagingConfig, clock: Clock) -> None:
+        self.records = RecordStore(path, config.max_records, config.max_record_age_ms, config.max_record_bytes)
         self.requests = RequestStore(self.records)
         self.events = EventSource()
         self._clock = clock

@@ -7,7 +7,7 @@ what is due, which is how tests run it; :meth:`MessagingNode.start` does the sam
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import overload
@@ -24,6 +24,7 @@ from reliable_channel.messaging.port import Port
 from reliable_channel.messaging.receiving import Receiver
 from reliable_channel.messaging.records import MessageRecord, parse_hash
 from reliable_channel.messaging.sending import Sender
+from reliable_channel.messaging.store import RecordKey
 from reliable_channel.messaging.subscriptions import (
     Subscription,
     SubscriptionId,
@@ -71,7 +72,7 @@ class MessagingNode:
         self._transport = transport
         self._clock = clock or SystemClock()
         self._feed = feed or NoFeed()
-        self._ledger = Ledger(database, config.max_records, config.max_record_age_ms, self._clock)
+        self._ledger = Ledger(database, config, self._clock)
         self._port = Port()
         self._subscriptions = Subscriptions(config.max_subscriptions)
         self._receiver = Receiver(self._ledger, self._subscriptions)
@@ -249,8 +250,8 @@ class MessagingNode:
         limit: int | None = None,
     ) -> list[MessageRecord]:
         """The *History API* that the seed names and leaves undefined: what stores have of these content topics between
-        ``start`` and ``end`` (Unix ns, both included), oldest first, at most ``limit`` (``max_records`` by default).
-        Each becomes a record with ``stored`` set. Waits for the store; raises ``StoreUnavailable`` and
+        ``start`` and ``end`` (Unix ns, both included), oldest first, at most ``limit`` (``max_records`` by default) and
+        ``max_record_bytes``; go on after the last one's timestamp. Each becomes a record with ``stored`` set. Waits for the store; raises ``StoreUnavailable`` and
         ``UnsupportedTopicError``."""
         if pubsub_topic is not None:
             check_subscription_topic(self.config, pubsub_topic)
@@ -274,6 +275,24 @@ class MessagingNode:
     def events(self) -> EventSource:
         """Where listeners of ``health:change`` and ``message:*`` are added and removed."""
         return self._ledger.events
+
+    def find_keys(
+        self,
+        content_topic: str | None,
+        subscription_id: str | None,
+        skip: int = 0,
+        take: int | None = None,
+        since: int | None = None,
+    ) -> list[RecordKey]:
+        """Which records :meth:`get_by_content_topic` or :meth:`get_by_subscription_id` would return, in their order;
+        :meth:`records_of` reads them a batch at a time."""
+        if content_topic is not None:
+            return self._ledger.records.keys_by_content_topic(content_topic, skip, take, since)
+        return self._ledger.records.keys_by_subscription_id(subscription_id or "", skip, take, since)
+
+    def records_of(self, keys: Sequence[RecordKey]) -> Iterator[MessageRecord]:
+        """The records of these keys; those that are gone meanwhile are left out."""
+        return self._ledger.records.by_keys(keys)
 
     @property
     def record_cursor(self) -> int:

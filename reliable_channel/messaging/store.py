@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.messaging.records import Change, MessageRecord, bounded
@@ -24,6 +24,17 @@ _COLUMNS = (
     "rate_limit_proof, ephemeral, sending, sent, stored, received, request_id, error"
 )
 _INT64 = 2**63 - 1
+_LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''")
+
+DEFAULT_MAX_BYTES = 256 * 1024 * 1024
+BATCH = 50
+"""Records read at once where there may be many: 7.5 MB of the largest."""
+
+RecordKey: TypeAlias = tuple[int, int]
+"""A record's id and the number of its latest change."""
+
+_BY_TOPIC = "content_topic = ?"
+_BY_SUBSCRIPTION = "record_id IN (SELECT record_id FROM every_subscription WHERE subscription_id = ?)"
 
 
 def _record(row: Sequence[Any]) -> MessageRecord:
@@ -52,15 +63,16 @@ def _record(row: Sequence[Any]) -> MessageRecord:
 
 
 class RecordStore:
-    """All records, at most ``max_records`` and none older than ``max_age_ms``; the oldest go first, and never one whose
-    request is pending."""
+    """All records: at most ``max_records``, with ``max_bytes`` of payload, and none older than ``max_age_ms``. The
+    oldest go first, and never one whose request is pending."""
 
-    def __init__(self, path: Path | str, max_records: int, max_age_ms: int) -> None:
+    def __init__(self, path: Path | str, max_records: int, max_age_ms: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._max_records = max_records
+        self._max_bytes = max_bytes
         self._max_age_ms = max_age_ms
         self._lock = threading.RLock()
         self._connection = open_database(path)
-        self._count = self._counted()
+        self._count, self._bytes = self._totals()
         self._next_id, self._next_seq = self._numbers()
 
     def close(self) -> None:
@@ -83,7 +95,7 @@ class RecordStore:
                 except BaseException:
                     if self._connection.in_transaction:
                         self._connection.execute("ROLLBACK")
-                    self._count = self._counted()
+                    self._count, self._bytes = self._totals()
                     self._next_id, self._next_seq = self._numbers()
                     raise
             except sqlite3.Error as error:
@@ -91,9 +103,11 @@ class RecordStore:
                     f"The message database cannot be written: {error}.", "Free some space, or start the node again."
                 ) from error
 
-    def _counted(self) -> int:
-        count: int = self._connection.execute("SELECT count(*) FROM every_record").fetchone()[0]
-        return count
+    def _totals(self) -> tuple[int, int]:
+        count, size = self._connection.execute(
+            "SELECT count(*), coalesce(sum(length(payload)), 0) FROM every_record"
+        ).fetchone()
+        return count, size
 
     def _numbers(self) -> tuple[int, int]:
         record_id, change_seq = self._connection.execute("SELECT record_id, change_seq FROM main.cursor").fetchone()
@@ -124,6 +138,7 @@ class RecordStore:
             self._link(connection, record, subscriptions)
             self._advance(connection, 1)
             self._count += 1
+            self._bytes += len(message.payload)
             self._prune(connection, now)
         return Change(None, record)
 
@@ -161,20 +176,23 @@ class RecordStore:
 
     def _prune(self, connection: sqlite3.Connection, now: int) -> None:
         pending = "record_id NOT IN (SELECT record_id FROM every_request WHERE state = 'pending')"
-        old = connection.execute(
-            f"SELECT record_id FROM every_record WHERE created_ms < ? AND {pending}",  # noqa: S608
-            (now - self._max_age_ms,),
-        ).fetchall()
-        excess = self._count - len(old) - self._max_records
-        if excess > 0:
-            old += connection.execute(
-                f"SELECT record_id FROM every_record WHERE created_ms >= ? AND {pending} ORDER BY record_id LIMIT ?",  # noqa: S608
-                (now - self._max_age_ms, excess),
-            ).fetchall()
-        for name in TABLES if old else ():
+        select = "SELECT record_id, length(payload) FROM every_record WHERE created_ms"
+        eldest = now - self._max_age_ms
+        gone = connection.execute(f"{select} < ? AND {pending}", (eldest,)).fetchall()
+        count, size = self._count - len(gone), self._bytes - sum(length for _, length in gone)
+        if count > self._max_records or size > self._max_bytes:
+            for record_id, length in connection.execute(f"{select} >= ? AND {pending} ORDER BY record_id", (eldest,)):
+                if count <= self._max_records and size <= self._max_bytes:
+                    break
+                gone.append((record_id, length))
+                count, size = count - 1, size - length
+        for name in TABLES if gone else ():
             for ephemeral in (False, True):
-                connection.executemany(f"DELETE FROM {table(name, ephemeral)} WHERE record_id = ?", old)  # noqa: S608
-        self._count -= len(old)
+                connection.executemany(
+                    f"DELETE FROM {table(name, ephemeral)} WHERE record_id = ?",  # noqa: S608
+                    [(record_id,) for record_id, _ in gone],
+                )
+        self._count, self._bytes = count, size
 
     # -- look-ups -----------------------------------------------------------------------------------------------
 
@@ -196,21 +214,42 @@ class RecordStore:
     ) -> list[MessageRecord]:
         """Records of a content topic, in the order in which they were added; with ``since`` those changed after that
         ``change_seq``, in the order of their latest change."""
-        return self._many("content_topic = ?", content_topic, skip=skip, take=take, since=since)
+        return self._many(_BY_TOPIC, content_topic, skip=skip, take=take, since=since)
 
     def by_subscription_id(
         self, subscription_id: str, skip: int = 0, take: int | None = None, since: int | None = None
     ) -> list[MessageRecord]:
         """Records received under a subscription, ordered as :meth:`by_content_topic`."""
-        where = "record_id IN (SELECT record_id FROM every_subscription WHERE subscription_id = ?)"
-        return self._many(where, subscription_id, skip=skip, take=take, since=since)
+        return self._many(_BY_SUBSCRIPTION, subscription_id, skip=skip, take=take, since=since)
+
+    def keys_by_content_topic(
+        self, content_topic: str, skip: int = 0, take: int | None = None, since: int | None = None
+    ) -> list[RecordKey]:
+        """As :meth:`by_content_topic`, the keys only: the records may be too much for memory."""
+        return self._keys(_BY_TOPIC, content_topic, skip, take, since)
+
+    def keys_by_subscription_id(
+        self, subscription_id: str, skip: int = 0, take: int | None = None, since: int | None = None
+    ) -> list[RecordKey]:
+        """As :meth:`by_subscription_id`, the keys only."""
+        return self._keys(_BY_SUBSCRIPTION, subscription_id, skip, take, since)
+
+    def by_keys(self, keys: Sequence[RecordKey]) -> Iterator[MessageRecord]:
+        """The records of these keys in their order, a batch at a time; those that are gone meanwhile are left out."""
+        for begin in range(0, len(keys), BATCH):
+            ids = [record_id for record_id, _ in keys[begin : begin + BATCH]]
+            marks = ", ".join("?" * len(ids))
+            rows = self._rows(f"SELECT {_COLUMNS} FROM every_record WHERE record_id IN ({marks})", ids)  # noqa: S608
+            found = {row[0]: _record(row) for row in rows}
+            yield from (found[record_id] for record_id in ids if record_id in found)
 
     def unconfirmed(self, content_topics: Collection[str], since_ms: int) -> list[MessageRecord]:
-        """Kept records of these topics, added since, that are not ephemeral and not known to be stored."""
+        """Kept records of these topics, added since, that are not ephemeral and not known to be stored. Without their
+        payloads: there may be many."""
         marks = ", ".join("?" * len(content_topics))
         rows = self._rows(
-            f"SELECT {_COLUMNS} FROM main.record WHERE NOT stored AND created_ms >= ? AND content_topic IN ({marks})"  # noqa: S608
-            " ORDER BY record_id",
+            f"SELECT {_LIGHT_COLUMNS} FROM main.record"  # noqa: S608
+            f" WHERE NOT stored AND created_ms >= ? AND content_topic IN ({marks}) ORDER BY record_id",
             (since_ms, *content_topics),
         )
         return [_record(row) for row in rows]
@@ -233,15 +272,22 @@ class RecordStore:
     def _many(
         self, where: str, value: object, skip: int = 0, take: int | None = None, since: int | None = None
     ) -> list[MessageRecord]:
+        return [_record(row) for row in self._page(_COLUMNS, where, value, skip, take, since)]
+
+    def _keys(self, where: str, value: object, skip: int, take: int | None, since: int | None) -> list[RecordKey]:
+        return [(row[0], row[1]) for row in self._page("record_id, change_seq", where, value, skip, take, since)]
+
+    def _page(
+        self, columns: str, where: str, value: object, skip: int, take: int | None, since: int | None
+    ) -> list[Any]:
         if skip < 0 or (take is not None and take < 0):
             raise ValueError("skip and take are not negative")
         order = "record_id" if since is None else "change_seq"
         limit = -1 if take is None else min(take, _INT64)
-        rows = self._rows(
-            f"SELECT {_COLUMNS} FROM every_record WHERE {where} AND change_seq > ? ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608
+        return self._rows(
+            f"SELECT {columns} FROM every_record WHERE {where} AND change_seq > ? ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608
             (value, -1 if since is None else min(since, _INT64), limit, min(skip, _INT64)),
         )
-        return [_record(row) for row in rows]
 
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
         with self._lock:

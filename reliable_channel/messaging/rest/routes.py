@@ -6,12 +6,14 @@ with an empty list. ``wait`` and ``since`` make a look-up a long poll; ``/send/r
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
@@ -31,6 +33,7 @@ from reliable_channel.messaging.rest.models import (
     SubscriptionIdentifier,
     record_out,
 )
+from reliable_channel.messaging.store import RecordKey
 
 MAX_WAIT_MS = 30_000
 MAX_HISTORIES = 4
@@ -128,17 +131,19 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
     ) -> Response:
         """Records of a ``contentTopic`` or a ``subscriptionId``; with ``wait``, when there are any that are new."""
         name, key = _one_of(contentTopic=content_topic, subscriptionId=subscription_id)
-        look_up = node.get_by_content_topic if name == "contentTopic" else node.get_by_subscription_id
+        topic, subscription = (key, None) if name == "contentTopic" else (None, key)
 
-        def look() -> tuple[int, list[MessageRecord]]:
-            return node.record_cursor, look_up(key, skip or 0, take, since=since)
+        def look() -> tuple[int, list[RecordKey]]:
+            return node.record_cursor, node.find_keys(topic, subscription, skip or 0, take, since)
 
         cursor, found = await poll.until(look, lambda seen: bool(seen[1]) or take == 0, wait)
-        if not found and not look_up(key, 0, 1):
+        if not found and not await run_in_threadpool(lambda: node.find_keys(topic, subscription, take=1)):
             raise not_found(f"No messages found for {name} '{key}'")
         if since is not None:
-            cursor = found[-1].change_seq if found else since
-        return JSONResponse([record_out(record) for record in found], headers={CURSOR_HEADER: str(cursor)})
+            cursor = found[-1][1] if found else since
+        return StreamingResponse(
+            _json_list(node.records_of(found)), media_type="application/json", headers={CURSOR_HEADER: str(cursor)}
+        )
 
     @routes.post("/history", responses=documented(404, 408, 413, 415, 429), response_model=list[RecordOut])
     def history(body: HistoryRequest) -> Response:
@@ -173,6 +178,15 @@ def _one_of(**keys: str | None) -> tuple[str, str]:
         raise HTTPException(400, f"Give exactly one of {' and '.join(keys)}.")
     name, key = given[0]
     return name, key.strip('"')
+
+
+def _json_list(records: Iterator[MessageRecord]) -> Iterator[str]:
+    """A JSON list, record by record: all records together may be too much for memory."""
+    separator = "["
+    for record in records:
+        yield separator + json.dumps(record_out(record), separators=(",", ":"))
+        separator = ","
+    yield "]" if separator == "," else "[]"
 
 
 def _bytes(decoded: Any) -> bytes:

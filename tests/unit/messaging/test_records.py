@@ -110,6 +110,25 @@ def test_the_oldest_records_go_beyond_the_configured_number() -> None:
     store.close()
 
 
+def test_the_oldest_records_go_beyond_the_configured_bytes() -> None:
+    store = RecordStore(":memory:", 100, 10**9, max_bytes=25)
+    for number in range(4):
+        add(store, b"%d" % number * 10, now=number)
+    assert [record.message.payload[:1] for record in store.by_content_topic(CONTENT)] == [b"2", b"3"]
+    store.close()
+
+
+def test_many_records_are_read_in_their_order_a_batch_at_a_time() -> None:
+    store = filled(120, max_records=200)
+    keys = store.keys_by_content_topic(CONTENT, skip=5)
+    assert list(store.by_keys(keys)) == store.by_content_topic(CONTENT, skip=5)
+    walk = store.by_keys(keys)
+    next(walk)
+    store.update(store.by_content_topic(CONTENT)[100], received=True)
+    assert len(list(walk)) == 114
+    store.close()
+
+
 def test_records_go_beyond_the_configured_age() -> None:
     store = filled(3, max_age_ms=10)
     add(store, b"later", now=12)
