@@ -203,7 +203,7 @@ def check_incomplete(truth: Truth, observed: Observed) -> list[Difference]:
     for m in truth.messages:
         if m.outcome != Outcome.INCOMPLETE:
             continue
-        key = (m.channel_id, m.sender, m.payload_keccak)
+        key = (m.channel_id, m.sender, m.announced_keccak)
         if m.arrived_data:
             expected[*key, tuple(m.missing_data)] += 1
         else:  # parity alone does not say how many data segments there are (protocol.md §3)

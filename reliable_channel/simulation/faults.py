@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reliable_channel.simulation.scenario import Fault
+from reliable_channel.wire.hashing import keccak256
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,8 @@ def treatment(fault: Fault | None, ordinal: int, data_count: int, parity_count: 
             return Treatment(cut_at_observer=ordinal == data_count - 1, shown_to_observer=True)
         case _:
             return Treatment()
+
+
+def announced_hash(payload: bytes, fault: Fault | None) -> bytes:
+    """The Keccak-256 (32 bytes) that the message's segments carry: the payload's, unless the fault falsifies it."""
+    return keccak256(b"not " + payload if fault is Fault.HASH_MISMATCH else payload)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from reliable_channel.simulation.faults import announced_hash
 from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage
 from reliable_channel.simulation.observation import Observation, observe
 from reliable_channel.simulation.truth import (
@@ -21,7 +22,6 @@ from reliable_channel.simulation.truth import (
     TrueSegment,
     Truth,
 )
-from reliable_channel.wire.hashing import keccak256
 
 
 def judge(journals: Iterable[ChannelJournal], records: Sequence[ObserverRecord]) -> Truth:
@@ -111,7 +111,7 @@ def _judge_message(
         sender=message.sender,
         sent_at_ms=message.sent_at_ms,
         payload=message.payload,
-        payload_keccak=keccak256(message.payload).hex(),
+        announced_keccak=announced_hash(message.payload, message.fault).hex(),
         ephemeral=message.ephemeral,
         data_count=message.data_count,
         parity_count=message.parity_count,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from reliable_channel.sds import Outgoing, SdsChannel, SdsConfig, Step
 from reliable_channel.segmentation import SegmentationConfig, split
+from reliable_channel.simulation.faults import announced_hash
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.workload import PlannedMessage
-from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import decode_sds_message
 from reliable_channel.wire.segment import encode_segment
@@ -59,7 +59,7 @@ class Participant:
             return SentSegments(self._sds.send_ephemeral(message.payload, now), 1, 0)
         segments = split(message.payload, self._segmentation)
         if fault is Fault.HASH_MISMATCH:
-            wrong = keccak256(b"not " + message.payload)
+            wrong = announced_hash(message.payload, fault)
             segments = [replace(segment, entire_message_hash=wrong) for segment in segments]
         data_count = sum(not segment.is_parity for segment in segments)
         contents = [encode_segment(segment) for segment in segments]

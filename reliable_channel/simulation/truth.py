@@ -34,8 +34,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrueMessage:
-    """One application message. ``missing_data`` are the data segments that never arrived as themselves;
-    ``complete_at_ms`` when the observer held enough. Times in virtual Unix ms."""
+    """One application message. ``announced_keccak`` is the hash its segments carry, in hex; ``missing_data`` are the
+    data segments that never arrived as themselves; ``complete_at_ms`` is when the observer held enough. Times in
+    virtual Unix ms."""
 
     channel_id: str
     content_topic: str
@@ -44,7 +45,7 @@ class TrueMessage:
     sender: str
     sent_at_ms: int
     payload: bytes
-    payload_keccak: str
+    announced_keccak: str
     ephemeral: bool
     data_count: int
     parity_count: int

@@ -39,7 +39,7 @@ def message(
         "sender": sender,
         "sent_at_ms": 1_000 * number,
         "payload": payload,
-        "payload_keccak": keccak256(payload).hex(),
+        "announced_keccak": keccak256(payload).hex(),
         "ephemeral": False,
         "data_count": data,
         "parity_count": len(ids) - data,

@@ -103,6 +103,7 @@ def test_a_false_hash_is_never_delivered() -> None:
     channels = tuple(replace(c, faults=((4, Fault.HASH_MISMATCH),)) for c in scenario.channels)
     world = simulate(replace(scenario, channels=channels))
     assert faulty(world.truth, Fault.HASH_MISMATCH).outcome == Outcome.INCOMPLETE
+    assert differences(replace(scenario, channels=channels)) == []
 
 
 def test_participants_confirm_each_others_messages_over_lossy_links(demo: World) -> None:
