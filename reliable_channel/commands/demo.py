@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 MARKER = ".reliable-channel-demo"
 HOUR_MS = 3_600_000
 """Longer than every time-out of the pipeline."""
-STEPS = 8
-"""The four jobs, the closing tick, and the three jobs that it moves on."""
 
 
 def register(app: typer.Typer) -> None:
@@ -115,11 +113,13 @@ def play(settings: Settings, world: World, place: Path) -> None:
 def run_jobs(settings: Settings) -> None:
     """Ingest, reassembly, ack and deliver over what is there; then as if an hour had passed in silence, so that what is
     incomplete or lost is known to be."""
+    from reliable_channel.pipeline.queries import CHAIN
     from reliable_channel.pipeline.run import run_once
     from reliable_channel.runtime.progress import progress
     from reliable_channel.runtime.spark import spark_session
 
-    with progress("Running the jobs", STEPS) as advance:
+    # All jobs, the closing tick, and all but ingest again.
+    with progress("Running the jobs", 2 * len(CHAIN)) as advance:
         advance(0, "starting Spark")
         with spark_session(settings, "reliable-channel demo") as spark:
             steps = 0
