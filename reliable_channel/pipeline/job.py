@@ -6,12 +6,15 @@ import argparse
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 
-from reliable_channel.config import load
+from pyspark.sql import SparkSession
+
+from reliable_channel.config import Settings, load
 from reliable_channel.errors import LocalError, ReliableChannelError
 from reliable_channel.pipeline.queries import Query
-from reliable_channel.pipeline.run import run_continuously, wait_for
+from reliable_channel.pipeline.run import run_continuously, run_to_end
 from reliable_channel.runtime.spark import spark_session
 
 
@@ -33,11 +36,24 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             if options.continuous:
                 run_continuously(spark, settings, stop, queries=(query,))
             else:
-                from reliable_channel.pipeline.queries import start
-
-                wait_for(start(spark, settings, query, once=True))
+                run_to_end(spark, settings, query)
     except ReliableChannelError as fault:
         sys.stderr.write(f"{query.name}: {fault}\n")
+        return 2 if isinstance(fault, LocalError) else 1
+    return 0
+
+
+def main_batch(name: str, run: Callable[[SparkSession, Settings], object], arguments: list[str] | None = None) -> int:
+    """Run one batch job and return the exit code as :func:`main` does."""
+    parser = argparse.ArgumentParser(prog=f"jobs/{name}.py")
+    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    options = parser.parse_args(arguments)
+    try:
+        settings = load(options.config)
+        with spark_session(settings, f"reliable-channel {name}") as spark:
+            run(spark, settings)
+    except ReliableChannelError as fault:
+        sys.stderr.write(f"{name}: {fault}\n")
         return 2 if isinstance(fault, LocalError) else 1
     return 0
 

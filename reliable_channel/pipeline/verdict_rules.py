@@ -1,0 +1,93 @@
+"""What the evidence about one message says: a verdict and its cause, from one table of rules. No Spark, no clock.
+
+The first rule that holds decides. Three-valued (design.md *Three-valued verdict*): ``delivered``, ``missing``, and
+``unknown`` where we may simply not have looked everywhere yet; ``unknown`` is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What became of a message at this observer."""
+
+    DELIVERED = "delivered"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+
+
+class Cause(StrEnum):
+    """Why. The first nine are those of design.md; the last three say why a verdict is ``unknown``."""
+
+    NEVER_SENT = "never_sent"
+    RATE_LIMITED = "rate_limited"
+    PROPAGATED_NOT_STORED = "propagated_not_stored"
+    SEGMENT_MISSING = "segment_missing"
+    UNDECODABLE = "undecodable"
+    UNDECRYPTABLE = "undecryptable"
+    DEPENDENCY_MISSING = "dependency_missing"
+    LATE = "late"
+    HASH_MISMATCH = "hash_mismatch"
+    SOURCE_GAP = "source_gap"
+    UNSETTLED = "unsettled"
+    BEFORE_OBSERVATION = "before_observation"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything the tables say about one message.
+
+    ``needed``: k; ``received``: how many of its segments came; ``sent``: its sender (or anybody) dispatched it;
+    ``held_back``, ``given_up``: the sender says that a rate limit holds it, or that it will not send it; ``heard_by_
+    others``: somebody else acknowledges or asks for it; ``store_has``: a store has an envelope of it, ``False``: every
+    store that was asked has none, ``None``: none was asked."""
+
+    delivered: bool = False
+    late: bool = False
+    settled: bool = True
+    needed: int = 1
+    received: int = 0
+    hash_mismatch: bool = False
+    sent: bool = False
+    held_back: bool = False
+    given_up: bool = False
+    undecodable: bool = False
+    undecryptable: bool = False
+    heard_by_others: bool = False
+    store_has: bool | None = None
+    in_gap: bool = False
+    before_observation: bool = False
+
+
+Rule = tuple[Callable[[Evidence], bool], Verdict, Cause | None]
+
+RULES: tuple[Rule, ...] = (
+    (lambda e: e.delivered and e.late, Verdict.DELIVERED, Cause.LATE),
+    (lambda e: e.delivered, Verdict.DELIVERED, None),
+    (lambda e: e.before_observation and e.received == 0, Verdict.UNKNOWN, Cause.BEFORE_OBSERVATION),
+    (lambda e: not e.settled, Verdict.UNKNOWN, Cause.UNSETTLED),
+    (lambda e: e.hash_mismatch, Verdict.MISSING, Cause.HASH_MISMATCH),
+    (lambda e: e.received >= e.needed, Verdict.MISSING, Cause.DEPENDENCY_MISSING),
+    (lambda e: e.held_back and not e.sent, Verdict.MISSING, Cause.RATE_LIMITED),
+    (lambda e: e.given_up and not e.sent, Verdict.MISSING, Cause.NEVER_SENT),
+    (lambda e: e.undecryptable, Verdict.MISSING, Cause.UNDECRYPTABLE),
+    (lambda e: e.undecodable, Verdict.MISSING, Cause.UNDECODABLE),
+    (lambda e: e.store_has is True, Verdict.UNKNOWN, Cause.UNSETTLED),  # it can still be fetched
+    (lambda e: e.in_gap, Verdict.UNKNOWN, Cause.SOURCE_GAP),
+    (lambda e: e.received > 0, Verdict.MISSING, Cause.SEGMENT_MISSING),
+    (
+        lambda e: (e.sent or e.heard_by_others) and e.store_has is False,
+        Verdict.MISSING,
+        Cause.PROPAGATED_NOT_STORED,
+    ),
+    (lambda e: True, Verdict.MISSING, None),
+)
+"""In order. The last one: something names it, nobody has it, and no evidence says why."""
+
+
+def decide(evidence: Evidence) -> tuple[Verdict, Cause | None]:
+    """The verdict and cause of the first rule that holds."""
+    return next((verdict, cause) for holds, verdict, cause in RULES if holds(evidence))

@@ -1,0 +1,52 @@
+"""The rules of verdicts: for each cause the evidence that names it, and nothing less."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.pipeline.verdict_rules import Cause, Evidence, Verdict, decide
+
+MISSING = Verdict.MISSING
+CASES: dict[str, tuple[Evidence, Verdict, Cause | None]] = {
+    "delivered": (Evidence(delivered=True, received=1), Verdict.DELIVERED, None),
+    "delivered after all": (Evidence(delivered=True, late=True), Verdict.DELIVERED, Cause.LATE),
+    "too early to say": (Evidence(settled=False, received=1, needed=3), Verdict.UNKNOWN, Cause.UNSETTLED),
+    "before we listened": (Evidence(before_observation=True), Verdict.UNKNOWN, Cause.BEFORE_OBSERVATION),
+    "wrong hash": (Evidence(hash_mismatch=True, received=3, needed=3), MISSING, Cause.HASH_MISMATCH),
+    "waits for another": (Evidence(received=1), MISSING, Cause.DEPENDENCY_MISSING),
+    "held by a rate limit": (Evidence(held_back=True), MISSING, Cause.RATE_LIMITED),
+    "given up by its sender": (Evidence(given_up=True), MISSING, Cause.NEVER_SENT),
+    "no key opens it": (Evidence(undecryptable=True, sent=True), MISSING, Cause.UNDECRYPTABLE),
+    "garbled": (Evidence(undecodable=True, received=1, needed=2), MISSING, Cause.UNDECODABLE),
+    "a segment lacks": (Evidence(received=2, needed=3, sent=True), MISSING, Cause.SEGMENT_MISSING),
+    "a store still has it": (Evidence(sent=True, store_has=True), Verdict.UNKNOWN, Cause.UNSETTLED),
+    "we were not listening": (Evidence(sent=True, in_gap=True), Verdict.UNKNOWN, Cause.SOURCE_GAP),
+    "others had it, no store": (Evidence(sent=True, store_has=False), MISSING, Cause.PROPAGATED_NOT_STORED),
+    "named, and nobody knows": (Evidence(heard_by_others=True), MISSING, None),
+}
+
+
+@pytest.mark.parametrize(("evidence", "verdict", "cause"), CASES.values(), ids=CASES.keys())
+def test_evidence_names_its_cause(evidence: Evidence, verdict: Verdict, cause: Cause | None) -> None:
+    assert decide(evidence) == (verdict, cause)
+
+
+def test_every_cause_has_a_case() -> None:
+    assert {cause for _, _, cause in CASES.values() if cause is not None} == set(Cause)
+
+
+flags = {name: st.booleans() for name in ("delivered", "late", "settled", "sent", "held_back", "given_up", "in_gap")}
+
+
+@given(st.builds(Evidence, **flags, received=st.integers(0, 5), needed=st.integers(1, 5)))
+def test_only_the_delivered_are_called_delivered(evidence: Evidence) -> None:
+    verdict, _ = decide(evidence)
+    assert (verdict is Verdict.DELIVERED) == evidence.delivered
+
+
+@given(st.builds(Evidence, **flags, received=st.integers(0, 5), needed=st.integers(1, 5)))
+def test_what_is_not_settled_is_never_called_missing(evidence: Evidence) -> None:
+    verdict, _ = decide(evidence)
+    assert verdict is not Verdict.MISSING or evidence.settled
