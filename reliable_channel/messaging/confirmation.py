@@ -110,11 +110,11 @@ class Confirmation:
             )
             for entry in self._entries(query):
                 if len(found) >= limit or size >= self._config.max_record_bytes:
-                    return found
+                    return _oldest_first(found)
                 kept = self._keep(entry, pubsub_topic, topics)
                 found += kept
                 size += sum(len(record.message.payload) for record in kept)
-        return sorted(found, key=lambda record: (record.message.timestamp or 0, record.message_hash))
+        return _oldest_first(found)
 
     def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:
         """Mark what the store has of these topics; whether it told everything."""
@@ -193,6 +193,10 @@ class Confirmation:
                 return
             query = replace(query, cursor=page.cursor)
         _log.warning("a store query was cut after %d pages", MAX_PAGES)
+
+
+def _oldest_first(records: list[MessageRecord]) -> list[MessageRecord]:
+    return sorted(records, key=lambda record: (record.message.timestamp or 0, record.message_hash))
 
 
 def _only(confirming: dict[TopicPair, int], pairs: Iterable[TopicPair]) -> dict[TopicPair, int]:

@@ -251,8 +251,9 @@ class MessagingNode:
     ) -> list[MessageRecord]:
         """The *History API* that the seed names and leaves undefined: what stores have of these content topics between
         ``start`` and ``end`` (Unix ns, both included), oldest first, at most ``limit`` (``max_records`` by default) and
-        ``max_record_bytes``; go on after the last one's timestamp. Each becomes a record with ``stored`` set. Waits for the store; raises ``StoreUnavailable`` and
-        ``UnsupportedTopicError``."""
+        ``max_record_bytes``; go on after the last one's timestamp. Each becomes a record with ``stored`` set.
+
+        Waits for the store. Raises ``StoreUnavailable`` and ``UnsupportedTopicError``."""
         if pubsub_topic is not None:
             check_subscription_topic(self.config, pubsub_topic)
         pairs = [(pubsub_topic or self.pubsub_topic_for(topic), topic) for topic in content_topics]

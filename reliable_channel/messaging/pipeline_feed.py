@@ -15,7 +15,8 @@ from reliable_channel.errors import ReliableChannelError
 from reliable_channel.messaging.sender_events import SenderEvent, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.recent import RecentHashes
+from reliable_channel.wire.waku import WakuMessage, message_hash
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class KafkaFeed:
         self._envelopes = envelopes
         self._producer: EnvelopeProducer | None = None
         self._lock = threading.Lock()
+        self._copied = RecentHashes()
         self.lost = 0
 
     def start(self) -> None:
@@ -116,15 +118,18 @@ class KafkaFeed:
 
     def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
         """The copy with ``source=sender`` that whoever dispatches an envelope makes."""
-        self._copy(message, pubsub_topic, Source.SENDER)
+        self._copy(message, pubsub_topic, Source.SENDER, message_hash(pubsub_topic, message))
 
     def received(self, envelope: ReceivedEnvelope) -> None:
-        """The envelope as it came."""
-        self._copy(envelope.message, envelope.pubsub_topic, envelope.source)
+        """The envelope as it came; the echo of what was dispatched here is no second one, as with the bridge."""
+        self._copy(envelope.message, envelope.pubsub_topic, envelope.source, envelope.message_hash)
 
-    def _copy(self, message: WakuMessage, pubsub_topic: str, source: Source) -> None:
+    def _copy(self, message: WakuMessage, pubsub_topic: str, source: Source, found: bytes) -> None:
         if not self._envelopes:
             return
+        with self._lock:
+            if not self._copied.add(found):
+                return
         if self._producer is None:
             self._settled(FailureReason.STOPPED, "not started")
             return

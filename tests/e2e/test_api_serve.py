@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from typing import Any
 import httpx
 import pytest
 
+from reliable_channel.config import Settings
+from reliable_channel.gateway.build import make_bridge
+from reliable_channel.gateway.topics import ensure_evidence_topic
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
 
 pytestmark = pytest.mark.e2e
 
 CONTENT = "/messaging/2/api/utf8"
 MESSAGE = {"contentTopic": CONTENT, "payload": base64.b64encode(b"hello").decode()}
+TOPIC = "/reliable-channel/1/lobby/proto"
 TOKEN = "a token of sixteen characters or more"
 
 CONFIGURATION = """
@@ -97,6 +102,69 @@ def test_after_sigkill_what_was_promised_is_sent_by_the_next_process(fake: FakeW
         while not record["sent"]:
             record = client.get("/message", params={"requestId": request_id, "since": 0, "wait": 1_000}).json()
     assert {message.payload for _, message in fake.published} == {b"hello"}
+
+
+@pytest.mark.kafka
+def test_two_servers_hold_a_conversation_over_the_real_broker(broker: Settings, tmp_path: Path) -> None:
+    """Alice and Bob speak only HTTP; between them are two processes, Kafka and the local loop."""
+    loop = make_bridge(broker.with_run_dir(tmp_path / "loop"), loop=True)
+    ensure_evidence_topic(broker)
+    loop.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            alice = Participant(stack, broker, tmp_path / "alice", "alice")
+            bob = Participant(stack, broker, tmp_path / "bob", "bob")
+            sends = [alice.send(b"hello %d" % number) for number in range(2)]
+            received = bob.events("reliable:message:received", 2)
+            assert [event["message"] for event in received] == [encoded(b"hello %d" % n) for n in range(2)]
+            bob.send(b"x" * 300_000)
+            (answer,) = alice.events("reliable:message:received", 1)
+            assert answer["message"] == encoded(b"x" * 300_000)
+            delivered = alice.events("reliable:message:delivered", 2)
+            assert {event["requestId"] for event in delivered} == set(sends)
+            records = bob.client.get("/messages", params={"contentTopic": TOPIC}).json()
+            assert sum(record["sent"] for record in records) >= 3, "every segment has a record"
+    finally:
+        loop.stop()
+
+
+class Participant:
+    """A program that speaks HTTP to a server of its own."""
+
+    def __init__(self, stack: contextlib.ExitStack, broker: Settings, run_dir: Path, name: str) -> None:
+        environment = {
+            "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
+            "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(run_dir),
+            "RELIABLE_CHANNEL__API__GROUP_ID": f"test-{run_dir}".replace("/", "-"),
+        }
+        command = [sys.executable, "-m", "reliable_channel.cli", "api", "serve", "--port", "0"]
+        self.process, self.client = stack.enter_context(serving(command, environment))
+        body = {"channelId": "lobby", "contentTopic": TOPIC, "senderId": name}
+        answer = self.client.post("/channels", json=body)
+        assert answer.status_code == 200, answer.text
+        self.channel = answer.json()["id"]
+
+    def send(self, payload: bytes) -> str:
+        answer = self.client.post(f"/channels/{self.channel}/send", json={"payload": encoded(payload)})
+        assert answer.status_code == 200, answer.text
+        request_id: str = answer.json()["requestId"]
+        return request_id
+
+    def events(self, name: str, wanted: int) -> list[dict[str, Any]]:
+        """The first events of that name, waited for by long polling."""
+        found: list[dict[str, Any]] = []
+        cursor, deadline = "0", time.monotonic() + 90
+        while len(found) < wanted:
+            assert time.monotonic() < deadline, f"{len(found)} of {wanted} {name}"
+            query = {"since": cursor, "wait": 5_000}
+            answer = self.client.get(f"/channels/{self.channel}/events", params=query)
+            cursor = answer.headers["X-Cursor"]
+            found += [event for event in answer.json() if event["event"] == name]
+        return found[:wanted]
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def test_off_loopback_there_is_no_server_without_a_token(fake: FakeWakuNode, tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""What goes to the pipeline: rows as documented, each envelope once, and nothing that a dead broker could stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from conftest_messaging import CONTENT, PUBSUB
+
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.messaging import KafkaFeed
+from reliable_channel.messaging.sender_events import SenderEventKind, sender_event, to_json
+from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, SendBufferFull, Source
+from reliable_channel.wire.hashing import keccak256
+from reliable_channel.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+MESSAGE = WakuMessage(b"plain", CONTENT, timestamp=1)
+
+
+class FakeProducer:
+    """Takes records, or fails in the ways a producer does."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+        self.fault: FailureReason | None = None
+        self.full = False
+
+    def send_raw(self, topic: str, key: bytes, value: bytes, headers: list[Any], done: Any) -> None:
+        if self.full:
+            raise SendBufferFull("full")
+        self.sent.append((topic, key, value))
+        done(self.fault, "detail")
+
+    def send(self, topic: str, message: WakuMessage, pubsub_topic: str, source: Source, done: Any) -> None:
+        self.send_raw(topic, b"", source.value.encode(), [], done)
+
+    def close(self, timeout_s: float) -> None: ...
+
+
+@pytest.fixture
+def producer() -> FakeProducer:
+    return FakeProducer()
+
+
+def feed(producer: FakeProducer, **options: Any) -> KafkaFeed:
+    made = KafkaFeed({}, **options)
+    made._producer = producer  # type: ignore[assignment]
+    return made
+
+
+def row(message: WakuMessage = MESSAGE, kind: SenderEventKind = SenderEventKind.SENT) -> Any:
+    return sender_event(kind, 5, "request", PUBSUB, message, message_hash(PUBSUB, message), "why")
+
+
+def received(message: WakuMessage) -> ReceivedEnvelope:
+    return ReceivedEnvelope(message, PUBSUB, message_hash(PUBSUB, message), Source.FILTER, 1)
+
+
+def test_a_row_is_one_json_object_of_the_documented_names() -> None:
+    assert json.loads(to_json(row())) == {
+        "kind": "sender",
+        "event": "sent",
+        "at_ms": 5,
+        "request_id": "request",
+        "pubsub_topic": PUBSUB,
+        "content_topic": CONTENT,
+        "envelope_hash": message_hash(PUBSUB, MESSAGE).hex(),
+        "detail": "why",
+    }
+
+
+def test_an_sds_message_names_its_channel_and_the_whole_message() -> None:
+    whole = keccak256(b"whole")
+    segment = Segment(whole, 0, 2, None, False, b"part", dialect=Dialect.V01)
+    for content, digest in ((encode_segment(segment), whole), (b"bare", keccak256(b"bare"))):
+        sds = SdsMessage("alice", "id", "lobby", lamport_timestamp=1, content=content)
+        found = json.loads(to_json(row(WakuMessage(encode_sds_message(sds), CONTENT, timestamp=1))))
+        assert (found["channel_id"], found["sender_id"], found["sds_id"]) == ("lobby", "alice", "id")
+        assert found["entire_message_hash"] == digest.hex()
+
+
+def test_rows_go_to_the_evidence_topic_under_the_content_topic(producer: FakeProducer) -> None:
+    feed(producer).record(row())
+    assert producer.sent == [("waku.evidence", CONTENT.encode(), to_json(row()))]
+
+
+def test_each_envelope_is_copied_once_with_its_first_source(producer: FakeProducer) -> None:
+    made = feed(producer)
+    made.dispatched(MESSAGE, PUBSUB)
+    made.received(received(MESSAGE))
+    other = WakuMessage(b"other", CONTENT, timestamp=2)
+    made.received(received(other))
+    made.received(received(other))
+    assert [(topic, source) for topic, _, source in producer.sent] == [
+        ("waku.envelopes", b"sender"),
+        ("waku.envelopes", b"filter"),
+    ]
+
+
+def test_behind_a_bridge_no_envelope_is_copied(producer: FakeProducer) -> None:
+    made = feed(producer, envelopes=False)
+    made.dispatched(MESSAGE, PUBSUB)
+    made.received(received(MESSAGE))
+    assert producer.sent == []
+
+
+def test_what_kafka_does_not_take_is_counted_and_stops_nobody(producer: FakeProducer) -> None:
+    made = feed(producer)
+    producer.fault = FailureReason.UNREACHABLE
+    made.record(row())
+    producer.full = True
+    made.record(row())
+    made.dispatched(MESSAGE, PUBSUB)
+    made._producer = None
+    made.record(row())
+    made.received(received(WakuMessage(b"late", CONTENT, timestamp=3)))
+    assert made.lost == 5
+
+
+def test_a_broker_that_does_not_answer_is_named_at_the_start() -> None:
+    made = KafkaFeed({"bootstrap_servers": ["127.0.0.1:1"], "bootstrap_timeout_ms": 100})
+    before = threading.active_count()
+    with pytest.raises(EnvironmentFault):
+        made.start()
+    made.stop()
+    assert threading.active_count() <= before
