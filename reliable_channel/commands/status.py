@@ -1,0 +1,43 @@
+"""``reliable-channel status``: how the pipeline stands, in under two seconds, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.commands import invocation
+
+if TYPE_CHECKING:
+    from reliable_channel.config import Settings
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def status(
+        context: typer.Context,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+        kafka: Annotated[bool, typer.Option(help="Ask Kafka how far ingest is behind.")] = True,
+    ) -> None:
+        """Show tables, lag per job, open sets, quarantine and missing dependencies. Needs no Spark and no broker."""
+        import json
+
+        from reliable_channel.pipeline.status import collect
+        from reliable_channel.pipeline.status_text import lines
+
+        settings = invocation(context).settings()
+        report = collect(settings, (lambda topic: newest_offsets(settings, topic)) if kafka else None)
+        typer.echo(json.dumps(report, indent=1) if as_json else "\n".join(lines(report)))
+
+
+def newest_offsets(settings: Settings, topic: str) -> Mapping[int, int]:
+    """Partition → the offset that its next record will get. Raises what the Kafka client raises."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
+    try:
+        places = [TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()]
+        return {place.partition: offset for place, offset in consumer.end_offsets(places).items()}
+    finally:
+        consumer.close()

@@ -1,0 +1,56 @@
+"""Which commits of a table a stream has still to read. No Spark: the history as delta-rs gives it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAINTENANCE = frozenset(
+    {
+        "OPTIMIZE",
+        "DELETE",
+        "MERGE",
+        "UPDATE",
+        "VACUUM START",
+        "VACUUM END",
+        "CREATE TABLE",
+        "ADD COLUMNS",
+        "CHANGE COLUMN",
+        "CLUSTER BY",
+        "SET TBLPROPERTIES",
+    }
+)
+"""Operations that append nothing: streams with ``skipChangeCommits`` pass over their commits."""
+
+_ROWS = ("numOutputRows", "num_added_rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit that appends. ``time_ms``: when it was written, Unix ms; ``rows``: ``None`` where it does not say."""
+
+    version: int
+    time_ms: int
+    rows: int | None
+
+
+def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Commit]:
+    """The appending commits from ``next_version`` on, oldest first. ``history``: as ``DeltaTable.history()`` has it."""
+    found = [
+        Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _rows(entry))
+        for entry in history
+        if int(entry["version"]) >= next_version and entry.get("operation") not in MAINTENANCE
+    ]
+    return sorted(found, key=lambda commit: commit.version)
+
+
+def _rows(entry: Mapping[str, Any]) -> int | None:
+    metrics = entry.get("operationMetrics")
+    if isinstance(metrics, str):
+        metrics = json.loads(metrics)
+    for name in _ROWS:
+        if isinstance(metrics, Mapping) and str(metrics.get(name, "")).isdigit():
+            return int(metrics[name])
+    return None

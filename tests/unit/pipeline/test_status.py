@@ -1,0 +1,190 @@
+"""``reliable-channel status`` says how tables and jobs stand, without Spark, and never lets a name from outside act."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from reliable_channel.cli import main
+from reliable_channel.config import Settings, load
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.commits import unread
+from reliable_channel.pipeline.status import collect
+from reliable_channel.pipeline.status_text import lines, shown
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+HOSTILE = "\x1b[2J\u202eevil\n\\x"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load("local", paths={"run_dir": str(tmp_path)})
+
+
+def write(settings: Settings, table: tables.Table, rows: list[dict[str, Any]]) -> str:
+    """Append rows, as one commit; returns the table's id."""
+    place = settings.paths.table(table.name)
+    write_deltalake(place, pa.Table.from_pylist(rows), mode="append")
+    return str(DeltaTable(place).metadata().id)
+
+
+def checkpoint(settings: Settings, query: str, query_id: str, *sources: dict[str, Any]) -> None:
+    root = Path(settings.paths.checkpoint(query))
+    for part in ("offsets", "commits"):
+        (root / part).mkdir(parents=True)
+    (root / "metadata").write_text(json.dumps({"id": query_id}))
+    entry = {"batchTimestampMs": 1795262323497, "conf": {}}
+    (root / "offsets" / "7").write_text("\n".join(["v1", json.dumps(entry), *map(json.dumps, sources)]))
+    (root / "commits" / "7").write_text("v1\n{}")
+
+
+def reads(table_id: str, version: int) -> dict[str, Any]:
+    return {"reservoirId": table_id, "reservoirVersion": version, "index": -1}
+
+
+def dependency(sds_id: str, minutes: int, channel: str = "talk") -> dict[str, Any]:
+    place = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": channel, "sds_id": sds_id}
+    return {**place, "event_time": NOON + dt.timedelta(minutes=minutes)}
+
+
+def key(number: int, batch: int, due: dt.datetime | None, query_id: str = "q1") -> dict[str, Any]:
+    place = {"kafka_topic": "waku.envelopes", "kafka_partition": 0}
+    return {"job": "reassembly", "query_id": query_id, "batch_id": batch, "key": str(number), "due": due, **place}
+
+
+def test_nothing_there_yet_is_said_with_what_to_do(settings: Settings) -> None:
+    report = collect(settings)
+    assert report["tables"] == []
+    assert lines(report) == [
+        f"There are no tables under {settings.paths.data_dir} yet. Start with `reliable-channel run`."
+    ]
+
+
+def test_rows_versions_and_writes_come_from_the_logs(settings: Settings) -> None:
+    for count in (2, 3):
+        write(settings, tables.QUARANTINE, [{"reason": "null_value"}] * count)
+    found = collect(settings)["tables"]
+    assert [(t["name"], t["rows"], t["files"], t["version"]) for t in found] == [("quarantine", 5, 2, 1)]
+    written = dt.datetime.fromisoformat(found[0]["last_write"])
+    assert written.tzinfo is not None
+    assert any("quarantine" in line and " 5 " in line for line in lines(collect(settings)))
+
+
+def test_the_lag_of_a_job_is_what_it_has_not_read(settings: Settings) -> None:
+    for count in (2, 3, 4):
+        table_id = write(settings, tables.SEGMENTS, [{"sds_id": "x"}] * count)
+    checkpoint(settings, "reassembly", "q1", reads(table_id, 1))
+    source = collect(settings)["jobs"][0]["sources"][0]
+    assert (source["source"], source["behind"], source["commits"]) == ("segments", 7, 2)
+    assert any("segments: 7 rows behind, since " in line for line in lines(collect(settings)))
+
+
+def test_maintenance_is_not_lag(settings: Settings) -> None:
+    for _ in range(2):
+        table_id = write(settings, tables.SEGMENTS, [{"sds_id": "x"}])
+    checkpoint(settings, "reassembly", "q1", reads(table_id, 2))
+    table = DeltaTable(settings.paths.table("segments"))
+    table.optimize.compact()
+    table.delete("sds_id = 'x'")
+    assert DeltaTable(settings.paths.table("segments")).version() == 3
+    assert "    segments: nothing left to read" in lines(collect(settings))
+
+
+def test_the_history_of_spark_and_of_delta_rs_is_understood() -> None:
+    history = [
+        {"version": 3, "operation": "OPTIMIZE", "timestamp": 30},
+        {"version": 2, "operation": "WRITE", "timestamp": 20, "operationMetrics": {"num_added_rows": 4}},
+        {"version": 1, "operation": "STREAMING UPDATE", "timestamp": 10, "operationMetrics": {"numOutputRows": "5"}},
+        {"version": 0, "operation": "CREATE TABLE", "timestamp": 0},
+    ]
+    assert [(c.version, c.time_ms, c.rows) for c in unread(history, 0)] == [(1, 10, 5), (2, 20, 4)]
+    assert unread(history, 3) == []
+
+
+def test_ingest_is_behind_kafka_by_offsets(settings: Settings) -> None:
+    write(settings, tables.ENVELOPES, [{"value": b"x"}])
+    checkpoint(settings, "ingest", "q0", {"waku.envelopes": {"0": 10, "1": 5}})
+    source = collect(settings, lambda topic: {0: 14, 1: 5, 2: 3})["jobs"][0]["sources"][0]
+    assert (source["source"], source["behind"]) == ("kafka waku.envelopes", 7)
+
+
+def test_a_broker_that_fails_or_hangs_leaves_the_lag_unknown(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliable_channel.pipeline.status.KAFKA_PATIENCE_S", 0.05)
+    write(settings, tables.ENVELOPES, [{"value": b"x"}])
+    checkpoint(settings, "ingest", "q0", {"waku.envelopes": {"0": 10}})
+    released = threading.Event()
+
+    def fails(topic: str) -> dict[int, int]:
+        raise OSError("no broker")
+
+    def hangs(topic: str) -> dict[int, int]:
+        released.wait(60)
+        return {}
+
+    for newest in (fails, hangs):
+        assert "    kafka waku.envelopes: lag unknown" in lines(collect(settings, newest))
+    released.set()
+
+
+def test_open_sets_are_those_whose_last_change_has_a_timer(settings: Settings) -> None:
+    write(settings, tables.OPEN_KEYS, [key(1, 1, NOON), key(2, 1, NOON), key(3, 1, NOON, "an old checkpoint")])
+    later = NOON + dt.timedelta(minutes=1)
+    write(settings, tables.OPEN_KEYS, [key(1, 2, None), key(2, 3, later)])
+    checkpoint(settings, "reassembly", "q1")
+    assert collect(settings)["open_keys"] == {"reassembly": {"open": 1, "next_due": later.isoformat()}}
+
+
+def test_quarantine_is_counted_by_reason(settings: Settings) -> None:
+    write(settings, tables.QUARANTINE, [{"reason": r} for r in ("null_value", "malformed_sds", "malformed_sds")])
+    assert list(collect(settings)["quarantine"].items()) == [("malformed_sds", 2), ("null_value", 1)]
+
+
+def test_a_dependency_is_missing_until_it_came_or_was_given_up(settings: Settings) -> None:
+    asked = [dependency("lost", 0), dependency("came", 1), dependency("open", 3), dependency("open", 5)]
+    write(settings, tables.REFETCH_REQUESTS, [*asked, dependency("came", 2, "another channel")])
+    write(settings, tables.LOST_DEPENDENCIES, [dependency("lost", 6)])
+    write(settings, tables.DELIVERIES, [dependency("came", 4)])
+    missing = collect(settings)["missing_dependencies"]
+    assert missing["count"] == 2
+    assert (missing["oldest"]["sds_id"], missing["oldest"]["channel_id"]) == ("came", "another channel")
+
+
+def test_names_from_the_network_cannot_act_on_the_terminal(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(settings, tables.REFETCH_REQUESTS, [dependency(HOSTILE, 0, HOSTILE)])
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", settings.paths.run_dir)
+    for arguments in (["status", "--no-kafka"], ["status", "--json", "--no-kafka"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        out = capsys.readouterr().out
+        assert ended.value.code == 0
+        assert "evil" in out
+        assert all(c.isprintable() or c == "\n" for c in out)
+        if "--json" in arguments:
+            assert json.loads(out)["missing_dependencies"]["oldest"]["sds_id"] == HOSTILE
+        else:
+            assert "\\x1b[2J\\u202eevil\\n\\\\x" in out
+
+
+def test_long_names_are_cut() -> None:
+    assert shown("a" * 1_000) == "a" * 80 + "…"
+
+
+def test_status_does_not_load_spark() -> None:
+    code = (
+        "import sys, reliable_channel.pipeline.status, reliable_channel.pipeline.status_text, reliable_channel.cli;"
+        "sys.exit('pyspark' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
