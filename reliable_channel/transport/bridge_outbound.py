@@ -78,9 +78,13 @@ class Outbound:
     def run(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Dispatch until ``stopping``, then close the reader. Raises ``Interrupted`` when a batch is not safe."""
         backoff = Backoff(0.5, self._policy.max_backoff_s)
+        done_to: dict[int, int] = {}
         try:
             while not stopping.is_set():
                 try:
+                    # What a broken commit left over goes first: dispatched is dispatched.
+                    reader.commit(done_to)
+                    done_to.clear()
                     records = reader.poll(POLL_MS)
                     backoff.well()
                 except EnvironmentFault as fault:
@@ -90,10 +94,14 @@ class Outbound:
                 for begin in range(0, len(records), self._policy.batch):
                     part = records[begin : begin + self._policy.batch]
                     done = self.dispatch(part, stopping)
-                    reader.commit({record.partition: record.offset + 1 for record in done})
+                    done_to |= {record.partition: record.offset + 1 for record in done}
                     if len(done) < len(part):
                         return  # stopping: the rest is read again by the next bridge
         finally:
+            try:
+                reader.commit(done_to)
+            except EnvironmentFault as fault:
+                _log.warning("offsets are not kept, some envelopes will be dispatched again: %s", fault.cause)
             reader.close()
 
     def dispatch(self, records: list[RawRecord], stopping: threading.Event) -> list[RawRecord]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from reliable_channel.wire.waku import WakuMessage
 _log = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 60.0
+STOPPING_TIMEOUT_S = 10.0
+"""What a batch still gets when the bridge is told to stop; less than the bridge waits for its threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,10 @@ class SafeWriter:
                 with settled:
                     left -= len(records) - number
                 break
+        deadline, stop_by = time.monotonic() + FLUSH_TIMEOUT_S, 0.0
         with settled:
-            settled.wait_for(lambda: left <= 0, FLUSH_TIMEOUT_S)
+            while left > 0 and (now := time.monotonic()) < deadline:
+                if self._stopping.is_set():
+                    deadline = min(deadline, stop_by := stop_by or now + STOPPING_TIMEOUT_S)
+                settled.wait(0.5)
             return list(outcomes)

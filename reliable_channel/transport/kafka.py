@@ -150,7 +150,7 @@ class KafkaNode(NodeBase):
                         self._take(record.partition, record.offset, record.value, record.headers)
                     read = dict(self._read)
                     reader.commit({p: o for p, o in read.items() if committed.get(p) != o})
-                    committed = read
+                    committed = read  # not reached when it fails: the next round commits again
                     waits += 1
                     if waits * POLL_MS >= CHECK_INTERVAL_S * 1000 or self._health.state != HealthState.HEALTHY:
                         waits = 0

@@ -19,6 +19,7 @@ from reliable_channel.errors import EnvironmentFault
 from reliable_channel.transport.kafka_producer import unreachable
 
 PARTITION_REFRESH_S = 30.0
+COMMIT_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,13 @@ class OffsetReader:
         ]
 
     def commit(self, next_offsets: Mapping[int, int]) -> None:
-        """Keep the offsets to go on from, by partition. Raises ``EnvironmentFault``."""
+        """Keep the offsets to go on from, by partition. Raises ``EnvironmentFault``; a later commit makes up for it."""
         if not self._keeps or not next_offsets:
             return
         try:
             self._consumer.commit(
-                {TopicPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in next_offsets.items()}
+                {TopicPartition(self._topic, p): OffsetAndMetadata(o, "", -1) for p, o in next_offsets.items()},
+                timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
             )
         except KafkaError as error:
             raise unreachable(error) from None
@@ -116,7 +118,7 @@ class OffsetReader:
             raise unreachable(error) from None
 
     def close(self) -> None:
-        self._consumer.close(autocommit=False)
+        self._consumer.close(autocommit=False, timeout_ms=COMMIT_TIMEOUT_MS)
 
     def _refresh(self, new_from: Literal["latest", "earliest"]) -> bool:
         self._refreshed = time.monotonic()

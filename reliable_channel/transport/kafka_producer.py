@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer
@@ -106,7 +107,16 @@ class EnvelopeProducer:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush within the time-out and end; what is left fails. Closing twice does nothing."""
-        self._producer.close(timeout=timeout_s)
+        try:
+            self._producer.close(timeout=timeout_s)
+        except KafkaError:
+            # kafka-python gives up at the flush and leaves its thread running. Forced, the thread fails what is left,
+            # and closing again finds nothing to wait for.
+            sender = self._producer._sender
+            sender.force_close()
+            sender.join(timeout_s)
+            with suppress(KafkaError):
+                self._producer.close(timeout=1.0)
 
 
 def reason_of(error: BaseException) -> FailureReason:

@@ -1,0 +1,85 @@
+"""A broker that stops and comes back: the participant and the loop wait, and lose, double and reorder nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliable_channel.config import load
+from reliable_channel.gateway.build import kafka_node, make_bridge
+from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.runtime import broker, jars
+from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.transport.base import HealthChanged, Received, SendFailed, Sent
+from reliable_channel.transport.health import HealthState
+from reliable_channel.wire.waku import WakuMessage
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = "/app/1/golden/proto"
+
+
+def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_order(tmp_path: Path) -> None:
+    settings = load(
+        "local",
+        paths={"run_dir": str(tmp_path)},
+        kafka={"broker": {"port": broker.free_port()}},
+        node={"pubsub_topic": "/waku/2/rs/16/32"},
+    )
+    jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+    broker.start(settings)
+    events: list[Any] = []
+    sent = 0
+
+    def talk_until(condition: Callable[[], object]) -> None:
+        nonlocal sent
+        end = time.monotonic() + 90
+        while not condition():
+            assert time.monotonic() < end, "it did not happen"
+            node.send(WakuMessage(b"%d" % sent, TOPIC))
+            sent += 1
+            time.sleep(0.01)
+
+    def states() -> list[HealthState]:
+        return [e.health.state for e in events if isinstance(e, HealthChanged)]
+
+    try:
+        ensure_topics(settings.kafka)
+        ensure_evidence_topic(settings)
+        loop = make_bridge(settings, loop=True)
+        node = kafka_node(settings, group_id="participant")
+        node.add_listener(events.append)
+        node.subscribe([TOPIC])
+        loop.start()
+        node.start()
+        talk_until(lambda: any(isinstance(e, Received) for e in events))
+        stopping = threading.Thread(target=broker.stop, args=(settings,))
+        stopping.start()
+        talk_until(lambda: states()[-1:] == [HealthState.UNHEALTHY])
+        stopping.join()
+        starting = threading.Thread(target=broker.start, args=(settings,))
+        starting.start()
+        talk_until(lambda: states()[-1:] == [HealthState.HEALTHY])
+        starting.join()
+        until(lambda: sum(isinstance(e, Received) for e in events) >= sent)
+        node.stop()
+        loop.stop()
+    finally:
+        broker.stop(settings)
+    received = [int(e.envelope.message.payload) for e in events if isinstance(e, Received)]
+    assert received == list(range(sent))
+    assert sum(isinstance(e, Sent) for e in events) == sent
+    assert [e for e in events if isinstance(e, SendFailed)] == []
+    assert loop.failure is None
