@@ -1,0 +1,41 @@
+"""refetch_requests and source_gaps → store nodes → Kafka (source=store); store_presence.
+
+``python jobs/refetch.py [--once | --continuous] [--config FILE]``: no Spark in it, so nothing to submit; it waits for
+answers. ``store.nodes`` says whom to ask. Continuously it asks at every trigger interval until SIGTERM.
+"""
+
+import argparse
+import signal
+import sys
+import threading
+
+from reliable_channel.config import load
+from reliable_channel.errors import LocalError, ReliableChannelError
+from reliable_channel.gateway.refetching import refetch_once
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="jobs/refetch.py")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="what is open now, then end (the default)")
+    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    options = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = load(options.config)
+        while not stop.is_set():
+            outcome = refetch_once(settings)
+            sys.stderr.write(f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}\n")
+            if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
+                break
+    except ReliableChannelError as fault:
+        sys.stderr.write(f"refetch: {fault}\n")
+        return 2 if isinstance(fault, LocalError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""The refetch job put together from the settings: store nodes to ask, and Kafka to write to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reliable_channel.config import Settings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.gateway.build import store_client
+from reliable_channel.pipeline.refetch import Outcome, refetch
+from reliable_channel.store.model import StoreEntry
+from reliable_channel.transport.base import FailureReason, Source
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
+
+FLUSH_S = 60.0
+
+
+def refetch_once(settings: Settings) -> Outcome:
+    """Ask the configured store nodes for everything that is open and write what they give into the envelopes topic.
+
+    Raises ``EnvironmentFault`` when Kafka does not take it; nothing is then recorded as asked."""
+    client = store_client(settings)
+    try:
+        return refetch(settings, client, lambda entries: write_back(settings, entries))
+    finally:
+        client.close()
+
+
+def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
+    """Entries (with data) as records with ``source=store``; returns when all replicas have them."""
+    if not entries:
+        return
+    failures: list[FailureReason] = []
+    producer = EnvelopeProducer(settings.kafka.client_options())
+    try:
+        for entry in entries:
+            if entry.message is not None and entry.pubsub_topic is not None:
+                producer.send(
+                    settings.kafka.topics.envelopes,
+                    entry.message,
+                    entry.pubsub_topic,
+                    Source.STORE,
+                    lambda reason, _detail: failures.append(reason) if reason is not None else None,
+                )
+        producer.flush(FLUSH_S)
+    finally:
+        producer.close()
+    if failures:
+        raise EnvironmentFault(
+            f"Kafka refused {len(failures)} of {len(entries)} fetched envelopes ({failures[0].value}).",
+            "See that the brokers and the topic are there; the next run asks again.",
+        )

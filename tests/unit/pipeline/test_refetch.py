@@ -1,0 +1,164 @@
+"""The refetch loop without Spark: real Delta tables, store nodes in memory, Kafka as a list."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from reliable_channel.config import Settings, load
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.io import append_rows, as_arrow, open_table
+from reliable_channel.pipeline.refetch import Outcome, refetch
+from reliable_channel.store.client import RetryPolicy, StoreClient
+from reliable_channel.store.memory_source import MemorySource
+from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.store.rest_node import StoreFault, StoreNodeError
+from reliable_channel.store.source import answer
+from reliable_channel.wire.waku import WakuMessage, message_hash
+
+PUBSUB, TOPIC = "/waku/2/rs/1/0", "/reliable-channel/1/chat/proto"
+START_S = 1_767_225_600
+STORED = WakuMessage(b"stored", TOPIC, timestamp=START_S * 10**9)
+LOST = WakuMessage(b"nobody stored it", TOPIC, timestamp=START_S * 10**9)
+
+
+class MemoryNode:
+    """A store node in this process; ``broken`` gives no page."""
+
+    def __init__(self, name: str, *messages: WakuMessage, broken: bool = False) -> None:
+        self.name = name
+        self._source = MemorySource()
+        for message in messages:
+            self._source.add(PUBSUB, message)
+        self._broken = broken
+        self.asked = 0
+
+    def query(self, query: StoreQuery) -> StorePage:
+        self.asked += 1
+        if self._broken:
+            raise StoreNodeError(self.name, StoreFault.UNREACHABLE, "off")
+        return answer(self._source, query, self.name)
+
+    def close(self) -> None:
+        return None
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    found = load("local", paths={"run_dir": str(tmp_path)})
+    for table in (
+        tables.REFETCH_REQUESTS,
+        tables.SEGMENTS,
+        tables.ENVELOPES,
+        tables.SOURCE_GAPS,
+        tables.STORE_PRESENCE,
+    ):
+        simple = [column for column in table.columns if "STRUCT" not in column.type]
+        empty = as_arrow([], tables.Table(table.name, table.comment, table.writer, tuple(simple), ()))
+        DeltaTable.create(found.paths.table(table.name), empty.schema)
+    return found
+
+
+def request(settings: Settings, sds_id: str, message: WakuMessage, attempt: int = 1) -> None:
+    row = {
+        "pubsub_topic": PUBSUB,
+        "content_topic": TOPIC,
+        "channel_id": "talk",
+        "sds_id": sds_id,
+        "retrieval_hint": base64.b64encode(message_hash(PUBSUB, message)).decode(),
+        "attempt": attempt,
+        "event_time": START_S * 10**6,
+    }
+    append_rows(settings.paths, tables.REFETCH_REQUESTS, as_arrow([row], tables.REFETCH_REQUESTS))
+
+
+def run(settings: Settings, *nodes: MemoryNode) -> tuple[Outcome, list[StoreEntry]]:
+    written: list[StoreEntry] = []
+
+    def write_back(entries: Sequence[StoreEntry]) -> None:
+        written.extend(entries)
+
+    client = StoreClient(nodes, RetryPolicy(attempts=1), sleep=lambda _: None)
+    return refetch(settings, client, write_back), written
+
+
+def presence(settings: Settings) -> dict[tuple[str, Any], str]:
+    rows = open_table(settings.paths, tables.STORE_PRESENCE).to_pyarrow_table().to_pylist()
+    return {(row["node"], row["sds_id"]): row["outcome"] for row in rows}
+
+
+def test_what_a_store_has_goes_back_to_kafka_and_each_node_is_recorded(settings: Settings) -> None:
+    request(settings, "m1", STORED)
+    request(settings, "m2", LOST)
+    outcome, written = run(settings, MemoryNode("a", STORED), MemoryNode("b"), MemoryNode("c", broken=True))
+    assert [entry.message for entry in written] == [STORED]
+    assert outcome == Outcome(requests=2, gaps=0, written=1)
+    assert presence(settings) == {
+        ("a", "m1"): "present",
+        ("a", "m2"): "absent",
+        ("b", "m1"): "absent",
+        ("b", "m2"): "absent",
+        ("c", "m1"): "error",
+        ("c", "m2"): "error",
+    }
+
+
+def test_an_attempt_is_asked_once_and_a_new_attempt_again(settings: Settings) -> None:
+    request(settings, "m2", LOST)
+    node = MemoryNode("a")
+    run(settings, node)
+    run(settings, node)
+    assert node.asked == 1
+    request(settings, "m2", LOST, attempt=2)
+    outcome, _ = run(settings, node)
+    assert (node.asked, outcome.requests) == (2, 1)
+
+
+def test_what_has_come_meanwhile_is_not_asked_for(settings: Settings) -> None:
+    request(settings, "m1", STORED)
+    simple = tuple(column for column in tables.SEGMENTS.columns if "STRUCT" not in column.type)
+    table = tables.Table("segments", "", "", simple, ())
+    row = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 1, "sds_id": "m1", "channel_id": "talk"}
+    append_rows(settings.paths, table, as_arrow([{**row, "pubsub_topic": PUBSUB, "content_topic": TOPIC}], table))
+    outcome, _ = run(settings, MemoryNode("a", STORED))
+    assert outcome.requests == 0
+
+
+def test_a_gap_is_filled_by_its_time_range_once(settings: Settings) -> None:
+    at = dt.datetime.fromtimestamp(START_S, dt.UTC)
+    gap = {
+        "kafka_topic": "t",
+        "kafka_partition": 0,
+        "first_offset": 5,
+        "last_offset": 9,
+        "cause": "offset_jump",
+        "from_time": int((at - dt.timedelta(seconds=60)).timestamp() * 10**6),
+        "to_time": int((at + dt.timedelta(seconds=60)).timestamp() * 10**6),
+    }
+    append_rows(settings.paths, tables.SOURCE_GAPS, as_arrow([gap], tables.SOURCE_GAPS))
+    envelope = {
+        "kafka_topic": "t",
+        "kafka_partition": 0,
+        "kafka_offset": 4,
+        "pubsub_topic": PUBSUB,
+        "content_topic": TOPIC,
+        "message_hash": base64.b64encode(message_hash(PUBSUB, LOST)).decode(),
+    }
+    append_rows(settings.paths, tables.ENVELOPES, as_arrow([envelope], tables.ENVELOPES))
+    outside = WakuMessage(b"an hour later", TOPIC, timestamp=(START_S + 3_600) * 10**9)
+    node = MemoryNode("a", STORED, LOST, outside)
+    outcome, written = run(settings, node)
+    assert [entry.message for entry in written] == [STORED], "inside the gap and not here yet"
+    assert outcome == Outcome(requests=0, gaps=1, written=1)
+    assert run(settings, node)[0] == Outcome()
+
+
+def test_without_store_nodes_nothing_happens(settings: Settings) -> None:
+    request(settings, "m1", STORED)
+    assert run(settings)[0] == Outcome()
