@@ -22,6 +22,7 @@ from reliable_channel.channel.events import (
     MessageSendError,
     MessageSent,
 )
+from reliable_channel.channel.persistence import LabelledSend
 from reliable_channel.channel.replay import summary
 from reliable_channel.channel.sends import SendState
 from reliable_channel.errors import EnvironmentFault, LocalError
@@ -77,14 +78,17 @@ class ReliableChannel:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, message: bytes) -> ReliableSendId:
+    def send(self, message: bytes, *, label: str | None = None) -> ReliableSendId:
         """Send a message reliably; kept when this returns, whatever happens to the process then.
+
+        ``label``, such as the id of a table's row, names the send for ever: the same label again, in this process or a
+        later one, is the same message. It is not sent twice; given up, its same bytes go out once more.
 
         Raises ``EmptyMessage``, ``MessageTooLarge`` (both sizes in its text), ``ChannelNotStartedError``,
         ``ChannelClosedError``, and ``SendBufferFull`` when ``max_queued_bytes`` wait for ``send_timeout_ms``."""
         self._check()
         self._await_space()
-        return ReliableSendId(self._guarded(lambda: self._driver.send(bytes(message))))
+        return ReliableSendId(self._guarded(lambda: self._driver.send(bytes(message), label)))
 
     def send_ephemeral(self, message: bytes) -> ReliableSendId:
         """Send a message that nobody tracks, of one segment at most; dropped near the rate limit, with an event.
@@ -101,6 +105,10 @@ class ReliableChannel:
         with self._driver.lock:
             send = self._driver.machine.sends.get(request_id)
             return send.state if send is not None else None
+
+    def labelled(self, label: str) -> LabelledSend | None:
+        """The send of a label, with its segments as they are on the wire."""
+        return self._driver.labelled(label)
 
     def request_ids(self, request_id: str) -> dict[str, str]:
         """The node's RequestIds of a send that is being dispatched, by label ``<request_id>:1`` to ``:N``."""

@@ -27,10 +27,12 @@ from reliable_channel.channel.inputs import (
 )
 from reliable_channel.channel.machine import ChannelMachine, Outcome
 from reliable_channel.channel.outgoing import OutgoingPipeline, Results
-from reliable_channel.channel.persistence import ChannelKey, Persistence
+from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
 from reliable_channel.channel.replay import replay
 from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure, StoreRetrieval, TimeRange
+from reliable_channel.channel.sends import SendState
 from reliable_channel.channel.snapshot import write_snapshot
+from reliable_channel.sds import Outgoing, OutgoingReason
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
@@ -44,6 +46,8 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.health import HealthState
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import decode_sds_message
 
 _log = logging.getLogger(__name__)
 
@@ -156,14 +160,33 @@ class ChannelDriver:
     def _crowded(self) -> bool:
         return len(self._envelopes) >= MAX_WAITING_ENVELOPES // 2
 
-    def send(self, payload: bytes) -> str:
+    def send(self, payload: bytes, label: str | None = None) -> str:
         """Segment, wrap, keep; the dispatch follows in the worker. Returns the ReliableSendId."""
         with self.lock:
+            known = self._persistence.labelled(self._key, label) if label is not None else None
+            if known is not None:
+                return self._send_again(known)
             outcome = self.outgoing.wrap(payload, self.now())
-            self._commit([outcome])
+            self._commit([outcome], label)
             self._effects.extend(outcome.effects)
         self._wake()
         return outcome.send_id
+
+    def labelled(self, label: str) -> LabelledSend | None:
+        return self._persistence.labelled(self._key, label)
+
+    def _send_again(self, known: LabelledSend) -> str:
+        """A label that was sent before: on its way or delivered it needs nothing; given up, the same bytes go out."""
+        send = self.machine.sends.get(known.send_id)
+        if send is None or send.state is SendState.FAILED:
+            for index, data in enumerate(known.segments):
+                message = decode_sds_message(data, self.machine.sds_config.wire_family)
+                if not isinstance(message, Malformed):
+                    again = Outgoing(data, message, OutgoingReason.RESEND, known.send_id, index, 1)
+                    logical = send.message_id if send is not None else ""
+                    self._effects.append(Dispatch(again, known.send_id, logical, len(known.segments)))
+            self._wake()
+        return known.send_id
 
     def send_ephemeral(self, payload: bytes) -> str:
         with self.lock:
@@ -286,12 +309,13 @@ class ChannelDriver:
             channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=message_id, request_ids=named
         )
 
-    def _commit(self, outcomes: list[Outcome]) -> None:
-        if not self._keeps:
+    def _commit(self, outcomes: list[Outcome], label: str | None = None) -> None:
+        labelled = _labelled(outcomes[0], label) if label is not None else None
+        if not self._keeps and labelled is None:
             return
         entries = [encode_input(outcome.given) for outcome in outcomes if outcome.keep]
         if entries:
-            self._persistence.append(self._key, entries, self._fingerprint)
+            self._persistence.append(self._key, entries, self._fingerprint, labelled)
             self._journal_entries += len(entries)
             self._journal_bytes += sum(map(len, entries))
 
@@ -382,3 +406,8 @@ class ChannelDriver:
 
     def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
         return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)
+
+
+def _labelled(outcome: Outcome, label: str) -> LabelledSend:
+    segments = [effect for effect in outcome.effects if isinstance(effect, Dispatch)]
+    return LabelledSend(label, outcome.send_id, outcome.required, tuple(one.outgoing.data for one in segments))

@@ -31,7 +31,6 @@ from reliable_channel.sds import (
     Conflict,
     Delivered,
     DependencyLost,
-    DuplicateSeen,
     EphemeralReceived,
     Event,
     MissingDependency,
@@ -61,6 +60,7 @@ class Outcome:
     effects: tuple[Effect, ...]
     keep: bool = True
     send_id: str = ""
+    required: int = 0
 
 
 class ChannelMachine:
@@ -142,7 +142,7 @@ class ChannelMachine:
         send = self.sends.add(send_id, segments[0].entire_message_hash.hex(), ids, required)
         effects: list[Effect] = [self._dispatch_of(send, outgoing, outgoing.index == 0) for outgoing in step.outgoing]
         effects += self._follow(step.events, None, now)
-        return Outcome(replace(given, send_id=send_id), tuple(effects), send_id=send_id)
+        return Outcome(replace(given, send_id=send_id), tuple(effects), send_id=send_id, required=required)
 
     def _dispatch_of(self, send: Send, outgoing: Outgoing, counts: bool) -> Dispatch:
         return Dispatch(outgoing, send.send_id, send.message_id, len(send.sds_ids), counts)
@@ -211,8 +211,8 @@ class ChannelMachine:
             return Outcome(given, (), keep=False)
         step = self.sds.receive(message, now, retrieval_hint=given.retrieval_hint, data=given.data)
         effects = self._absorb(step, message, now)
-        only_repeats = all(isinstance(event, DuplicateSeen) for event in step.events)
-        keep = message.kind is not SdsKind.EPHEMERAL and not (only_repeats and message.kind is SdsKind.CONTENT)
+        # A repetition changes the state as well: later histories carry the hash of its newer envelope.
+        keep = message.kind is not SdsKind.EPHEMERAL
         return Outcome(given, tuple(effects), keep)
 
     def _absorb(self, step: Step, message: SdsMessage, now: int) -> list[Effect]:

@@ -1,7 +1,7 @@
 """Where a channel keeps what must survive its process (protocol.md §7 *persistence is pluggable*)."""
 
-from reliable_channel.channel.persistence.base import ChannelKey, Persistence, StoredChannel
+from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, Persistence, StoredChannel
 from reliable_channel.channel.persistence.memory import MemoryPersistence
 from reliable_channel.channel.persistence.sqlite import SqlitePersistence
 
-__all__ = ["ChannelKey", "MemoryPersistence", "Persistence", "SqlitePersistence", "StoredChannel"]
+__all__ = ["ChannelKey", "LabelledSend", "MemoryPersistence", "Persistence", "SqlitePersistence", "StoredChannel"]

@@ -42,6 +42,17 @@ class StoredChannel:
     fingerprint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LabelledSend:
+    """A send that the application named, such as by the id of a table's row: the same label is never sent as another
+    message. ``segments`` are its SDS messages (bytes) as they were dispatched; ``required`` of them rebuild it."""
+
+    label: str
+    send_id: str
+    required: int
+    segments: tuple[bytes, ...]
+
+
 @runtime_checkable
 class Persistence(Protocol):
     """A backend. Every method is one transaction: it has happened wholly, or not at all. Thread-safe."""
@@ -59,8 +70,14 @@ class Persistence(Protocol):
         """What is kept of a channel; an empty one when nothing is."""
         ...
 
-    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
-        """Add the inputs of one step to the journal, in order."""
+    def append(
+        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
+    ) -> None:
+        """Add the inputs of one step to the journal, in order, and the name of the send among them."""
+        ...
+
+    def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
+        """The send of that label, whatever became of it."""
         ...
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from reliable_channel.channel.persistence.base import ChannelKey, StoredChannel
+from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 
 
 @dataclass(slots=True)
@@ -17,6 +17,7 @@ class _Kept:
     handed_over: set[str] = field(default_factory=set)
     sequence: int = 0
     fingerprint: str = ""
+    labels: dict[str, LabelledSend] = field(default_factory=dict)
 
 
 class MemoryPersistence:
@@ -57,13 +58,22 @@ class MemoryPersistence:
                 kept.snapshot, tuple(kept.journal), frozenset(kept.handed_over), kept.sequence, kept.fingerprint
             )
 
-    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
-        if not self.keeps_journal:
-            return
+    def append(
+        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
+    ) -> None:
         with self._lock:
             kept = self._channels.setdefault(key, _Kept())
+            if labelled is not None:
+                kept.labels[labelled.label] = labelled
+            if not self.keeps_journal:
+                return
             kept.journal.extend(entries)
             kept.fingerprint = fingerprint
+
+    def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
+        with self._lock:
+            kept = self._channels.get(key)
+            return kept.labels.get(label) if kept is not None else None
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         if not self.keeps_journal:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from reliable_channel.channel.errors import DamagedStore
-from reliable_channel.channel.persistence.base import ChannelKey, StoredChannel
+from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import SenderLock
 from reliable_channel.errors import EnvironmentFault
 
@@ -31,8 +31,24 @@ CREATE INDEX journal_of_channel ON journal(channel, id);
 CREATE TABLE handed_over (
   channel INTEGER NOT NULL REFERENCES channel(id), delivery TEXT NOT NULL, PRIMARY KEY (channel, delivery)
 ) WITHOUT ROWID;
+CREATE TABLE labelled (
+  channel INTEGER NOT NULL REFERENCES channel(id), label TEXT NOT NULL, send_id TEXT NOT NULL,
+  required INTEGER NOT NULL, PRIMARY KEY (channel, label)
+) WITHOUT ROWID;
+CREATE TABLE labelled_segment (
+  channel INTEGER NOT NULL REFERENCES channel(id), label TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL,
+  PRIMARY KEY (channel, label, number)
+);
 CREATE TABLE value (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
+
+_TABLES = (
+    ("journal", "channel"),
+    ("handed_over", "channel"),
+    ("labelled", "channel"),
+    ("labelled_segment", "channel"),
+    ("channel", "id"),
+)
 
 
 class SqlitePersistence:
@@ -134,13 +150,36 @@ class SqlitePersistence:
             snapshot, tuple(row[0] for row in journal), frozenset(row[0] for row in handed), sequence, fingerprint
         )
 
-    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
+    def append(
+        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
+    ) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
             do.executemany("INSERT INTO journal(channel, entry) VALUES (?, ?)", [(channel, e) for e in entries])
             do.execute(
                 "UPDATE channel SET fingerprint=? WHERE id=? AND fingerprint<>?", (fingerprint, channel, fingerprint)
             )
+
+            if labelled is not None:
+                do.execute(
+                    "INSERT INTO labelled VALUES (?,?,?,?)",
+                    (channel, labelled.label, labelled.send_id, labelled.required),
+                )
+                do.executemany(
+                    "INSERT INTO labelled_segment VALUES (?,?,?,?)",
+                    [(channel, labelled.label, number, data) for number, data in enumerate(labelled.segments)],
+                )
+
+    def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
+        with self._transaction() as do:
+            where = (self._id(do, key), label)
+            row = do.execute("SELECT send_id, required FROM labelled WHERE channel=? AND label=?", where).fetchone()
+            if row is None:
+                return None
+            segments = do.execute(
+                "SELECT data FROM labelled_segment WHERE channel=? AND label=? ORDER BY number", where
+            ).fetchall()
+            return LabelledSend(label, row[0], row[1], tuple(segment[0] for segment in segments))
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         with self._transaction() as do:
@@ -158,8 +197,8 @@ class SqlitePersistence:
     def forget(self, key: ChannelKey) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
-            for table, column in (("journal", "channel"), ("handed_over", "channel"), ("channel", "id")):
-                do.execute(f"DELETE FROM {table} WHERE {column}=?", (channel,))  # noqa: S608 — names from this line
+            for table, column in _TABLES:
+                do.execute(f"DELETE FROM {table} WHERE {column}=?", (channel,))  # noqa: S608 — names from above
         self._ids.pop(key, None)
 
     def get(self, name: str) -> bytes | None:

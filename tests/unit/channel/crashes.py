@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reliable_channel.channel import ChannelKey, Persistence
-from reliable_channel.channel.persistence import StoredChannel
+from reliable_channel.channel.persistence import LabelledSend, StoredChannel
 from reliable_channel.channel.registry import _nodes
 from reliable_channel.transport.base import RequestId
 from reliable_channel.transport.memory import MemoryNode
@@ -52,8 +52,13 @@ class MortalPersistence:
     def load(self, key: ChannelKey) -> StoredChannel:
         return self.inner.load(key)
 
-    def append(self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str) -> None:
-        self.fuse.burn(lambda: self.inner.append(key, entries, fingerprint))
+    def append(
+        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
+    ) -> None:
+        self.fuse.burn(lambda: self.inner.append(key, entries, fingerprint, labelled))
+
+    def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
+        return self.inner.labelled(key, label)
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         self.fuse.burn(lambda: self.inner.compact(key, snapshot, fingerprint))

@@ -227,3 +227,37 @@ def test_a_full_disk_stops_the_channel_before_anything_leaves_it() -> None:
         alice.channel.send(b"again")
     alice.channel.close()
     assert world.on_wire == []
+
+
+def test_a_labelled_send_is_one_message_however_often_it_is_asked_for(backend: Persistence) -> None:
+    world = World()
+    config = quick(persistence=backend)
+    alice, bob = world.join("alice", config), world.join("bob")
+    first = alice.channel.send(bytes(300_000), label="row 1")
+    assert alice.channel.send(bytes(300_000), label="row 1") == first
+    world.run(1_000)
+    alice.channel.close()
+    alice = world.join("alice", config)
+    assert alice.channel.send(bytes(300_000), label="row 1") == first
+    assert alice.channel.send(bytes(300_000), label="row 2") != first
+    world.run(1_000)
+    assert len(bob.payloads) == 2
+    kept = alice.channel.labelled("row 1")
+    assert kept is not None
+    assert (kept.send_id, kept.required, len(kept.segments)) == (first, 3, 3)
+
+
+def test_a_labelled_send_that_was_given_up_goes_out_again_as_the_same_bytes() -> None:
+    world = World(lambda *_: ())
+    kept = MemoryPersistence(keeps_journal=True)
+    config = quick(persistence=kept, query_on_connect=False, sds={"max_retransmissions": 0, "sync_min_interval_ms": 0})
+    alice, bob = world.join("alice", config), world.join("bob", quick(query_on_connect=False))
+    request_id = alice.channel.send(b"nobody heard", label="row 1")
+    world.run(6_000)
+    assert alice.channel.send_state(request_id) is SendState.FAILED
+    world.link = lambda *_: (0.0,)
+    alice.channel.send(b"nobody heard", label="row 1")
+    world.run(500)
+    assert bob.payloads == [b"nobody heard"]
+    first, second = (message.payload for _, message in world.on_wire[:2])
+    assert first == second
