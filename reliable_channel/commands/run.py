@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         import signal
         import threading
 
+        from reliable_channel.pipeline.metrics import measured
         from reliable_channel.pipeline.run import run_continuously, run_once
         from reliable_channel.runtime.spark import spark_session
 
@@ -39,12 +40,14 @@ def register(app: typer.Typer) -> None:
         typer.echo("Starting Spark …", err=True)
         with spark_session(settings) as spark:
             if not continuous:
-                run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
+                with measured(spark, settings, serve=False):
+                    run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
                 return
             stop = threading.Event()
             previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGTERM, signal.SIGINT)}
             try:
-                run_continuously(spark, settings, stop, on_progress=say)
+                with measured(spark, settings, serve=True):
+                    run_continuously(spark, settings, stop, on_progress=say)
             finally:
                 for number, handler in previous.items():
                     signal.signal(number, handler)

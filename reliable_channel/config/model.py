@@ -14,6 +14,7 @@ import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses
 from reliable_channel.config.api import ApiSettings
 from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.config.kafka import KafkaSettings
+from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
 from reliable_channel.messaging.config import MessagingConfig
@@ -132,6 +133,7 @@ class Settings(BaseSettings):
     sds: SdsConfig = Field(default_factory=SdsConfig)
     rate_limit: RateLimitConfig = Field(default_factory=RateLimitConfig)
     pipeline: PipelineSettings = PipelineSettings()
+    metrics: MetricsSettings = MetricsSettings()
     node: NodeSettings = NodeSettings()
     store: StoreSettings = StoreSettings()
     bridge: BridgeSettings = BridgeSettings()

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, KafkaSettings, PathSettings, PipelineSettings, Settings
+from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.arrow import DECODED_DDL, decoded_array
 from reliable_channel.pipeline.clock import IngestClock, Place, Reached
 from reliable_channel.pipeline.decode import RecordDecoder
@@ -137,6 +138,7 @@ class IngestWriter:
         gaps = missing_offsets(rows, stats, self.clock.reached)
         sink.append_small(gap_rows(gaps), SOURCE_GAPS)
         self.clock.record(sink, reached)
+        counters.put(sink.query_id, sink.batch_id, quarantined_rows=sum(s["refused"] for s in stats.values()))
 
 
 _WRITERS: dict[str, IngestWriter] = {}

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings, load
 from reliable_channel.errors import LocalError, ReliableChannelError
-from reliable_channel.pipeline.queries import Query
+from reliable_channel.pipeline.metrics import measured
+from reliable_channel.pipeline.queries import CHAIN, Query
 from reliable_channel.pipeline.run import run_continuously, run_to_end
 from reliable_channel.runtime.spark import spark_session
 
@@ -32,7 +33,10 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, terminated)
     try:
         settings = load(options.config)
-        with spark_session(settings, f"reliable-channel {query.name}") as spark:
+        with (
+            spark_session(settings, f"reliable-channel {query.name}") as spark,
+            measured(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
+        ):
             if options.continuous:
                 run_continuously(spark, settings, stop, queries=(query,))
             else:
@@ -56,6 +60,12 @@ def main_batch(name: str, run: Callable[[SparkSession, Settings], object], argum
         sys.stderr.write(f"{name}: {fault}\n")
         return 2 if isinstance(fault, LocalError) else 1
     return 0
+
+
+def _port_offset(query: Query) -> int:
+    """Jobs run beside each other: each has a port of its own, after that of ``reliable-channel run``."""
+    names = [other.name for other in CHAIN]
+    return 1 + (names.index(query.name) if query.name in names else len(names))
 
 
 def _parser(query: Query) -> argparse.ArgumentParser:

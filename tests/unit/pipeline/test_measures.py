@@ -1,0 +1,118 @@
+"""Progress as numbers: names with units, nothing that Spark did not say; a Prometheus page without foreign words."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from reliable_channel.config import load
+from reliable_channel.pipeline import counters
+from reliable_channel.pipeline.measures import measures
+from reliable_channel.pipeline.metrics import PrometheusMetrics, _served
+
+PROGRESS: dict[str, Any] = {
+    "id": "q1",
+    "runId": "r1",
+    "name": "reassembly",
+    "batchId": 4,
+    "numInputRows": 12,
+    "inputRowsPerSecond": float("inf"),
+    "processedRowsPerSecond": 3.5,
+    "durationMs": {"addBatch": 900, "queryPlanning": 12, "triggerExecution": 1000},
+    "stateOperators": [
+        {"numRowsTotal": 5, "numRowsUpdated": 2, "memoryUsedBytes": 1000, "numRowsDroppedByWatermark": 1,
+         "commitTimeMs": 7, "customMetrics": {"rocksdbSstFileSize": 64}},
+        {"numRowsTotal": 3, "numRowsUpdated": 1, "memoryUsedBytes": 24, "numRowsDroppedByWatermark": 0},
+    ],
+    "sources": [
+        {"description": "DeltaSource[file:/data/tables/segments]",
+         "endOffset": {"reservoirId": "x", "reservoirVersion": 6, "index": -1}},
+        {"description": "DeltaSource[file:/data/tables/segments]",
+         "endOffset": json.dumps({"reservoirId": "x", "reservoirVersion": 6, "index": -1})},
+    ],
+}  # fmt: skip
+
+
+def test_a_micro_batch_in_numbers() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def unread(table: str, version: int) -> int:
+        asked.append((table, version))
+        return 2
+
+    assert measures(PROGRESS, {"quarantined_rows": 9}, unread) == {
+        "input_rows": 12.0,
+        "quarantined_rows": 9.0,
+        "processed_rows_per_second": 3.5,
+        "add_batch_ms": 900.0,
+        "query_planning_ms": 12.0,
+        "trigger_execution_ms": 1000.0,
+        "lag_commits": 2.0,
+        "state_rows": 8.0,
+        "state_updated_rows": 3.0,
+        "state_memory_bytes": 1024.0,
+        "state_disk_bytes": 64.0,
+        "state_commit_ms": 7.0,
+        "dropped_by_watermark_rows": 1.0,
+    }
+    assert set(asked) == {("segments", 6)}
+
+
+def test_lag_behind_kafka_is_summed_over_partitions() -> None:
+    source = {
+        "description": "KafkaV2[Subscribe[waku.envelopes]]",
+        "endOffset": {"waku.envelopes": {"0": 10, "1": 20}},
+        "latestOffset": {"waku.envelopes": {"0": 15, "1": 20}},
+    }
+    assert measures({"sources": [source]}, {})["lag_offsets"] == 5.0
+
+
+@pytest.mark.parametrize(
+    "progress", [{}, {"sources": [{}]}, {"sources": None}, {"durationMs": None, "sources": [{"endOffset": "{"}]}]
+)
+def test_what_spark_does_not_say_is_left_out(progress: dict[str, Any]) -> None:
+    assert measures(progress, {}) == {"input_rows": 0.0}
+
+
+def test_counts_are_taken_once_and_bounded() -> None:
+    for batch in range(2_000):
+        counters.put("q", batch, quarantined_rows=batch)
+    assert counters.take("q", 1_999) == {"quarantined_rows": 1_999}
+    assert counters.take("q", 1_999) == {}
+    assert counters.take("q", 0) == {}, "without a listener the oldest are forgotten"
+
+
+def test_the_page_has_totals_last_values_and_only_our_own_labels() -> None:
+    prometheus = PrometheusMetrics()
+    prometheus.running("ingest", True)
+    for _ in range(2):
+        prometheus.progress("ingest", {"input_rows": 5.0, "quarantined_rows": 1.0})
+    page = generate_latest(prometheus.registry).decode()
+    assert 'reliable_channel_query{metric="input_rows",query="ingest"} 5.0' in page
+    assert 'reliable_channel_query_rows_total{metric="input_rows",query="ingest"} 10.0' in page
+    assert 'reliable_channel_query_rows_total{metric="quarantined_rows",query="ingest"} 2.0' in page
+    assert 'reliable_channel_query_running{query="ingest"} 1.0' in page
+
+
+def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    settings = load("local")
+    assert settings.metrics.host == "127.0.0.1"
+    free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
+    prometheus = PrometheusMetrics()
+    prometheus.running("ack", True)
+    server = _served(free, prometheus, 0)
+    try:
+        host, port = server.server_address[:2]
+        assert host == "127.0.0.1"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            assert b'reliable_channel_query_running{query="ack"} 1.0' in answer.read()
+        taken = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": port})})
+        assert _served(taken, prometheus, 0) is None
+        assert "set metrics.port" in caplog.text
+    finally:
+        server.shutdown()
+        server.server_close()
