@@ -17,6 +17,7 @@ from reliable_channel.channel.events import (
     MessageSent,
 )
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, SenderEventSink
+from reliable_channel.wire.hashing import keccak256
 
 MAX_REMEMBERED = 100_000
 """Sends of which it is remembered that they were dispatched."""
@@ -35,6 +36,10 @@ class ChannelEvidence:
         """Begin; it ends with the channel."""
         self._channel.on(ChannelEvent, self._on_event)
 
+    def queued(self, request_id: str, payload: bytes, at_ms: int) -> None:
+        """The channel took this payload: without this row nobody could know of a message that never leaves."""
+        self._give(SenderEventKind.QUEUED, at_ms, request_id, request_id, keccak256(payload), "")
+
     def _on_event(self, event: ChannelEvent) -> None:
         if isinstance(event, MessageSent):
             self._dispatched[event.request_id] = None
@@ -52,20 +57,25 @@ class ChannelEvidence:
     def _record(
         self, kind: SenderEventKind, event: ChannelEvent, request_id: str, detail: str, message_id: str | None = None
     ) -> None:
-        whole = _digest(message_id)
+        # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
+        sds_id = None if isinstance(event, EphemeralMessageDropped) else request_id
+        self._give(kind, event.at, request_id, sds_id, _digest(message_id), detail[:300])
+
+    def _give(
+        self, kind: SenderEventKind, at_ms: int, request_id: str, sds_id: str | None, whole: bytes | None, detail: str
+    ) -> None:
         self._sink.record(
             SenderEvent(
                 event=kind,
-                at_ms=event.at,
+                at_ms=at_ms,
                 request_id=request_id,
                 pubsub_topic=self._pubsub_topic,
                 content_topic=self._channel.content_topic,
                 channel_id=self._channel.channel_id,
                 sender_id=self._channel.sender_id,
-                # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
-                sds_id=None if isinstance(event, EphemeralMessageDropped) else request_id,
+                sds_id=sds_id,
                 entire_message_hash=whole,
-                detail=detail[:300],
+                detail=detail,
             )
         )
 

@@ -9,14 +9,16 @@ cut short and no store answers for hashes, nothing is judged missing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.errors import LocalError
+from reliable_channel.messaging.codec import PlainDecoder
+from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.sending import Sender
-from reliable_channel.messaging.subscriptions import Subscriptions, TopicPair
+from reliable_channel.messaging.subscriptions import Subscription, SubscriptionId, Subscriptions, TopicPair
 from reliable_channel.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.base import Node, StoreUnavailable
 from reliable_channel.wire.waku import message_hash
@@ -193,6 +195,32 @@ class Confirmation:
                 return
             query = replace(query, cursor=page.cursor)
         _log.warning("a store query was cut after %d pages", MAX_PAGES)
+
+
+def background_subscription(
+    config: MessagingConfig, pubsub_topic_for: Callable[[str], str], now: int
+) -> Subscription | None:
+    """The reserved subscription of ``confirm_content_topics``, where one of the two confirmations is on. A content
+    topic counts under its own pubsub topic, or under all configured ones where it has none here."""
+    if not config.confirm_content_topics or not (config.store_confirmation or config.filter_confirmation):
+        return None
+    decoders = []
+    for content_topic in config.confirm_content_topics:
+        try:
+            topics: tuple[str, ...] = (pubsub_topic_for(content_topic),)
+        except LocalError:
+            topics = ()
+        if not set(topics) & set(config.pubsub_topics):
+            topics = config.pubsub_topics
+        decoders += [PlainDecoder(pubsub_topic, content_topic) for pubsub_topic in topics]
+    return Subscription(
+        SubscriptionId(CONFIRMATION_SUBSCRIPTION_ID),
+        tuple(decoders),
+        None,
+        listening=config.filter_confirmation,
+        confirming=config.store_confirmation,
+        since_ms=now,
+    )
 
 
 def _oldest_first(records: list[MessageRecord]) -> list[MessageRecord]:

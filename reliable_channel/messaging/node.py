@@ -7,30 +7,29 @@ what is due, which is how tests run it; :meth:`MessagingNode.start` does the sam
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import overload
 
 from reliable_channel.errors import LocalError
 from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder
-from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig
-from reliable_channel.messaging.confirmation import Confirmation
+from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.messaging.confirmation import Confirmation, background_subscription
 from reliable_channel.messaging.events import EventName, EventSource
 from reliable_channel.messaging.health import HealthIndicator, HealthStatus
 from reliable_channel.messaging.ledger import Ledger
+from reliable_channel.messaging.lookups import RecordLookups
 from reliable_channel.messaging.pipeline_feed import Feed, NoFeed
 from reliable_channel.messaging.port import Port
 from reliable_channel.messaging.receiving import Receiver
-from reliable_channel.messaging.records import MessageRecord, parse_hash
+from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.sending import Sender
-from reliable_channel.messaging.store import RecordKey
 from reliable_channel.messaging.subscriptions import (
     Subscription,
     SubscriptionId,
     SubscriptionListener,
     Subscriptions,
-    TopicPair,
 )
 from reliable_channel.messaging.topics import check_send_topic, check_subscription_topic
 from reliable_channel.messaging.worker import Worker
@@ -50,7 +49,7 @@ from reliable_channel.transport.health import Health
 from reliable_channel.wire.waku import WakuMessage
 
 
-class MessagingNode:
+class MessagingNode(RecordLookups):
     """The Messaging API. ``transport`` carries envelopes; ``database`` is the SQLite file of the records, or
     ``:memory:``; ``feed`` takes what is to reach the pipeline.
 
@@ -84,7 +83,9 @@ class MessagingNode:
             "messaging-store", self._clock, self._confirmation.run_due, self._confirmation.next_due
         )
         self._started = False
-        self._begin_confirmation()
+        background = background_subscription(config, self.pubsub_topic_for, self._ledger.now())
+        if background is not None:
+            self._add_subscription(background)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -216,29 +217,7 @@ class MessagingNode:
         """The ids of all active subscriptions, the background confirmation's included; no duplicates."""
         return self._subscriptions.ids()
 
-    # -- records ------------------------------------------------------------------------------------------------
-
-    def get_by_request_id(self, request_id: str) -> MessageRecord | None:
-        """The record of a send request, or None."""
-        return self._ledger.records.by_request_id(request_id)
-
-    def get_by_hash(self, message_hash: str) -> MessageRecord | None:
-        """The record of a message hash (64 hex digits, ``0x`` optional), or None, also for what is no hash."""
-        found = parse_hash(message_hash)
-        return None if found is None else self._ledger.records.by_hash(found)
-
-    def get_by_content_topic(
-        self, content_topic: str, skip: int = 0, take: int | None = None, *, since: int | None = None
-    ) -> list[MessageRecord]:
-        """The records of a content topic, in the order in which they were added; ``since`` (a ``change_seq``) leaves
-        only those changed after it, in the order of their changes. Raises ``ValueError`` for negative numbers."""
-        return self._ledger.records.by_content_topic(content_topic, skip, take, since)
-
-    def get_by_subscription_id(
-        self, subscription_id: str, skip: int = 0, take: int | None = None, *, since: int | None = None
-    ) -> list[MessageRecord]:
-        """The records received under a subscription, as :meth:`get_by_content_topic`."""
-        return self._ledger.records.by_subscription_id(subscription_id, skip, take, since)
+    # -- history ------------------------------------------------------------------------------------------------
 
     def history(
         self,
@@ -277,29 +256,6 @@ class MessagingNode:
         """Where listeners of ``health:change`` and ``message:*`` are added and removed."""
         return self._ledger.events
 
-    def find_keys(
-        self,
-        content_topic: str | None,
-        subscription_id: str | None,
-        skip: int = 0,
-        take: int | None = None,
-        since: int | None = None,
-    ) -> list[RecordKey]:
-        """Which records :meth:`get_by_content_topic` or :meth:`get_by_subscription_id` would return, in their order;
-        :meth:`records_of` reads them a batch at a time."""
-        if content_topic is not None:
-            return self._ledger.records.keys_by_content_topic(content_topic, skip, take, since)
-        return self._ledger.records.keys_by_subscription_id(subscription_id or "", skip, take, since)
-
-    def records_of(self, keys: Sequence[RecordKey]) -> Iterator[MessageRecord]:
-        """The records of these keys; those that are gone meanwhile are left out."""
-        return self._ledger.records.by_keys(keys)
-
-    @property
-    def record_cursor(self) -> int:
-        """The ``change_seq`` of the latest change of any record."""
-        return self._ledger.records.change_seq()
-
     @property
     def feed(self) -> Feed:
         """What takes rows and envelopes for the pipeline, for others who know more (a channel's rate limit)."""
@@ -330,36 +286,6 @@ class MessagingNode:
         self._port.remove_listener(listener)
 
     # -- inside -------------------------------------------------------------------------------------------------
-
-    def _begin_confirmation(self) -> None:
-        """The reserved subscription of the background confirmation, where it is configured."""
-        config = self.config
-        if not config.confirm_content_topics or not (config.store_confirmation or config.filter_confirmation):
-            return
-        decoders = [PlainDecoder(pair[0], pair[1]) for pair in self._confirmed_pairs()]
-        self._add_subscription(
-            Subscription(
-                SubscriptionId(CONFIRMATION_SUBSCRIPTION_ID),
-                tuple(decoders),
-                None,
-                listening=config.filter_confirmation,
-                confirming=config.store_confirmation,
-                since_ms=self._ledger.now(),
-            )
-        )
-
-    def _confirmed_pairs(self) -> list[TopicPair]:
-        """A content topic under its own pubsub topic, or under all configured ones where it has none here."""
-        pairs = []
-        for content_topic in self.config.confirm_content_topics or ():
-            try:
-                topics: tuple[str, ...] = (self.pubsub_topic_for(content_topic),)
-            except LocalError:
-                topics = self.config.pubsub_topics
-            if topics[0] not in self.config.pubsub_topics:
-                topics = self.config.pubsub_topics
-            pairs += [(pubsub_topic, content_topic) for pubsub_topic in topics]
-        return pairs
 
     def _subscribe(self, decoder: Decoder, listener: SubscriptionListener | None) -> SubscriptionId:
         check_subscription_topic(self.config, decoder.pubsub_topic)

@@ -28,7 +28,7 @@ from reliable_channel.messaging.rest.errors import ChannelLimitError, documented
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.routes import Count, Since, Wait
-from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.clock import Clock, SystemClock, now_ms
 
 MAX_CHANNELS = 64
 LOST_HEADER = "X-Lost-Events"
@@ -79,6 +79,7 @@ class StateAnswer(Wire):
 class _Open:
     channel: ReliableChannel
     log: ChannelLog
+    evidence: ChannelEvidence
 
 
 class ChannelDesk:
@@ -117,7 +118,8 @@ class ChannelDesk:
             threaded=self._threaded,
         )
         channel.on(ChannelEvent, self._keeper(log))
-        ChannelEvidence(channel, self._node.pubsub_topic_for(content_topic), self._node.feed).follow()
+        evidence = ChannelEvidence(channel, self._node.pubsub_topic_for(content_topic), self._node.feed)
+        evidence.follow()
         try:
             channel.start()
         except BaseException:
@@ -125,7 +127,7 @@ class ChannelDesk:
             raise
         handle = str(uuid.uuid4())
         with self._lock:
-            self._open[handle] = _Open(channel, log)
+            self._open[handle] = _Open(channel, log, evidence)
         return self._answer(handle, channel)
 
     def find(self, handle: str) -> _Open:
@@ -142,6 +144,15 @@ class ChannelDesk:
             channels = [one.channel for one in self._open.values()]
         for channel in channels:
             channel.step()
+
+    def send(self, handle: str, payload: bytes, ephemeral: bool) -> str:
+        """Send on a channel; the ReliableSendId. Raises as ``ReliableChannel.send``, and 404."""
+        found = self.find(handle)
+        if ephemeral:
+            return found.channel.send_ephemeral(payload)
+        request_id = found.channel.send(payload)
+        found.evidence.queued(request_id, payload, now_ms(self._clock or SystemClock()))
+        return request_id
 
     def handles(self) -> list[OpenAnswer]:
         """Every open channel."""
@@ -218,9 +229,8 @@ def channel_routes(desk: ChannelDesk, poll: LongPoll) -> APIRouter:
     @routes.post("/channels/{id}/send", responses=documented(404, 408, 409, 413, 415, 429))
     def send(id_: Handle, body: ChannelSend) -> SendAnswer:
         """Send a message; the answer names the send, events tell what becomes of it."""
-        channel = desk.find(id_).channel
         payload = bytes(body.payload)  # type: ignore[arg-type]  # the model decodes while it checks
-        return SendAnswer(request_id=channel.send_ephemeral(payload) if body.ephemeral else channel.send(payload))
+        return SendAnswer(request_id=desk.send(id_, payload, body.ephemeral))
 
     @routes.get("/channels/{id}/sends/{requestId}", responses=documented(404))
     def send_state(

@@ -182,5 +182,7 @@ def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: Wor
     assert {(row.sds_id, row.channel_id, row.sender_id) for row in held} == {
         (sends[1].json()["requestId"], "lobby", "alice")
     }
+    queued = {row.entire_message_hash: row.sds_id for row in world.feed.rows if row.event == "queued"}
+    assert queued[keccak256(b"1")] == sends[1].json()["requestId"], "or nobody would know of it"
     dropped = [row for row in world.feed.rows if row.event == "dropped"]
     assert [row.entire_message_hash for row in dropped] == [keccak256(b"gone")]
