@@ -156,7 +156,7 @@ QUARANTINE = Table(
         Column("stage", "STRING", "where it failed: record, envelope, decryption, sds, segment or quota"),
         Column("reason", "STRING", "from the fixed list in docs/quarantine.md"),
         Column("detail", "STRING", "more, for people; never holds payload bytes"),
-        Column("disposition", "STRING", "dropped, or kept: it is used as a bare payload all the same"),
+        Column("disposition", "STRING", "dropped; kept: it is used as a bare payload all the same; requeued: decoded after all"),
         _SOURCE,
         Column("pubsub_topic", "STRING", "Waku pubsub topic, where the header could be read"),
         Column("content_topic", "STRING", "Waku content topic, where the envelope could be read"),

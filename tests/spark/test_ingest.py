@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.ddl import create_tables
 from reliable_channel.pipeline.ingest import TABLES_WRITTEN, IngestWriter, decoded
 from reliable_channel.pipeline.io import each_batch, open_table
+from reliable_channel.pipeline.requeue import requeue
 from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
@@ -91,3 +93,28 @@ def test_a_second_run_adds_only_what_is_new(spark: SparkSession, configured: Set
     assert sorted(found) == [0, 4]
     assert found[4] == found[0], "event time never goes back in a partition"
     assert [(r["first_offset"], r["last_offset"]) for r in rows(configured, tables.SOURCE_GAPS)] == [(1, 3)]
+
+
+def test_a_key_that_comes_later_brings_back_what_it_opens_exactly_once(
+    spark: SparkSession, configured: Settings, tmp_path: Path
+) -> None:
+    key_file = tmp_path / "channel.key"
+    topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=(str(key_file),))
+    secret = configured.model_copy(update={"channels": ChannelsSettings(content_topics=(topic,))})
+    key = AesGcm.generate_key()
+    cipher = AesGcm(key).for_topics("/waku/2/rs/1/0", TOPIC)
+    sds = SdsMessage("alice", "m0", "talk", START_MS, content=b"secret")
+    value = encode_waku_message(WakuMessage(cipher.encrypt(encode_sds_message(sds)), TOPIC, timestamp=1))
+    log = KafkaLog(spark, tmp_path / "log")
+    log.produce([Record(value, 0, START_MS), Record(b"\xff" * 40, 1, START_MS)])
+    run_ingest(spark, secret, log)
+    refused = {r["kafka_offset"]: r["reason"] for r in rows(secret, tables.QUARANTINE)}
+    assert refused == {0: "undecryptable", 1: "malformed_envelope"}
+
+    key_file.write_text(key.hex())
+    assert requeue(spark, secret) == 1
+    assert requeue(spark, secret) == 0
+    found = [(r["sds_id"], r["content"]) for r in rows(secret, tables.SEGMENTS) if r["sds_kind"] == "content"]
+    assert found == [("m0", b"secret")]
+    told = {r["kafka_offset"]: r["disposition"] for r in rows(secret, tables.QUARANTINE)}
+    assert told == {0: "requeued", 1: "dropped"}
