@@ -112,6 +112,9 @@ class PipelineSettings(Section):
     max_payload_bytes: Bytes = 1_048_576
     quarantine_raw_bytes: Bytes = 65_536
     store_plaintext: bool = True
+    vacuum_retention_ms: Milliseconds = Field(
+        default=7 * 24 * 3_600_000, description="ms; replaced files stay at least so long, for readers of old versions"
+    )
 
 
 class Settings(BaseSettings):

@@ -1,0 +1,158 @@
+"""Maintenance of the Delta tables, with the streams running on: retention, OPTIMIZE, VACUUM (docs/operations.md).
+
+Streams read with ``skipChangeCommits`` and append blindly, so neither side waits for the other; what collides all the
+same (two maintenance runs, a merge) is tried again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.errors import LocalError
+from reliable_channel.pipeline.checkpoints import read_checkpoints
+from reliable_channel.pipeline.io import open_table
+from reliable_channel.pipeline.maintain_plan import TablePlan, plans, superseded_keys
+from reliable_channel.pipeline.tables import BY_NAME, OPEN_KEYS
+
+HOUR_MS = 3_600_000
+_KEY = ("job", "query_id", "batch_id", "key", "kafka_topic", "kafka_partition")
+
+_again = retry(
+    retry=retry_if_exception_type(DeltaConcurrentModificationException),
+    stop=stop_after_attempt(5),
+    wait=wait_random_exponential(multiplier=0.5, max=10),
+    reraise=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done to a table, or would be: rows deleted, files before and after OPTIMIZE, files removed from disk."""
+
+    table: str
+    rows_deleted: int
+    files_before: int
+    files_after: int | None
+    files_vacuumed: int
+    keep_files_ms: int
+    held_by: str | None
+
+    def __str__(self) -> str:
+        after = "" if self.files_after is None else f" → {self.files_after}"
+        held = f", kept for {self.held_by}, which has still to read" if self.held_by else ""
+        kept = f"files replaced in the last {self.keep_files_ms / HOUR_MS:.1f} h stay{held}"
+        return (
+            f"{self.table}: {self.rows_deleted:,} rows deleted, {self.files_before}{after} files,"
+            f" {self.files_vacuumed} removed from disk ({kept})"
+        )
+
+
+def run(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    dry_run: bool = False,
+    only: Collection[str] = (),
+    now_ms: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Outcome]:
+    """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
+
+    Raises ``LocalError`` for a table that there is not."""
+    if unknown := sorted(set(only) - BY_NAME.keys()):
+        raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
+    done = []
+    for plan in plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms):
+        if not only or plan.table.name in only:
+            done.append(_maintained(spark, settings, plan, dry_run))
+            say(str(done[-1]))
+    return done
+
+
+def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_run: bool) -> Outcome:
+    paths, name = settings.paths, plan.table.name
+    place = paths.table(name)
+    files = len(open_table(paths, plan.table).file_uris())
+    after = None
+    if plan.table is OPEN_KEYS:
+        deleted = _forget_keys(spark, paths, dry_run)
+    else:
+        deleted = _delete_expired(spark, place, plan, dry_run)
+    if not dry_run:
+        _optimize(spark, place)
+        after = len(open_table(paths, plan.table).file_uris())
+    vacuumed = _vacuum(spark, place, plan.keep_files_ms, dry_run)
+    return Outcome(name, deleted, files, after, vacuumed, plan.keep_files_ms, plan.held_by)
+
+
+@_again
+def _delete_expired(spark: SparkSession, place: str, plan: TablePlan, dry_run: bool) -> int:
+    if plan.delete_before is None:
+        return 0
+    expired = F.col(plan.table.retention_column) < F.lit(plan.delete_before)
+    rows = spark.read.format("delta").load(place).where(expired).count()
+    if rows and not dry_run:
+        DeltaTable.forPath(spark, place).delete(expired)
+    return rows
+
+
+@_again
+def _forget_keys(spark: SparkSession, paths: PathSettings, dry_run: bool) -> int:
+    committed = {c.query_id: c.committed for c in read_checkpoints(paths) if c.query_id and c.committed is not None}
+    # A query that has not committed anything yet may read all it wrote.
+    committed |= {c.query_id: -1 for c in read_checkpoints(paths) if c.query_id and c.committed is None}
+    found = superseded_keys(open_table(paths, OPEN_KEYS).to_pyarrow_table(), committed)
+    if found and not dry_run:
+        types = {column.name: column.type for column in OPEN_KEYS.columns}
+        old = spark.createDataFrame(
+            [tuple(row[name] for name in _KEY) for row in found], ", ".join(f"{n} {types[n]}" for n in _KEY)
+        ).distinct()
+        same = " and ".join(f"keys.{name} <=> old.{name}" for name in _KEY)
+        table = DeltaTable.forPath(spark, paths.table(OPEN_KEYS.name)).alias("keys")
+        table.merge(old.alias("old"), same).whenMatchedDelete().execute()
+    return len(found)
+
+
+@_again
+def _optimize(spark: SparkSession, place: str) -> None:
+    """Compaction, and liquid clustering where the table is clustered."""
+    DeltaTable.forPath(spark, place).optimize().executeCompaction()
+
+
+def _vacuum(spark: SparkSession, place: str, keep_files_ms: int, dry_run: bool) -> int:
+    """Remove files that no version younger than ``keep_files_ms`` needs; how many."""
+    with _short_retention_allowed(spark):
+        if dry_run:
+            hours = math.ceil(keep_files_ms / HOUR_MS)
+            return spark.sql(f"VACUUM delta.`{place}` RETAIN {hours} HOURS DRY RUN").count()
+        before = _parquet_files(spark, place)
+        DeltaTable.forPath(spark, place).vacuum(keep_files_ms / HOUR_MS)
+        return max(0, before - _parquet_files(spark, place))
+
+
+def _parquet_files(spark: SparkSession, place: str) -> int:
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
+    return files.load(place).select("path").where(~F.col("path").contains("/_delta_log/")).count()
+
+
+@contextmanager
+def _short_retention_allowed(spark: SparkSession) -> Iterator[None]:
+    """Delta refuses retentions under a week, not knowing who reads. The plan knows."""
+    key = "spark.databricks.delta.retentionDurationCheck.enabled"
+    before = spark.conf.get(key, "true")
+    spark.conf.set(key, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(key, str(before))

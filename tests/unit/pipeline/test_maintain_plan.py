@@ -1,0 +1,134 @@
+"""Maintenance removes only what nobody needs: neither a stream that lags, nor the recorded clock, nor an open key."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import Settings, load
+from reliable_channel.pipeline.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans, superseded_keys
+from reliable_channel.pipeline.tables import BY_NAME, DAY_MS
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+KEYS = pa.schema(
+    [("job", pa.string()), ("query_id", pa.string()), ("batch_id", pa.int64()), ("key", pa.string()),
+     ("kafka_topic", pa.string()), ("kafka_partition", pa.int32()), ("due", pa.timestamp("us", tz="UTC"))]
+)  # fmt: skip
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load("local", paths={"run_dir": str(tmp_path)})
+
+
+def commits(settings: Settings, table: str, count: int) -> DeltaTable:
+    for number in range(count):
+        row = {"sds_id": str(number), "event_time": NOON, "recorded_at": NOON}
+        write_deltalake(settings.paths.table(table), pa.Table.from_pylist([row]), mode="append")
+    return DeltaTable(settings.paths.table(table))
+
+
+def reader(settings: Settings, query: str, table: DeltaTable, next_version: int) -> None:
+    root = Path(settings.paths.checkpoint(query))
+    for part in ("offsets", "commits"):
+        (root / part).mkdir(parents=True, exist_ok=True)
+        (root / part / "0").write_text(f'v1\n{{"batchTimestampMs":1}}\n{json.dumps(reads(table, next_version))}')
+    (root / "metadata").write_text('{"id":"q"}')
+
+
+def reads(table: DeltaTable, version: int) -> dict[str, Any]:
+    return {"reservoirId": str(table.metadata().id), "reservoirVersion": version, "index": -1}
+
+
+def kept_ms(settings: Settings, table: str, now_ms: int) -> tuple[int, str | None]:
+    (plan,) = [plan for plan in plans(settings, now_ms) if plan.table.name == table]
+    return plan.keep_files_ms, plan.held_by
+
+
+def test_files_stay_for_the_slowest_reader_and_no_longer(settings: Settings) -> None:
+    table = commits(settings, "segments", 4)
+    times = {entry["version"]: entry["timestamp"] for entry in table.history()}
+    configured = settings.pipeline.vacuum_retention_ms
+    now = times[3] + configured + 10 * DAY_MS
+    assert kept_ms(settings, "segments", now) == (now - times[0] + CLOCK_SKEW_MS, "reassembly"), "it has not started"
+    reader(settings, "reassembly", table, 3)
+    assert kept_ms(settings, "segments", now) == (now - times[3] + CLOCK_SKEW_MS, "reassembly")
+    reader(settings, "another", table, 1)
+    assert kept_ms(settings, "segments", now) == (now - times[1] + CLOCK_SKEW_MS, "another")
+    for query in ("another", "reassembly"):
+        reader(settings, query, table, 4)
+    assert kept_ms(settings, "segments", now) == (configured, None)
+    table.optimize.compact()
+    assert kept_ms(settings, "segments", now) == (configured, None), "what OPTIMIZE wrote nobody has to read"
+
+
+def test_every_table_keeps_what_its_definition_says(settings: Settings) -> None:
+    commits(settings, "segments", 1)
+    commits(settings, "open_keys", 1)
+    now = int(NOON.timestamp() * 1000) + 100 * DAY_MS
+    cuts = {plan.table.name: plan.delete_before for plan in plans(settings, now)}
+    retention = BY_NAME["segments"].retention_ms
+    assert retention is not None
+    assert cuts == {"segments": dt.datetime.fromtimestamp((now - retention) / 1000, dt.UTC), "open_keys": None}
+
+
+def clock(*rows: tuple[int, int, int]) -> pa.Table:
+    """Rows of ``clock``: partition, micro-batch, hour of the record."""
+    return pa.Table.from_pylist(
+        [
+            {"kafka_topic": "t", "kafka_partition": partition, "query_id": "q", "batch_id": batch,
+             "recorded_at": NOON + dt.timedelta(hours=hour)}
+            for partition, batch, hour in rows
+        ]
+    )  # fmt: skip
+
+
+def test_the_clock_of_a_silent_partition_is_never_forgotten() -> None:
+    rows = clock((0, 1, 0), (0, 2, 1), (1, 2, 1), (1, 3, 2), (1, 3, 3), (1, 4, 4))
+    assert clock_needed_from(rows) == NOON, "partition 0 has its last two micro-batches there"
+    assert clock_needed_from(rows.filter(pa.compute.equal(rows["kafka_partition"], 1))) == NOON + dt.timedelta(hours=2)
+    assert clock_needed_from(rows.slice(0, 0)) is None
+
+
+changes = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 6), st.booleans()), max_size=30,
+    unique_by=lambda change: (change[0], change[1], change[2]),
+)  # fmt: skip
+
+
+def as_open(rows: list[dict[str, Any]], query_id: str, before: int) -> dict[Any, Any]:
+    """What a micro-batch finds open: the last change of every key before it (``open_keys.open_keys_before``)."""
+    found: dict[Any, Any] = {}
+    for row in sorted(rows, key=lambda r: r["batch_id"]):
+        if row["query_id"] == query_id and row["batch_id"] < before:
+            found[row["key"], row["kafka_partition"]] = row["due"]
+    return {key: due for key, due in found.items() if due is not None}
+
+
+@given(changes, st.integers(-1, 6))
+def test_no_micro_batch_to_come_misses_a_forgotten_key(
+    entries: list[tuple[str, int, int, bool]], committed: int
+) -> None:
+    rows = [
+        {"job": "ack", "query_id": query, "batch_id": batch, "key": str(key), "kafka_topic": "t",
+         "kafka_partition": key % 2, "due": NOON if due else None}
+        for query, key, batch, due in entries
+    ]  # fmt: skip
+    gone = superseded_keys(pa.Table.from_pylist(rows, schema=KEYS), {"a": committed})
+    names = ("query_id", "batch_id", "key", "kafka_partition")
+    forgotten = {tuple(row[name] for name in names) for row in gone}
+    left = [row for row in rows if tuple(row[name] for name in names) not in forgotten]
+    for coming in range(committed + 1, 9):
+        assert as_open(left, "a", coming) == as_open(rows, "a", coming)
+    assert all(row["query_id"] == "a" for row in left), "a query without a checkpoint reads nothing"
+    settled = [row for row in left if row["batch_id"] <= committed]
+    assert all(row["due"] is not None for row in settled)
+    assert len(settled) == len({(row["key"], row["kafka_partition"]) for row in settled})
