@@ -63,6 +63,7 @@ class KafkaNode(NodeBase):
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         max_block_s: float = 60.0,
         delivery_timeout_s: float = 120.0,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(pubsub_topics, clock)
@@ -75,9 +76,11 @@ class KafkaNode(NodeBase):
         self._buffer_bytes = buffer_bytes
         self._max_block_s = max_block_s
         self._delivery_timeout_s = delivery_timeout_s
+        self._stop_timeout_s = stop_timeout_s
         self._state = threading.Lock()
         self._producer: EnvelopeProducer | None = None
         self._stopping = threading.Event()
+        self._closing = False
         self._reader_thread: threading.Thread | None = None
         self._dispatcher = Dispatcher("kafka-node")
         self._recent = RecentHashes()
@@ -88,6 +91,7 @@ class KafkaNode(NodeBase):
             if self._producer is not None:
                 return
             self._stopping = threading.Event()
+            self._closing = False
             reader = OffsetReader(self._options, self._envelopes_topic, self._group_id, self._start_at)
             try:
                 self._producer = EnvelopeProducer(
@@ -109,8 +113,9 @@ class KafkaNode(NodeBase):
             thread, self._reader_thread = self._reader_thread, None
         if producer is None:
             return
+        self._closing = True
+        producer.close(self._stop_timeout_s)  # settles every send, so before the dispatcher ends
         self._stopping.set()
-        producer.close(STOP_TIMEOUT_S)
         self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
         self._dispatcher.stop()
         if thread is not None and thread is not threading.current_thread():
@@ -128,7 +133,7 @@ class KafkaNode(NodeBase):
             if reason is None:
                 self._emit(self._sent(request_id, message, topic))
             else:
-                if self._stopping.is_set():
+                if self._closing:
                     reason = FailureReason.STOPPED
                 self._emit(self._failed(request_id, reason, detail, message_hash(topic, message)))
 
@@ -162,8 +167,7 @@ class KafkaNode(NodeBase):
                         self._set_health(Health(HealthState.UNHEALTHY, fault.cause))
                         stopping.wait(1.0)
         finally:
-            self._dispatcher.stop()  # what was read is seen before it is committed
-            try:
+            try:  # what the listeners have seen by now; the rest comes again
                 reader.commit(self._read)
             except EnvironmentFault as fault:
                 _log.warning("read offsets are not kept: %s", fault.cause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -40,6 +41,8 @@ class EnvelopeProducer:
     ) -> None:
         self._budget = ByteBudget(buffer_bytes)
         self._max_block_s = max_block_s
+        self._numbers = itertools.count()
+        self._open: dict[int, Done] = {}
         options: dict[str, Any] = {
             "acks": "all",
             "enable_idempotence": True,
@@ -75,9 +78,14 @@ class EnvelopeProducer:
         size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD
         self._budget.take(size, self._max_block_s)
 
+        number = next(self._numbers)
+
         def settled(reason: FailureReason | None, detail: str) -> None:
-            self._budget.give_back(size)
-            done(reason, detail)
+            if self._open.pop(number, None) is not None:  # once: a forced close may come before the answer
+                self._budget.give_back(size)
+                done(reason, detail)
+
+        self._open[number] = settled
 
         try:
             future = self._producer.send(topic, value=value, key=key, headers=headers)
@@ -85,6 +93,7 @@ class EnvelopeProducer:
             settled(FailureReason.TOO_LARGE, f"a record of {size} bytes is over the producer's limit")
             return
         except KafkaError as error:
+            self._open.pop(number, None)
             self._budget.give_back(size)
             raise SendBufferFull(
                 f"Kafka does not take records ({type(error).__name__}).",
@@ -110,13 +119,14 @@ class EnvelopeProducer:
         try:
             self._producer.close(timeout=timeout_s)
         except KafkaError:
-            # kafka-python gives up at the flush and leaves its thread running. Forced, the thread fails what is left,
-            # and closing again finds nothing to wait for.
+            # kafka-python gives up at the flush, and leaves its thread running and its futures open.
             sender = self._producer._sender
             sender.force_close()
             sender.join(timeout_s)
             with suppress(KafkaError):
                 self._producer.close(timeout=1.0)
+        for settle in list(self._open.values()):
+            settle(FailureReason.STOPPED, "the producer was closed before Kafka answered")
 
 
 def reason_of(error: BaseException) -> FailureReason:

@@ -15,8 +15,10 @@ from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.runtime import broker, jars
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.transport.base import HealthChanged, Received, SendFailed, Sent
+from reliable_channel.transport.base import FailureReason, HealthChanged, Received, SendFailed, Sent
 from reliable_channel.transport.health import HealthState
+from reliable_channel.transport.kafka import KafkaNode
+from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.wire.waku import WakuMessage
 
 pytestmark = pytest.mark.kafka
@@ -83,3 +85,33 @@ def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_orde
     assert sum(isinstance(e, Sent) for e in events) == sent
     assert [e for e in events if isinstance(e, SendFailed)] == []
     assert loop.failure is None
+
+
+def test_stopping_while_the_broker_is_gone_fails_what_is_left_and_leaves_no_thread(tmp_path: Path) -> None:
+    settings = load(
+        "local",
+        paths={"run_dir": str(tmp_path)},
+        kafka={"broker": {"port": broker.free_port()}},
+        node={"pubsub_topic": "/waku/2/rs/16/32"},
+    )
+    jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+    broker.start(settings)
+    before = set(threading.enumerate())
+    events: list[Any] = []
+    try:
+        ensure_topics(settings.kafka)
+        node = KafkaNode(
+            settings.kafka.client_options(), NamedTopic("/waku/2/rs/16/32"), group_id="p", stop_timeout_s=1.0
+        )
+        node.add_listener(events.append)
+        node.start()
+        node.send(WakuMessage(b"before", TOPIC))
+        until(lambda: any(isinstance(e, Sent) for e in events))
+    finally:
+        broker.stop(settings)
+    ids = {node.send(WakuMessage(b"%d" % n, TOPIC)) for n in range(5)}
+    node.stop()
+    failed = [e for e in events if isinstance(e, SendFailed)]
+    assert {e.request_id for e in failed} == ids
+    assert {e.reason for e in failed} == {FailureReason.STOPPED}
+    until(lambda: not {t for t in set(threading.enumerate()) - before if t.is_alive()}, 60)

@@ -32,12 +32,17 @@ RECORDS = {
 def produce(settings: Settings, records: dict[int, list[int]]) -> None:
     producer = KafkaProducer(**settings.kafka.client_options(), acks="all")
     headers = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
+    sent = []
     for partition, times in records.items():
         for time_ms in times:
             value = encode_waku_message(WakuMessage(b"x", "/other/1/x/proto", timestamp=time_ms))
-            producer.send(
-                settings.kafka.topics.envelopes, value, partition=partition, timestamp_ms=time_ms, headers=headers
+            sent.append(
+                producer.send(
+                    settings.kafka.topics.envelopes, value, partition=partition, timestamp_ms=time_ms, headers=headers
+                )
             )
+    for future in sent:
+        future.get(timeout=60)
     producer.close()
 
 
