@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from conftest_messaging import CONTENT, OTHER, PUBSUB, World
+from conftest_messaging import CONTENT, OTHER, PUBSUB, World, config
 
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID
+from reliable_channel.messaging.confirmation import background_subscription
 from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.store.model import StorePage, StoreQuery
 from reliable_channel.transport.base import FailureReason, StoreUnavailable
 from reliable_channel.transport.health import Health, HealthState
+from reliable_channel.transport.sharding import Autosharding
 from reliable_channel.wire.waku import WakuMessage
 
 MINUTE = 60_000
@@ -250,3 +252,24 @@ def test_history_of_a_store_that_is_down_says_so(world: World) -> None:
     world.transport.store = None
     with pytest.raises(StoreUnavailable):
         world.node.history([CONTENT])
+
+
+SHARDED = (CONTENT, "/reliable-channel/1/lobby/proto")
+
+
+def test_with_several_shards_each_content_topic_is_confirmed_on_its_own() -> None:
+    places = Autosharding(1, 8)
+    made = background_subscription(
+        config(shards=tuple(range(8)), confirm_content_topics=SHARDED), places.topic_for, now=0
+    )
+    assert made is not None
+    assert made.topics == {(places.topic_for(topic), topic) for topic in SHARDED}
+    assert len({pubsub_topic for pubsub_topic, _ in made.topics}) == 2, "else this shows nothing"
+
+
+def test_a_content_topic_without_a_place_here_is_confirmed_on_every_shard() -> None:
+    made = background_subscription(
+        config(shards=(0, 1), confirm_content_topics=(CONTENT,)), lambda topic: "/waku/2/rs/9/9", now=0
+    )
+    assert made is not None
+    assert {pubsub_topic for pubsub_topic, _ in made.topics} == {"/waku/2/rs/1/0", "/waku/2/rs/1/1"}
