@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from reliable_channel.errors import ConfigurationError, EnvironmentFault, ReliableChannelError
+from reliable_channel.pipeline.unreadable import unreadable_record
 
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
@@ -40,6 +41,9 @@ def explained(query: str, error: Exception) -> ReliableChannelError:
     text = str(error)
     if isinstance(error.__cause__, ReliableChannelError):
         return error.__cause__
+    unreadable = unreadable_record(text)
+    if unreadable is not None:
+        return unreadable
     for pattern, cause, remedy in _KNOWN:
         if re.search(pattern, text):
             return EnvironmentFault(f"The query {query} failed: {cause}", remedy)

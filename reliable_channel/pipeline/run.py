@@ -18,6 +18,7 @@ from reliable_channel.pipeline.interrupts import RaiseIfInterrupted, noted_inter
 from reliable_channel.pipeline.io import open_table
 from reliable_channel.pipeline.queries import CHAIN, INGEST, Query, start
 from reliable_channel.pipeline.tables import SEGMENTS
+from reliable_channel.pipeline.unreadable import UnreadableRecord, set_aside
 
 MAX_PASSES = 20
 _STOP_PATIENCE_S = 60.0
@@ -39,7 +40,7 @@ def run_once(
 
         def run(query: Query) -> None:
             on_progress(query.name)
-            wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
+            run_to_end(spark, settings, query, raise_if_interrupted)
 
         before = -1
         for _ in range(MAX_PASSES):
@@ -68,24 +69,51 @@ def run_continuously(
     """Every query at its trigger interval until ``stop`` is set; then each ends after its micro-batch.
 
     Raises ``EnvironmentFault`` when a query fails; the others are stopped then."""
-    running: list[StreamingQuery] = []
+    running: dict[str, StreamingQuery] = {}
     ticker: ticks.IdleTicker | None = None
+
+    def begin(query: Query) -> None:
+        nonlocal ticker
+        running[query.name] = start(spark, settings, query, once=False)
+        if query.name == INGEST.name:
+            if ticker is not None:
+                ticker.stop()
+            ticker = ticks.ticker_for(spark, settings, running[query.name])
+            ticker.start()
+
     try:
         for query in queries:
-            running.append(start(spark, settings, query, once=False))
+            begin(query)
             on_progress(f"{query.name} runs")
-            if query is INGEST or query.name == INGEST.name:
-                ticker = ticks.ticker_for(spark, settings, running[-1])
-                ticker.start()
         while not stop.wait(0.5):
-            for streaming in running:
-                if not streaming.isActive:
-                    wait_for(streaming)
-                    raise EnvironmentFault(f"The query {streaming.name} stopped by itself.", "Read the Spark log.")
+            for query in queries:
+                if not running[query.name].isActive:
+                    try:
+                        wait_for(running[query.name])
+                    except UnreadableRecord as record:
+                        set_aside(spark, settings, query.name, record)
+                        begin(query)
+                    else:
+                        raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
     finally:
         if ticker is not None:
             ticker.stop()
-        stop_all(running)
+        stop_all(list(running.values()))
+
+
+def run_to_end(
+    spark: SparkSession,
+    settings: Settings,
+    query: Query,
+    raise_if_interrupted: RaiseIfInterrupted = lambda: None,
+) -> None:
+    """One query over what is there. Records that Spark cannot read are set aside, and it goes on behind them."""
+    while True:
+        try:
+            wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
+            return
+        except UnreadableRecord as record:
+            set_aside(spark, settings, query.name, record)
 
 
 def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = lambda: None) -> None:
