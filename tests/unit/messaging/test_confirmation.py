@@ -273,3 +273,46 @@ def test_a_content_topic_without_a_place_here_is_confirmed_on_every_shard() -> N
     )
     assert made is not None
     assert {pubsub_topic for pubsub_topic, _ in made.topics} == {"/waku/2/rs/1/0", "/waku/2/rs/1/1"}
+
+
+class NoHashes(Asked):
+    """A store that answers by topic and not for hashes, as go-waku does when it is not told whom to ask."""
+
+    def query(self, query: StoreQuery) -> StorePage:
+        if query.hashes:
+            self.queries.append(query)
+            raise StoreUnavailable("a peer is required")
+        return super().query(query)
+
+
+def test_where_no_store_answers_for_hashes_a_complete_query_by_topic_decides(
+    new_world: Callable[..., World],
+) -> None:
+    world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
+    world.network.store_keeps = lambda message: False
+    asked = NoHashes(world)
+    world.send()
+    world.run(2 * MINUTE)
+    assert any(query.hashes for query in asked.queries)
+    assert len(world.transport.sent) == 2
+
+
+def test_where_the_query_by_topic_was_cut_and_no_store_answers_for_hashes_nothing_is_missing(
+    new_world: Callable[..., World],
+) -> None:
+    world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
+    world.network.store_keeps = lambda message: False
+    asked = NoHashes(world)
+    asked.inner = _Endless(iter(range(10**6)))
+    world.send()
+    world.run(2 * MINUTE)
+    assert any(query.hashes for query in asked.queries)
+    assert len(world.transport.sent) == 1
+
+
+def test_a_message_that_only_its_hash_finds_is_stored_and_not_sent_again(new_world: Callable[..., World]) -> None:
+    world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
+    request_id = world.send(timestamp=1)  # long before any time that is asked for
+    world.run(MINUTE + 1_000)
+    assert world.record(request_id).stored
+    assert len(world.transport.sent) == 1

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from reliable_channel.messaging.events import EventSource
 from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
@@ -445,3 +446,36 @@ def test_the_openapi_document_names_every_path_of_the_seed(client: TestClient) -
         ("GET", "/health"),
     }
     assert all("422" not in call["responses"] for path in document["paths"].values() for call in path.values())
+
+
+def test_with_a_token_the_document_says_so(world: World) -> None:
+    with secured(world, token="s3cret") as client:
+        document = client.get("/openapi.json", headers={"Authorization": "Bearer s3cret"}).json()
+    assert document["security"] == [{"bearer": []}]
+
+
+def test_the_node_starts_and_stops_with_the_server() -> None:
+    world = World()
+    world.node.stop()
+    with TestClient(create_app(world.node), base_url="http://localhost") as client:
+        assert client.get("/health").json() == {"status": "Healthy"}
+    assert world.node.health_indicator == "Unhealthy"
+    world.node.close()
+
+
+def test_a_body_that_does_not_come_is_408() -> None:
+    answered: list[Any] = []
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    async def keep(message: Any) -> None:
+        answered.append(message)
+
+    async def unreachable(*_: Any) -> None:
+        raise AssertionError("a refused call reached the application")
+
+    guard = Guard(None, Guard.hosts(()), 1_000, body_timeout_s=0.01)
+    scope = {"type": "http", "method": "POST", "path": "/send", "headers": [(b"host", b"localhost")]}
+    asyncio.run(GuardMiddleware(unreachable, guard)(scope, never, keep))
+    assert answered[0]["status"] == 408

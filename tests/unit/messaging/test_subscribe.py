@@ -229,3 +229,33 @@ def test_what_only_the_seeds_subscribers_want_does_not_reach_the_port(world: Wor
 def test_one_text_is_no_collection_of_content_topics(world: World) -> None:
     with pytest.raises(LocalError):
         world.node.subscribe(CONTENT)  # type: ignore[call-overload]
+
+
+def test_an_own_message_that_a_decoder_cannot_read_is_an_error_of_its_record(world: World) -> None:
+    world.node.subscribe(Failing(), None)
+    request_id = world.send()
+    world.run()
+    for _ in range(2):
+        world.transport.arrive(world.transport.sent[0], PUBSUB)
+        world.transport._seen.discard(world.record(request_id).message_hash)
+    record = world.record(request_id)
+    assert (record.sent, record.received, record.error) == (True, False, "decoding: ValueError")
+    assert world.names().count("message:error") == 1
+
+
+def test_a_coroutine_runs_on_the_event_loop_that_delivers(world: World) -> None:
+    heard: list[str] = []
+
+    async def listener(record: MessageRecord) -> None:
+        await asyncio.sleep(0)
+        heard.append("later")
+
+    async def scenario() -> None:
+        world.subscribe(listener=listener)
+        world.arrives()
+        heard.append("first")
+        while len(heard) < 2:
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert heard == ["first", "later"]

@@ -1,0 +1,87 @@
+"""What a channel's events become in the sender's own records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest_messaging import CONTENT, PUBSUB, KeptFeed
+
+from reliable_channel.channel.events import MessageDelayed, MessageSendError, MessageSent
+from reliable_channel.messaging import channel_evidence
+from reliable_channel.messaging.channel_evidence import ChannelEvidence
+from reliable_channel.wire.hashing import keccak256
+
+WHOLE = keccak256(b"whole")
+
+
+class FakeChannel:
+    """Takes one listener and has the names of a channel."""
+
+    channel_id, content_topic, sender_id = "lobby", CONTENT, "alice"
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Any], object] = print
+
+    def on(self, kind: object, listener: Callable[[Any], object]) -> None:
+        self.tell = listener
+
+
+@pytest.fixture
+def channel() -> FakeChannel:
+    return FakeChannel()
+
+
+@pytest.fixture
+def feed(channel: FakeChannel) -> KeptFeed:
+    kept = KeptFeed()
+    ChannelEvidence(channel, PUBSUB, kept).follow()  # type: ignore[arg-type]
+    return kept
+
+
+def sent(request_id: str) -> MessageSent:
+    return MessageSent(channel_id="lobby", at=1, request_id=request_id, message_id=WHOLE.hex(), request_ids=())
+
+
+def failed(request_id: str, message_id: str = WHOLE.hex()) -> MessageSendError:
+    return MessageSendError(channel_id="lobby", at=2, request_id=request_id, message_id=message_id, error="refused")
+
+
+def test_a_send_that_fails_before_it_was_dispatched_was_never_sent(channel: FakeChannel, feed: KeptFeed) -> None:
+    channel.tell(failed("first-id"))
+    (row,) = feed.rows
+    assert (row.event, row.sds_id, row.entire_message_hash, row.detail) == ("failed", "first-id", WHOLE, "refused")
+    assert (row.channel_id, row.sender_id, row.pubsub_topic, row.content_topic) == ("lobby", "alice", PUBSUB, CONTENT)
+
+
+def test_a_send_that_nobody_acknowledged_was_sent(channel: FakeChannel, feed: KeptFeed) -> None:
+    channel.tell(sent("first-id"))
+    channel.tell(failed("first-id"))
+    assert feed.rows == []
+
+
+def test_a_held_back_send_says_until_when(channel: FakeChannel, feed: KeptFeed) -> None:
+    channel.tell(MessageDelayed(channel_id="lobby", at=3, request_id="first-id", until=9))
+    assert [(row.event, row.at_ms, row.sds_id, row.detail) for row in feed.rows] == [
+        ("rate_limited", 3, "first-id", "held back until 9 ms")
+    ]
+
+
+@pytest.mark.parametrize("message_id", ["", "no hex", "ff"])
+def test_an_id_that_is_no_hash_of_the_message_is_left_out(
+    channel: FakeChannel, feed: KeptFeed, message_id: str
+) -> None:
+    channel.tell(failed("first-id", message_id))
+    assert feed.rows[0].entire_message_hash is None
+
+
+def test_what_was_dispatched_is_remembered_within_bounds(
+    channel: FakeChannel, feed: KeptFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_evidence, "MAX_REMEMBERED", 2)
+    for number in range(3):
+        channel.tell(sent(str(number)))
+    for number in range(3):
+        channel.tell(failed(str(number)))
+    assert [row.sds_id for row in feed.rows] == ["0"]
