@@ -56,6 +56,7 @@ def dated(broker: Settings, settings: Settings) -> Settings:
         "message.timestamp.type": "CreateTime",
         "message.timestamp.after.max.ms": no_limit,
         "message.timestamp.before.max.ms": no_limit,
+        "retention.ms": "-1",
     }
     admin.create_topics({topics.envelopes: {"num_partitions": 3, "replication_factor": 1, "configs": configs}})
     admin.close()
