@@ -129,14 +129,14 @@ def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, req
 def _gaps(settings: Settings) -> list[dict[str, Any]]:
     """The gaps with a known beginning, and the content topics whose records their partition holds."""
     gaps = open_table(settings.paths, SOURCE_GAPS).to_pyarrow_table().to_pylist()
-    gaps = [gap for gap in gaps if gap["from_time"] is not None and gap["to_time"] is not None]
+    # The bridge fills its own gaps; and a gap without a beginning has no range to ask for.
+    gaps = [g for g in gaps if g["cause"] == "offset_jump" and g["from_time"] is not None and g["to_time"] is not None]
     if not gaps:
         return []
     data = open_table(settings.paths, ENVELOPES).to_pyarrow_dataset()
     columns = ["kafka_topic", "kafka_partition", "pubsub_topic", "content_topic"]
     topics = data.to_table(columns=columns).group_by(columns).aggregate([]).to_pylist()
     for gap in gaps:
-        gap["name"] = f"{gap['kafka_topic']}/{gap['kafka_partition']}/{gap['first_offset']}"
         gap["topics"] = sorted(
             (t["pubsub_topic"], t["content_topic"])
             for t in topics

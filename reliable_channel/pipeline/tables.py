@@ -156,7 +156,11 @@ QUARANTINE = Table(
         Column("stage", "STRING", "where it failed: record, envelope, decryption, sds, segment or quota"),
         Column("reason", "STRING", "from the fixed list in docs/quarantine.md"),
         Column("detail", "STRING", "more, for people; never holds payload bytes"),
-        Column("disposition", "STRING", "dropped; kept: it is used as a bare payload all the same; requeued: decoded after all"),
+        Column(
+            "disposition",
+            "STRING",
+            "dropped; kept: it is used as a bare payload all the same; requeued: decoded after all",
+        ),
         _SOURCE,
         Column("pubsub_topic", "STRING", "Waku pubsub topic, where the header could be read"),
         Column("content_topic", "STRING", "Waku content topic, where the envelope could be read"),
@@ -172,14 +176,16 @@ QUARANTINE = Table(
 
 SOURCE_GAPS = Table(
     "source_gaps",
-    "Kafka offsets that were never seen: lost to retention, deleted, or never readable.",
-    "jobs/ingest.py",
+    "What was never seen: Kafka offsets lost to retention or deleted, and times at which the bridge did not listen.",
+    "jobs/ingest.py, jobs/evidence.py",
     (
         Column("kafka_topic", "STRING", "Kafka topic", nullable=False),
-        Column("kafka_partition", "INT", "Kafka partition", nullable=False),
-        Column("first_offset", "BIGINT", "first missing offset", nullable=False),
+        Column("kafka_partition", "INT", "Kafka partition; -1 for a gap of the bridge", nullable=False),
+        Column("first_offset", "BIGINT", "first missing offset; of a bridge gap its record's", nullable=False),
         Column("last_offset", "BIGINT", "last missing offset, inclusive", nullable=False),
         Column("cause", "STRING", "offset_jump (ingest) or bridge_restart (the bridge was not listening)"),
+        Column("name", "STRING", "what names the gap; its last row counts"),
+        Column("status", "STRING", "open; the bridge's also filled (ephemeral messages stay lost) or unfilled"),
         Column("from_time", "TIMESTAMP", "event time of the last record before the gap; null when there is none"),
         Column("to_time", "TIMESTAMP", "event time of the first record after the gap"),
         Column("ingest_time", "TIMESTAMP", "clock of the micro-batch that saw it"),
@@ -477,7 +483,7 @@ OPEN_KEYS = Table(
 SENDER_EVENTS = Table(
     "sender_events",
     "The sender's own records: what it took, dispatched, held back or dropped.",
-    "reliable-channel simulate, participants",
+    "jobs/evidence.py",
     (
         *_CHANNEL,
         _SENDER,

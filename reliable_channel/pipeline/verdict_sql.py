@@ -150,6 +150,11 @@ VIEWS: tuple[tuple[str, str], ...] = (
             where acknowledged >= needed group by all""",
     ),
     (
+        "open_gaps",
+        """select name, max_by(from_time, ingest_time) as from_time, max_by(to_time, ingest_time) as to_time
+            from v_source_gaps group by name having max_by(status, ingest_time) <> 'filled'""",
+    ),
+    (
         "named_before",
         f"""select {_CHANNEL}, sds_id, bool_or(status = 'before_observation') as before_observation
             from v_lost_dependencies group by all""",
@@ -161,7 +166,7 @@ EVIDENCE = f"""
         coalesce(t.present, false) or coalesce(s.present, false) as present,
         coalesce(t.absent, false) or coalesce(s.absent, false) as absent,
         g.undecodable, h.heard, h.acknowledged_by, n.before_observation,
-        exists (select 1 from v_source_gaps where u.first_seen >= from_time and u.first_seen <= to_time) as in_gap,
+        exists (select 1 from open_gaps where u.first_seen >= from_time and u.first_seen <= to_time) as in_gap,
         (select max(event_time) from v_clock) as as_of
     from units u
     left join facts f using ({_CHANNEL}, message_key)

@@ -138,6 +138,8 @@ def test_a_gap_is_filled_by_its_time_range_once(settings: Settings) -> None:
         "first_offset": 5,
         "last_offset": 9,
         "cause": "offset_jump",
+        "name": "t/0/5",
+        "status": "open",
         "from_time": int((at - dt.timedelta(seconds=60)).timestamp() * 10**6),
         "to_time": int((at + dt.timedelta(seconds=60)).timestamp() * 10**6),
     }

@@ -1,0 +1,27 @@
+"""The evidence topic → sender_events and source_gaps.
+
+``python jobs/evidence.py [--config FILE]``: no Spark in it; what is there now, each record once. Run it before verdict.
+"""
+
+import argparse
+import sys
+
+from reliable_channel.config import load
+from reliable_channel.errors import LocalError, ReliableChannelError
+from reliable_channel.gateway.collecting import collect_evidence
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="jobs/evidence.py")
+    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    try:
+        taken = collect_evidence(load(parser.parse_args().config))
+    except ReliableChannelError as fault:
+        sys.stderr.write(f"evidence: {fault}\n")
+        return 2 if isinstance(fault, LocalError) else 1
+    sys.stderr.write(f"{taken} records of evidence\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

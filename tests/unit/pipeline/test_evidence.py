@@ -1,0 +1,85 @@
+"""Evidence records become rows, each once, and nothing that somebody writes into the topic raises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import PathSettings
+from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, to_json
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.evidence import EvidenceRecord, position, row_of, write
+from reliable_channel.pipeline.io import as_arrow, open_table
+from reliable_channel.transport.bridge_state import Gap
+from reliable_channel.transport.evidence import gap_record
+
+TOPIC = "waku.evidence"
+AT_MS = 1_767_225_600_000
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> PathSettings:
+    found = PathSettings(run_dir=str(tmp_path))
+    for table in (tables.SENDER_EVENTS, tables.SOURCE_GAPS):
+        DeltaTable.create(found.table(table.name), as_arrow([], table).schema)
+    return found
+
+
+def sender_record(number: int) -> bytes:
+    event = SenderEvent(
+        SenderEventKind.QUEUED,
+        AT_MS,
+        "r1",
+        "/waku/2/rs/1/0",
+        "/app/1/x/proto",
+        sds_id=f"m{number}",
+        envelope_hash=b"h" * 32,
+    )
+    value = to_json(event)
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None:
+    gap = Gap(from_ms=AT_MS, to_ms=AT_MS + 60_000, cause="bridge_restart")
+    _, gap_value = gap_record(gap, "unfilled", "http://node", [("/waku/2/rs/1/0", None)], AT_MS + 61_000)
+    records = [EvidenceRecord(0, 0, sender_record(0)), EvidenceRecord(0, 1, gap_value), EvidenceRecord(0, 2, b"noise")]
+    assert write(paths, TOPIC, records, "waku.envelopes") == 2
+    (event,) = open_table(paths, tables.SENDER_EVENTS).to_pyarrow_table().to_pylist()
+    assert (event["event"], event["sds_id"], event["envelope_hash"]) == ("queued", "m0", b"h" * 32)
+    (row,) = open_table(paths, tables.SOURCE_GAPS).to_pyarrow_table().to_pylist()
+    assert (row["name"], row["status"], row["cause"]) == (gap.name, "unfilled", "bridge_restart")
+    assert int(row["from_time"].timestamp() * 1000) == AT_MS
+
+
+def test_a_record_is_taken_once_however_often_it_is_read(paths: PathSettings) -> None:
+    records = [EvidenceRecord(0, number, sender_record(number)) for number in range(3)]
+    write(paths, TOPIC, records[:2], "waku.envelopes")
+    assert position(paths, TOPIC, 0) == 2
+    write(paths, TOPIC, records, "waku.envelopes")
+    found = open_table(paths, tables.SENDER_EVENTS).to_pyarrow_table()["sds_id"].to_pylist()
+    assert sorted(found) == ["m0", "m1", "m2"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ["event", "at_ms", "from_ms", "to_ms", "name", "status", "sds_id", "envelope_hash", "pubsub_topic"]
+
+
+@given(st.sampled_from(["sender", "dispatch", "gap", "x"]), st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_no_record_raises(kind: str, fields: dict[str, object]) -> None:
+    row = row_of(EvidenceRecord(0, 0, json.dumps({"kind": kind, **fields}).encode()), "waku.envelopes")
+    if row is not None:
+        as_arrow([row[1]], row[0])
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_raise(value: bytes) -> None:
+    assert row_of(EvidenceRecord(0, 0, value), "waku.envelopes") is None or value.startswith(b"{")
