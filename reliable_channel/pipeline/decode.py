@@ -35,6 +35,9 @@ MAX_VALUE_BYTES = 1_048_576
 
 _CACHED_TOPICS = 4_096
 
+_SEARCHED_BYTES = 64
+"""Of a field whose position in the record is looked for."""
+
 
 class Decoded(NamedTuple):
     """One record, decoded. ``kind``: ``sds``, ``plain`` or ``quarantined``; ``None`` when it is no envelope at all.
@@ -182,9 +185,9 @@ class RecordDecoder:
         content = message.content or None
         filter_ = message.bloom_filter
         sealed = not in_value and not (topic.store_plaintext and self._store_plaintext)
-        content_at = value.find(content) if content is not None and in_value else None
+        content_at = position(value, content) if content is not None and in_value else None
         kept = envelope.payload if sealed else content
-        filter_at = value.find(filter_) if filter_ is not None and in_value else None
+        filter_at = position(value, filter_) if filter_ is not None and in_value else None
         row = base._replace(
             kind="sds",
             channel_id=message.channel_id,
@@ -209,6 +212,13 @@ class RecordDecoder:
             # One segment at most (protocol.md §5), so its content is always the payload.
             return row._replace(segment_kind="bare", entire_message_hash=keccak256(content), data_count=1)
         return _with_segment(row, content, topic)
+
+
+def position(value: bytes, part: bytes) -> int:
+    """``value.find(part)``, with the start searched and the rest compared: a search for all of a long part prepares
+    tables over it first, which can cost more than decoding the record (docs/pipeline.md *Measurements*)."""
+    at = value.find(part[:_SEARCHED_BYTES])
+    return at if at < 0 or value.startswith(part, at) else value.find(part)
 
 
 def _with_segment(row: Decoded, content: bytes, topic: ChannelTopic) -> Decoded:
