@@ -27,6 +27,7 @@ from reliable_channel.channel.replay import summary
 from reliable_channel.channel.sends import SendState
 from reliable_channel.errors import EnvironmentFault, LocalError
 from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.wire.sds import WireFamily
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +111,11 @@ class ReliableChannel:
         """The send of a label, with its segments as they are on the wire."""
         return self._driver.labelled(label)
 
+    @property
+    def wire_family(self) -> WireFamily:
+        """The SDS family that this channel speaks."""
+        return self._driver.machine.sds_config.wire_family
+
     def request_ids(self, request_id: str) -> dict[str, str]:
         """The node's RequestIds of a send that is being dispatched, by label ``<request_id>:1`` to ``:N``."""
         with self._driver.lock:
@@ -118,11 +124,14 @@ class ReliableChannel:
 
     def wait(self, request_ids: Iterable[str], *, delivered: bool = False, timeout_s: float | None = None) -> bool:
         """Wait until these sends are sent (or ``delivered``), or have failed; ``False`` after the time-out."""
-        wanted = set(request_ids)
-        enough = {SendState.DELIVERED, SendState.FAILED} | (set() if delivered else {SendState.SENT})
+        open_sends = list(dict.fromkeys(request_ids))
+        enough = {SendState.DELIVERED, SendState.FAILED, None} | (set() if delivered else {SendState.SENT})
 
         def done() -> bool:
-            return self._fault is not None or all(self.send_state(one) in (*enough, None) for one in wanted)
+            # What is done stays done: every send is looked at until it is, and then no more.
+            while open_sends and self._fault is None and self.send_state(open_sends[-1]) in enough:
+                open_sends.pop()
+            return self._fault is not None or not open_sends
 
         with self._settled:
             return self._settled.wait_for(done, timeout_s)

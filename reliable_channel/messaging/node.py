@@ -58,6 +58,9 @@ class MessagingNode(RecordLookups):
     seed's, ``send(envelope, pubsub_topic)`` and ``subscribe(content_topics)`` the port's. Thread-safe.
     """
 
+    retries_sends = True
+    """Tells the reliable channel that a failed send was retried here, so that it does not do so again."""
+
     def __init__(
         self,
         config: MessagingConfig,
