@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -31,9 +30,9 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.commits import unread
 from reliable_channel.pipeline.ddl import create_tables
-from reliable_channel.pipeline.io import append_rows
+from reliable_channel.pipeline.io import append_rows, open_table
 from reliable_channel.pipeline.measures import measures
-from reliable_channel.pipeline.tables import PIPELINE_METRICS
+from reliable_channel.pipeline.tables import BY_NAME, PIPELINE_METRICS
 
 _log = logging.getLogger(__name__)
 _LAST_WORDS_S = 15.0
@@ -138,7 +137,10 @@ class MetricsListener(StreamingQueryListener):
             self._changed.wait_for(lambda: not self._names, _LAST_WORDS_S)
 
     def _unread(self, table: str, next_version: int) -> int | None:
-        return len(unread(DeltaTable(self._paths.table(table)).history(_HISTORY_LIMIT), next_version))
+        """Appending commits of one of our tables that are still to be read; at least so many."""
+        if table not in BY_NAME:
+            return None
+        return len(unread(open_table(self._paths, BY_NAME[table]).history(_HISTORY_LIMIT), next_version))
 
 
 @contextmanager
