@@ -44,17 +44,30 @@ class SharedRecent:
     def __init__(self, known: Collection[bytes]) -> None:
         self._lock = threading.Lock()
         self._recent = RecentHashes(known=known)
+        self._claimed: set[bytes] = set()
 
     def has(self, message_hash: bytes) -> bool:
-        """Whether it is known."""
+        """Whether it is safe, or another thread is about to make it so."""
         with self._lock:
-            return message_hash in self._recent
+            return message_hash in self._recent or message_hash in self._claimed
+
+    def claim(self, message_hash: bytes) -> None:
+        """It will be safe soon: Kafka's offset of the outgoing record sees to that, also over a crash. Claims are not
+        kept over a restart."""
+        with self._lock:
+            self._claimed.add(message_hash)
+
+    def release(self, message_hash: bytes) -> None:
+        """It will not be."""
+        with self._lock:
+            self._claimed.discard(message_hash)
 
     def add(self, message_hashes: Collection[bytes]) -> None:
         """Now they are."""
         with self._lock:
             for one in message_hashes:
                 self._recent.add(one)
+                self._claimed.discard(one)
 
     def newest(self, count: int) -> list[bytes]:
         """The last ones, oldest first."""

@@ -137,6 +137,9 @@ class Outbound:
         backoff = Backoff(0.5, self._policy.max_backoff_s)
         begun_ms = now_ms(self._clock)
         while True:
+            # Before it is out: its echo, or a store, may be quicker than its copy.
+            found = message_hash(record.pubsub_topic, message)
+            self._recent.claim(found)
             try:
                 outcome = self._publish(record.pubsub_topic, message)
             except NodeUnreachable as error:
@@ -150,12 +153,17 @@ class Outbound:
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
                 evidence.append(self._evidence(record, message, outcome, request_id, final))
             if final:
+                self._recent.release(found)
                 _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
                 self._count("failed", 1)
                 return message, outcome
             if stopping.wait(backoff.fault()):
+                self._recent.release(found)
                 return message, None
-            message = self._fresh(message)
+            fresh = self._fresh(message)
+            if fresh is not message:
+                self._recent.release(found)  # should it be out after all, it is an envelope of its own
+            message = fresh
 
     def _evidence(
         self, record: Record, message: WakuMessage, outcome: Published, request_id: str | None, final: bool
