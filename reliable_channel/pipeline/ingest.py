@@ -43,8 +43,11 @@ def kafka_records(
     )
 
 
-def decoded(channels: ChannelsSettings, pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
-    """Kafka records → the same with ``ingest_time`` and the struct ``d`` of :class:`~.decode.Decoded`.
+def decoded(
+    channels: ChannelsSettings, pipeline: PipelineSettings, keep: tuple[str, ...] = ()
+) -> Callable[[DataFrame], DataFrame]:
+    """Kafka records → the same with ``ingest_time`` and the struct ``d`` of :class:`~.decode.Decoded`; columns ``keep``
+    of the records go along.
 
     ``d.event_time_us`` is min(record time, ingest clock + ``max_clock_skew_ms``) as a running maximum of the rows of
     its partition in this micro-batch. The ingest clock is the micro-batch's timestamp, which Spark keeps in the
@@ -77,6 +80,7 @@ def decoded(channels: ChannelsSettings, pipeline: PipelineSettings) -> Callable[
             "value",
             F.current_timestamp().alias("ingest_time"),
             decode(*columns).alias("d"),
+            *keep,
         )
 
     return transform
