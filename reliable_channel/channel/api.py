@@ -23,6 +23,7 @@ from reliable_channel.channel.encryption import Encryption, bound_encryption, ov
 from reliable_channel.channel.errors import ChannelClosedError
 from reliable_channel.channel.headers import largest_sds_header
 from reliable_channel.channel.incoming import IncomingPipeline
+from reliable_channel.channel.journal import Journal
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.outgoing import OutgoingPipeline
 from reliable_channel.channel.persistence import ChannelKey, Persistence
@@ -85,8 +86,9 @@ def create_reliable_channel(
         outgoing = OutgoingPipeline(machine, node, pubsub_topic, hook, limit, wake.set)
         incoming = IncomingPipeline(machine, pubsub_topic, hook)
         retrieval = StoreRetrieval(node, pubsub_topic, content_topic, threaded=threaded)
+        journal = Journal(machine, key, config, persistence)
         driver = ChannelDriver(
-            machine, key, config, node, outgoing, incoming, retrieval, persistence, clock, emitter.emit, wake.set
+            machine, key, config, node, outgoing, incoming, retrieval, journal, clock, emitter.emit, wake.set
         )
         retrieval.answered = driver.on_store_answer
         driver.restore()

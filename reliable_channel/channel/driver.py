@@ -11,7 +11,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.effects import Deliver, Dispatch, Effect, Emit, Fetch
@@ -23,15 +22,13 @@ from reliable_channel.channel.inputs import (
     Input,
     Opened,
     Ticked,
-    encode_input,
 )
+from reliable_channel.channel.journal import Journal
 from reliable_channel.channel.machine import ChannelMachine, Outcome
 from reliable_channel.channel.outgoing import OutgoingPipeline, Results
-from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
-from reliable_channel.channel.replay import replay
+from reliable_channel.channel.persistence import ChannelKey, LabelledSend
 from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure, StoreRetrieval, TimeRange
 from reliable_channel.channel.sends import SendState
-from reliable_channel.channel.snapshot import write_snapshot
 from reliable_channel.sds import Outgoing, OutgoingReason
 from reliable_channel.transport.base import (
     FailureReason,
@@ -72,7 +69,7 @@ class ChannelDriver:
         outgoing: OutgoingPipeline,
         incoming: IncomingPipeline,
         retrieval: StoreRetrieval,
-        persistence: Persistence,
+        journal: Journal,
         clock: Clock,
         report: Report,
         wake: Callable[[], None],
@@ -85,11 +82,9 @@ class ChannelDriver:
         self.labels: dict[str, dict[int, RequestId]] = {}
         self._key = key
         self._config = config
-        self._fingerprint = config.fingerprint(machine.segmentation)
         self._node = node
         self._incoming = incoming
-        self._persistence = persistence
-        self._keeps = bool(getattr(persistence, "keeps_journal", True))
+        self._journal = journal
         self._clock = clock
         self._report = report
         self._wake = wake
@@ -98,11 +93,6 @@ class ChannelDriver:
         self._effects: deque[Effect] = deque()
         self._last_processing = 0
         self._draining = False
-        self._sequence = 0
-        self._handed_over: set[str] = set()
-        self._journal_entries = 0
-        self._journal_bytes = 0
-        self._snapshot_bytes = 0
         self._last_range_without_hint = 0
         self.lost_envelopes = 0
         self.max_queued_bytes = config.max_queued_bytes
@@ -118,14 +108,7 @@ class ChannelDriver:
     def restore(self) -> None:
         """Bring the machine to where the last process left it. What it had committed and not handed over is delivered
         in the next cycle. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
-        stored = self._persistence.load(self._key)
-        # Everything but deliveries was done, or is done again when the channel is opened.
-        self._effects.extend(replay(self.machine, stored, self._fingerprint))
-        self._sequence = stored.sequence
-        self._handed_over = set(stored.handed_over)
-        self._snapshot_bytes = len(stored.snapshot or b"")
-        self._journal_entries = len(stored.journal)
-        self._journal_bytes = sum(map(len, stored.journal))
+        self._effects.extend(self._journal.restore())
 
     # ---- inputs, from any thread ---------------------------------------------------------------------------------
 
@@ -163,17 +146,17 @@ class ChannelDriver:
     def send(self, payload: bytes, label: str | None = None) -> str:
         """Segment, wrap, keep; the dispatch follows in the worker. Returns the ReliableSendId."""
         with self.lock:
-            known = self._persistence.labelled(self._key, label) if label is not None else None
+            known = self._journal.labelled(label) if label is not None else None
             if known is not None:
                 return self._send_again(known)
             outcome = self.outgoing.wrap(payload, self.now())
-            self._commit([outcome], label)
+            self._journal.commit([outcome], label)
             self._effects.extend(outcome.effects)
         self._wake()
         return outcome.send_id
 
     def labelled(self, label: str) -> LabelledSend | None:
-        return self._persistence.labelled(self._key, label)
+        return self._journal.labelled(label)
 
     def _send_again(self, known: LabelledSend) -> str:
         """A label that was sent before: on its way or delivered it needs nothing; given up, the same bytes go out."""
@@ -201,7 +184,7 @@ class ChannelDriver:
             now = self.now()
             last_active = self.machine.last_active
             outcome = self.machine.apply(Opened(now))
-            self._commit([outcome])
+            self._journal.commit([outcome])
             self._effects.extend(outcome.effects)
             self._catch_up(last_active, now)
         self._wake()
@@ -219,17 +202,18 @@ class ChannelDriver:
         with self.lock:
             now = self.now()
             outcomes = self._gather(now, events)
-            self._commit(outcomes)
+            self._journal.commit(outcomes)
             for outcome in outcomes:
                 self._effects.extend(outcome.effects)
             deliveries = self._perform(now, events)
-        self._hand_over(deliveries, events)
-        for event in events:
+            handed_over = self._journal.hand_over(deliveries)
+        for event in (*events, *handed_over):
             self._report(event)
         with self.lock:
             if self.closed:  # a callback closed the channel
                 return None
-            self._compact_if_due()
+            if self._journal.snapshot_due:
+                self.compact()
             return self._next_due(now)
 
     def _gather(self, now: int, events: list[ChannelEvent]) -> list[Outcome]:
@@ -309,16 +293,6 @@ class ChannelDriver:
             channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=message_id, request_ids=named
         )
 
-    def _commit(self, outcomes: list[Outcome], label: str | None = None) -> None:
-        labelled = _labelled(outcomes[0], label) if label is not None else None
-        if not self._keeps and labelled is None:
-            return
-        entries = [encode_input(outcome.given) for outcome in outcomes if outcome.keep]
-        if entries:
-            self._persistence.append(self._key, entries, self._fingerprint, labelled)
-            self._journal_entries += len(entries)
-            self._journal_bytes += sum(map(len, entries))
-
     def _perform(self, now: int, events: list[ChannelEvent]) -> list[Deliver]:
         deliveries: list[Deliver] = []
         while True:
@@ -344,7 +318,7 @@ class ChannelDriver:
         """Take a stage's word: what it reports is told, what it could not do changes the machine."""
         events.extend(results.events)
         outcomes = [self.machine.apply(given) for given in results.inputs]
-        self._commit(outcomes)
+        self._journal.commit(outcomes)
         for outcome in outcomes:
             self._effects.extend(outcome.effects)
 
@@ -355,39 +329,11 @@ class ChannelDriver:
             self._last_range_without_hint = now
             self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
 
-    def _hand_over(self, deliveries: list[Deliver], events: list[ChannelEvent]) -> None:
-        """Mark, then give: what is marked is never given again."""
-        new: list[Deliver] = []
-        for delivery in deliveries:
-            if delivery.key in self._handed_over:
-                continue
-            if delivery.key:
-                self._sequence += 1
-                if self._keeps:
-                    self._handed_over.add(delivery.key)
-                new.append(delivery)
-                events.append(replace(delivery.message, sequence=self._sequence))
-            else:
-                events.append(delivery.message)
-        if new:
-            self._persistence.hand_over(self._key, [delivery.key for delivery in new], self._sequence)
-
-    # ---- snapshots -----------------------------------------------------------------------------------------------
-
-    def _compact_if_due(self) -> None:
-        enough = max(self._config.max_journal_bytes, 2 * self._snapshot_bytes)
-        if self._journal_entries >= self._config.max_journal_entries or self._journal_bytes >= enough:
-            self.compact()
-
     def compact(self) -> None:
         """Replace the journal by a snapshot; not while a delivery waits to be handed over."""
         with self.lock:
-            if not self._keeps or any(isinstance(effect, Deliver) for effect in self._effects):
-                return
-            snapshot = write_snapshot(self.machine)
-            self._persistence.compact(self._key, snapshot, self._fingerprint)
-            self._handed_over.clear()
-            self._snapshot_bytes, self._journal_entries, self._journal_bytes = len(snapshot), 0, 0
+            if not any(isinstance(effect, Deliver) for effect in self._effects):
+                self._journal.compact()
 
     # ---- the rest ------------------------------------------------------------------------------------------------
 
@@ -406,8 +352,3 @@ class ChannelDriver:
 
     def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
         return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)
-
-
-def _labelled(outcome: Outcome, label: str) -> LabelledSend:
-    segments = [effect for effect in outcome.effects if isinstance(effect, Dispatch)]
-    return LabelledSend(label, outcome.send_id, outcome.required, tuple(one.outgoing.data for one in segments))

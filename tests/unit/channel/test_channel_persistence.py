@@ -201,7 +201,7 @@ def test_a_damaged_journal_or_snapshot_is_a_clear_fault(damage: bytes) -> None:
     for keep in ("append", "compact"):
         kept = MemoryPersistence(keeps_journal=True)
         alice = world.join("alice", quick(persistence=kept))
-        key, fingerprint = alice.channel._driver._key, alice.channel._driver._fingerprint
+        key, fingerprint = alice.channel._driver._key, alice.channel._driver._journal.fingerprint
         alice.channel.close()
         kept.forget(key)
         if keep == "append":
@@ -219,7 +219,7 @@ def test_a_full_disk_stops_the_channel_before_anything_leaves_it() -> None:
 
     world = World()
     alice = world.join("alice", quick(persistence=MemoryPersistence(keeps_journal=True)))
-    alice.channel._driver._persistence = Full(keeps_journal=True)
+    alice.channel._driver._journal._persistence = Full(keeps_journal=True)
     with pytest.raises(EnvironmentFault, match="full"):
         alice.channel.send(b"hello")
     assert "stopped" in alice.problems()
