@@ -10,7 +10,7 @@ CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.p
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup demo test test-faults test-e2e coverage bench lint format proto proto-check dist lock clean
+.PHONY: help setup demo test test-faults test-e2e coverage bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -63,6 +63,9 @@ dist: setup  ## the wheel, and dist/reliable_channel.zip for spark-submit --py-f
 	@rm -rf dist
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@cp dist/reliable_channel-*.whl dist/reliable_channel.zip
+
+executors: setup  ## dist/executors.tar.gz: the dependencies for spark-submit --archives (docs/scale-out.md)
+	@$(BIN)/python scripts/pack_executors.py dist/executors.tar.gz
 
 lock:  ## resolve the dependencies anew into requirements*.lock
 	@$(BIN)/python -m pip install --quiet uv==$(UV)

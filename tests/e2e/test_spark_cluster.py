@@ -1,0 +1,153 @@
+"""The jobs on a real standalone cluster: a master, two workers, executors that have only what was shipped to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from reliable_channel.config import Settings
+from reliable_channel.config.model import default_cache_dir
+from reliable_channel.runtime import jars
+from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.sds import SdsChannel
+from reliable_channel.segmentation import SegmentationConfig, contents_for
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+from tests.support.spark_cluster import SparkCluster, processes_of, spark_cluster
+
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.faults]
+ROOT = Path(__file__).parents[2]
+SIX_SEGMENTS = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    home = tmp_path_factory.mktemp("cluster")
+    with spark_cluster(home) as there:
+        yield there
+    assert processes_of(home) == []
+
+
+@pytest.fixture(scope="module")
+def executors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of ``make executors``."""
+    archive = tmp_path_factory.mktemp("archive") / "executors.tar.gz"
+    pack = [sys.executable, str(ROOT / "scripts" / "pack_executors.py"), str(archive)]
+    subprocess.run(pack, check=True, timeout=300)
+    return archive
+
+
+@pytest.fixture(scope="module")
+def submit(cluster: SparkCluster, executors: Path, py_files: Path) -> Submit:
+    return Submit(cluster, executors, py_files)
+
+
+class Submit:
+    """``spark-submit`` as docs/scale-out.md shows it."""
+
+    def __init__(self, cluster: SparkCluster, executors: Path, py_files: Path) -> None:
+        self.cluster = cluster
+        self._options = {
+            "--master": cluster.master,
+            "--deploy-mode": "client",
+            "--driver-memory": "768m",
+            "--executor-memory": "512m",
+            "--executor-cores": "1",
+            "--properties-file": str(ROOT / "conf" / "spark-standalone.conf"),
+            "--jars": ",".join(map(str, jars.paths("spark", default_cache_dir()))),
+            "--py-files": str(py_files),
+            "--archives": f"{executors}#environment",
+        }
+
+    def __call__(self, job: Path, *arguments: str, **environment: str) -> None:
+        command = [str(Path(sys.executable).parent / "spark-submit")]
+        for option in self._options.items():
+            command += option
+        command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"]
+        ours = ("PYSPARK", "PYTHON", "SPARK_", "RELIABLE_")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+        python = {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": sys.executable}
+        done = subprocess.run(
+            [*command, str(job), *arguments],
+            env=kept | python | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+            cwd=self.cluster.home,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        assert done.returncode == 0, f"{job.name}: {done.stderr[-6000:]}"
+
+
+def test_executors_run_only_what_was_shipped_to_them(submit: Submit, tmp_path: Path) -> None:
+    submit(Path(__file__).with_name("cluster_job.py"), str(tmp_path / "found.json"))
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["driver"] == {"prefix": sys.prefix, "master": submit.cluster.master}
+    directories = {executor["directory"] for executor in found["executors"]}
+    assert len({Path(d).relative_to(submit.cluster.home).parts[0] for d in directories}) == 2  # both workers
+    for executor in found["executors"]:
+        for place in ("prefix", "pandas", "package"):
+            here = Path(executor["directory"])
+            assert (here / executor[place]).is_relative_to(here), executor
+        assert not any(entry.startswith((sys.prefix + "/lib/python", str(ROOT / "reliable"))) and "pyspark" not in entry
+                       for entry in executor["path"]), executor["path"]  # fmt: skip
+
+
+def conversations() -> tuple[list[tuple[str, bytes]], Counter[tuple[str, bytes]]]:
+    """(content topic, envelope) in the order of the network, and what was sent. The third text is six segments, of
+    which one is lost and rebuilt from parity; one record comes twice."""
+    records, sent = [], Counter[tuple[str, bytes]]()
+    now = int(time.time() * 1000)
+    for name in ("one", "two", "three", "four"):
+        topic = f"/reliable-channel/1/cluster-{name}/proto"
+        channel = SdsChannel(name, f"sender of {name}")
+        for number, text in enumerate([b"first", b"second", bytes(range(250)), b"last"]):
+            payload = name.encode() + text
+            sent[topic, payload] += 1
+            outgoing = channel.send(contents_for(payload, SIX_SEGMENTS), now + number).outgoing
+            kept = [message for index, message in enumerate(outgoing) if len(outgoing) == 1 or index != 1]
+            for message in kept:
+                envelope = WakuMessage(message.data, topic, timestamp=(now + number) * 1_000_000)
+                records.append((topic, encode_waku_message(envelope)))
+        records.append(records[-2])
+    return records, sent
+
+
+def test_the_jobs_on_a_cluster_deliver_what_was_sent(submit: Submit, broker: Settings, tmp_path: Path) -> None:
+    from kafka import KafkaProducer
+
+    topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.cluster", "partitions": 2})
+    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+    records, sent = conversations()
+    producer = KafkaProducer(**broker.kafka.client_options(), acks="all")
+    headers = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
+    numbers = {topic: number % 2 for number, topic in enumerate(dict.fromkeys(topic for topic, _ in records))}
+    for topic, envelope in records:
+        producer.send(topics.envelopes, envelope, topic.encode(), headers, partition=numbers[topic])
+    producer.flush()
+    producer.close()
+    for job in ("ingest", "reassembly", "ack", "deliver"):
+        submit(
+            ROOT / "jobs" / f"{job}.py",
+            "--once",
+            RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS=broker.kafka.servers,
+            RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES=topics.envelopes,
+            RELIABLE_CHANNEL__PATHS__RUN_DIR=str(tmp_path),
+            RELIABLE_CHANNEL__SPARK__SHUFFLE_PARTITIONS="2",
+        )
+    tables = tmp_path / "tables"
+    delivered = DeltaTable(str(tables / "delivered_messages")).to_pyarrow_table().to_pylist()
+    assert Counter((row["content_topic"], row["payload"]) for row in delivered) == sent
+    rebuilt = DeltaTable(str(tables / "messages")).to_pyarrow_table().to_pylist()
+    assert [row["repaired"] for row in rebuilt] == [[1]] * 4
+    assert {app["name"] for app in submit.cluster.state()["completedapps"]} >= {
+        f"reliable-channel {job}" for job in ("ingest", "reassembly", "ack", "deliver")
+    }

@@ -1,0 +1,55 @@
+"""Tables and checkpoints may be anywhere: nothing in the pipeline assumes a local disk (docs/scale-out.md)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import reliable_channel.pipeline
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.checkpoints import filesystem
+from reliable_channel.pipeline.decode import position
+
+MODULES = sorted(
+    module
+    for module in Path(reliable_channel.pipeline.__file__).parent.glob("*.py")
+    if module.stem != "rebuild"  # swaps directories where they are local, and refuses to where they are not
+)
+LOCAL = {"pathlib", "shutil", "tempfile", "glob"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.stem)
+def test_no_module_of_the_pipeline_touches_local_files(module: Path) -> None:
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert not {alias.name.partition(".")[0] for alias in node.names} & LOCAL
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").partition(".")[0] not in LOCAL
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "open"
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3", "gs", "abfss", "hdfs"])
+def test_tables_and_checkpoints_keep_their_uri(scheme: str) -> None:
+    paths = PathSettings(data_dir=f"{scheme}://bucket/tables/", checkpoint_dir=f"{scheme}://bucket/checkpoints")
+    assert paths.table("segments") == f"{scheme}://bucket/tables/segments"
+    assert paths.checkpoint("ack") == f"{scheme}://bucket/checkpoints/ack"
+
+
+def test_checkpoints_on_s3a_are_read_as_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "nobody")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nothing is asked, and nobody would answer
+    files, path = filesystem("s3a://bucket/checkpoints/ack")
+    assert (files.type_name, path) == ("s3", "bucket/checkpoints/ack")
+
+
+@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 300), st.binary(max_size=20))
+def test_a_field_is_found_where_a_plain_search_finds_it(pattern: bytes, times: int, size: int, around: bytes) -> None:
+    part = (pattern * 20)[:size]
+    for value in (pattern * times + around + part + around, around + pattern):
+        assert position(value, part) == value.find(part)
