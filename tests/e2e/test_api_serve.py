@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,10 +140,22 @@ class Participant:
         }
         command = [sys.executable, "-m", "reliable_channel.cli", "api", "serve", "--port", "0"]
         self.process, self.client = stack.enter_context(serving(command, environment))
+        self.hear_itself()
         body = {"channelId": "lobby", "contentTopic": TOPIC, "senderId": name}
         answer = self.client.post("/channels", json=body)
         assert answer.status_code == 200, answer.text
         self.channel = answer.json()["id"]
+
+    def hear_itself(self) -> None:
+        """Until its reader stands at the end of the topic: what came before is not received, and a channel would begin
+        in the middle of a conversation."""
+        topic = f"/probe/1/{uuid.uuid4().hex}/proto"
+        subscription = self.client.post("/subscribe", json={"contentTopic": topic}).json()["subscriptionId"]
+        answer, deadline = None, time.monotonic() + 90
+        while answer is None or answer.status_code == 404:
+            assert time.monotonic() < deadline
+            self.client.post("/send", json={**MESSAGE, "contentTopic": topic})
+            answer = self.client.get("/messages", params={"subscriptionId": subscription, "wait": 500})
 
     def send(self, payload: bytes) -> str:
         answer = self.client.post(f"/channels/{self.channel}/send", json={"payload": encoded(payload)})
