@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 MAINTENANCE = frozenset(
     {
@@ -34,6 +37,16 @@ class Commit:
     version: int
     time_ms: int
     rows: int | None
+
+
+def unread_of(table: DeltaTable, next_version: int, limit: int | None = None) -> list[Commit]:
+    """The appending commits of a table from ``next_version`` on, oldest first; looks at the newest ``limit`` only.
+
+    Reads one small file per commit that is looked at, and none when there is nothing to read."""
+    behind = table.version() + 1 - next_version
+    if behind <= 0:
+        return []
+    return unread(table.history(behind if limit is None else min(behind, limit)), next_version)
 
 
 def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Commit]:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.checkpoints import Checkpoint, read_checkpoints
-from reliable_channel.pipeline.commits import unread
+from reliable_channel.pipeline.commits import unread_of
 from reliable_channel.pipeline.status import open_tables
 from reliable_channel.pipeline.tables import BY_NAME, CLOCK, DELIVERIES, SDS_INPUT, SEGMENTS, Table
 
@@ -62,8 +62,7 @@ def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoin
     for checkpoint in checkpoints:
         if table_id in checkpoint.offsets.delta:
             positions[checkpoint.query] = checkpoint.offsets.delta[table_id]
-    history = table.history() if positions else []
-    waiting = [(behind[0].time_ms, query) for query, at in positions.items() if (behind := unread(history, at))]
+    waiting = [(behind[0].time_ms, query) for query, at in positions.items() if (behind := unread_of(table, at))]
     return min(waiting, default=(None, None))
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.listener import (
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import counters
-from reliable_channel.pipeline.commits import unread
+from reliable_channel.pipeline.commits import unread_of
 from reliable_channel.pipeline.ddl import create_tables
 from reliable_channel.pipeline.io import append_rows, open_table
 from reliable_channel.pipeline.measures import measures
@@ -140,7 +140,7 @@ class MetricsListener(StreamingQueryListener):
         """Appending commits of one of our tables that are still to be read; at least so many."""
         if table not in BY_NAME:
             return None
-        return len(unread(open_table(self._paths, BY_NAME[table]).history(_HISTORY_LIMIT), next_version))
+        return len(unread_of(open_table(self._paths, BY_NAME[table]), next_version, _HISTORY_LIMIT))
 
 
 @contextmanager

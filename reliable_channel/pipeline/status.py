@@ -21,7 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.checkpoints import Checkpoint, read_checkpoints
-from reliable_channel.pipeline.commits import unread
+from reliable_channel.pipeline.commits import unread_of
 from reliable_channel.pipeline.tables import (
     BY_NAME,
     DELIVERIES,
@@ -98,7 +98,7 @@ def _job(
         if name is None:
             sources.append({"source": "a table that is not here", "behind": None, "unit": "rows"})
             continue
-        behind = unread(opened[name].history(HISTORY_LIMIT), next_version)
+        behind = unread_of(opened[name], next_version, HISTORY_LIMIT)
         rows = [commit.rows for commit in behind]
         known = sum(r for r in rows if r is not None) if None not in rows else None
         since = _iso(behind[0].time_ms) if behind else None
