@@ -13,11 +13,7 @@ from reliable_channel.channel.effects import Dispatch, Effect, Emit, Fetch
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.events import (
     ChannelProblem,
-    ChunkInfo,
-    IrretrievableMessage,
-    MessageAcknowledged,
     MessageDelivered,
-    MessagePossiblyAcknowledged,
     MessageSendError,
     MessageSent,
     MissingMessage,
@@ -25,6 +21,7 @@ from reliable_channel.channel.events import (
 from reliable_channel.channel.inbox import Inbox
 from reliable_channel.channel.inputs import DispatchDone, DispatchFailed, Heard, Input, Opened, SendRequested, Ticked
 from reliable_channel.channel.sends import Send, Sends
+from reliable_channel.channel.told import acknowledged, exhausted, irretrievable, possibly_acknowledged
 from reliable_channel.errors import MessageTooLarge
 from reliable_channel.sds import (
     Buffered,
@@ -278,15 +275,7 @@ class ChannelMachine:
                     Emit(MissingMessage(channel_id=channel, at=at, sds_id=event.message_id, sender_id=event.sender_id))
                 ]
             case DependencyLost():
-                lost = IrretrievableMessage(
-                    channel_id=channel,
-                    at=at,
-                    sds_id=event.message_id,
-                    sender_id=event.sender_id,
-                    missing_since=event.missing_since,
-                    refetches=event.refetches,
-                )
-                return [Emit(lost)]
+                return [Emit(irretrievable(event, channel, at))]
             case Conflict():
                 return [self._problem(at, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)]
             case Refused():
@@ -303,43 +292,16 @@ class ChannelMachine:
                 if found is None:
                     return []
                 send, index = found
-                chunk = ChunkInfo(index, len(send.sds_ids))
                 if isinstance(event, PossiblyAcknowledged):
-                    possible = MessagePossiblyAcknowledged(
-                        channel_id=self.channel_id,
-                        at=now,
-                        request_id=send.send_id,
-                        message_id=send.message_id,
-                        sds_id=event.message_id,
-                        chunk_info=chunk,
-                        by=event.by,
-                        count=event.count,
-                    )
-                    return [Emit(possible)]
-                acknowledged = MessageAcknowledged(
-                    channel_id=self.channel_id,
-                    at=now,
-                    request_id=send.send_id,
-                    message_id=send.message_id,
-                    sds_id=event.message_id,
-                    chunk_info=chunk,
-                    chunks_acknowledged=event.acknowledged,
-                    total_chunks=event.total,
-                    evidence=event.evidence.value,
-                )
-                return [Emit(acknowledged)]
+                    return [Emit(possibly_acknowledged(event, send, index, self.channel_id, now))]
+                return [Emit(acknowledged(event, send, index, self.channel_id, now))]
             case SendDelivered():
                 return self._delivered(event, now)
             case SendError():
                 known = self.sends.get(event.send_id)
                 if known is None:
                     return []
-                lacking = event.required - len(event.acknowledged)
-                error = (
-                    f"retransmissions exhausted: {len(event.acknowledged)} of {event.total} segments acknowledged, "
-                    f"{lacking} more are needed"
-                )
-                return self._fail(known, error, now)
+                return self._fail(known, exhausted(event), now)
         return []
 
     def _delivered(self, event: SendDelivered, now: int) -> list[Effect]:

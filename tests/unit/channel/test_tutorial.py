@@ -40,13 +40,14 @@ def at_step_two(broker: Settings, tmp_path_factory: pytest.TempPathFactory) -> I
             "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": own.kafka.servers,
             "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(run),
             "RELIABLE_CHANNEL__SPARK__MASTER": "local[2]",
+            "RELIABLE_CHANNEL__SPARK__SHUFFLE_PARTITIONS": "1",
         }
         loop.stop()
 
 
 def run(code: list[str], environment: dict[str, str]) -> str:
     done = subprocess.run(
-        [sys.executable, *code], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, *code], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1_800, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
