@@ -68,12 +68,14 @@ class ChunkChains:
     def next_due(self) -> int | None:
         return next((chain.at + self._timeout_ms for chain in self._chains.values()), None)
 
-    def clear(self) -> list[str]:
-        """Discard everything."""
-        lost = [sds_id for chain in self._chains.values() for sds_id in chain.held]
-        self._chains.clear()
-        self._held_bytes = 0
-        return lost
+    def done(self, sender_id: str, entire_message_hash: bytes) -> None:
+        """A message is complete: its chain is not followed any more."""
+        chain = self._chains.pop((sender_id, entire_message_hash), None)
+        if chain is not None:
+            self._held_bytes -= sum(len(segment.payload) for _, segment in chain.held.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._chains)
 
     def _linked(self, chain: Chain) -> str | None:
         for sds_id, (message, segment) in chain.held.items():

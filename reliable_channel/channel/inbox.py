@@ -170,8 +170,11 @@ class Inbox:
         """Drop what is not in a snapshot, so that this object goes on exactly as one that was restored from it."""
         self._recent.clear()
         self._rebuilt.clear()
-        if self._chains is not None:
-            self._drop(self._chains.clear())
+
+    @property
+    def follows_chains(self) -> bool:
+        """Whether an incomplete message's chain is followed: that is in no snapshot, so the journal must stay."""
+        return bool(self._chains)
 
     # ---- reassembly ----------------------------------------------------------------------------------------------
 
@@ -199,6 +202,8 @@ class Inbox:
 
     def _completed(self, event: MessageCompleted, now: int) -> list[Effect]:
         sender = event.scope[0]
+        if self._chains is not None:
+            self._chains.done(sender, event.entire_message_hash)
         received = [segment.sds_id for segment in event.received]
         pending = Pending(
             key=received[0],
