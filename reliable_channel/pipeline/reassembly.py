@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from reliable_channel.config import ChannelsSettings, PathSettings, Settings
-from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline import memory, open_keys
 from reliable_channel.pipeline.decryption import Opener
 from reliable_channel.pipeline.io import BatchSink, conformed, from_json, read_table
 from reliable_channel.pipeline.open_keys import KeyChange
@@ -33,11 +33,14 @@ from reliable_channel.pipeline.tables import (
 from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.wire.segment import HASH_BYTES
 
 JOB = "reassembly"
 TABLES_WRITTEN = (SDS_INPUT, MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
 TICK_SUB_ORDER = 1_000_000
 """Ticks come after everything of the record before them."""
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 FLUSH_BYTES = 16 * 1024 * 1024
 """Payloads of about this size leave the combiner in one Arrow batch."""
@@ -160,14 +163,18 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         for index in order.to_pylist():
             by_hash.setdefault(keys[index], []).append(index)
         in_state = {bytes.fromhex(key) for key, _ in open_keys.open_keys(paths, JOB)}
+        places = set(zip(*(table[n].to_pylist() for n in _PLACE), strict=True))
+        since = pc.min(table["event_us"]).as_py() - config.completed_memory_ms * 1000
+        done = memory.completed_before(paths, by_hash.keys(), since, places)
         left_over: list[int] = []
         results: list[dict[str, Any]] = []
         size = 0
         for hash_, indices in by_hash.items():
+            sets = HashSets(config, done.get(hash_))
             if hash_ in in_state:
-                left_over += indices
+                left_over += [i for i in indices if not sets.belongs_to_complete(_segment_at(table, i))]
                 continue
-            complete, kept = _combined([unseal(_segment_at(table, index)) for index in indices], config)
+            complete, kept = _combined(sets, [unseal(_segment_at(table, index)) for index in indices])
             left_over += [indices[number] for number in kept]
             bucket = b"#%d" % (indices[0] % buckets)
             results += [_as_row(result, bucket) for result in complete]
@@ -187,9 +194,8 @@ def _segment_at(table: pa.Table, index: int) -> SegmentRow:
     return SegmentRow(*(table[name][index].as_py() for name in SegmentRow._fields))
 
 
-def _combined(rows: list[SegmentRow], config: SegmentationConfig) -> tuple[list[Result], list[int]]:
+def _combined(sets: HashSets, rows: list[SegmentRow]) -> tuple[list[Result], list[int]]:
     """The results of a hash's rows of this micro-batch, and the numbers of the rows that stay in an incomplete set."""
-    sets = HashSets(config)
     results = [result for row in rows for result in sets.add(row)]
     still_open = sets.open_ids()
     return results, [number for number, row in enumerate(rows) if (row.scope, row.sds_id) in still_open]
@@ -242,7 +248,7 @@ def stateful(
 
     def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         hash_ = bytes(key[0])
-        if hash_.startswith(b"#"):
+        if len(hash_) != HASH_BYTES:  # a bucket: one hash in 256 begins with its sign
             for frame in frames:
                 yield frame.rename(columns={"content": "payload"})[[*_OUT_COLUMNS]]
             return

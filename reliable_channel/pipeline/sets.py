@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from reliable_channel.pipeline.clock import Place
+from reliable_channel.pipeline.memory import Done
 from reliable_channel.segmentation import (
     HeldSegment,
     IncompleteSet,
@@ -74,12 +75,21 @@ class HashSets:
     """Every set of one hash. One reassembler per scope: a scope's rows come in one Kafka partition and so in order,
     while the times of different partitions must not expire each other's sets."""
 
-    def __init__(self, config: SegmentationConfig) -> None:
+    def __init__(self, config: SegmentationConfig, done: Done | None = None) -> None:
+        """``done``: the SDS ids of messages completed before, which belong to no set any more."""
         self._config = config
         self._scopes: dict[Scope, tuple[Place, Reassembler]] = {}
+        self._done: Done = done or {}
+
+    def belongs_to_complete(self, row: SegmentRow) -> bool:
+        """Whether the segment is a late one of a message that is complete and remembered."""
+        at = self._done.get(row.scope, {}).get(row.sds_id)
+        return at is not None and row.event_us // 1000 < at + self._config.completed_memory_ms
 
     def add(self, row: SegmentRow) -> list[Result]:
         """Take one segment, in record order. Timers due before it run first, each at its own time."""
+        if self.belongs_to_complete(row):
+            return []
         place = (row.kafka_topic, row.kafka_partition)
         _, reassembler = self._scopes.setdefault(row.scope, (place, Reassembler(self._config)))
         now = row.event_us // 1000
@@ -135,7 +145,10 @@ class HashSets:
     def _results(self, event: SegmentationEvent, offset: int, place: Place, now: int) -> Iterator[Result]:
         match event:
             case MessageCompleted():
-                yield from completed_results(event, offset, place, self._config)
+                made = list(completed_results(event, offset, place, self._config))
+                ids = self._done.setdefault(event.scope, {})
+                ids.update((i, event.completed_at) for i in made[0].fields["sds_ids"] if i is not None)
+                yield from made
             case SetExpired(incomplete, at):
                 reason = "hash_mismatch" if incomplete.mismatch else "expired"
                 yield _incomplete(incomplete, reason, None, at, offset, place)
