@@ -104,6 +104,7 @@ class Child:
 
 
 @pytest.mark.e2e
+@pytest.mark.faults
 def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(tmp_path: Path) -> None:
     choose = random.Random(2026)
     child = Child(tmp_path / "child.db")

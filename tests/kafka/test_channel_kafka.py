@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 import yaml
-from channel_world import quick
 
 from reliable_channel.channel import (
     AesGcm,
     MessageDelivered,
     MessageReceived,
     ReliableChannel,
+    ReliableChannelConfig,
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.segmentation import SegmentationConfig
 
 pytestmark = pytest.mark.kafka
 
@@ -65,9 +66,11 @@ class Inbox:
 
 
 def test_two_participants_talk_over_kafka_encrypted_with_parity_and_acknowledge(looped: Settings) -> None:
-    from reliable_channel.segmentation import SegmentationConfig
-
-    config = quick(segmentation=SegmentationConfig(enable_reed_solomon=True), encryption=AesGcm(AesGcm.generate_key()))
+    config = ReliableChannelConfig(
+        segmentation=SegmentationConfig(enable_reed_solomon=True),
+        encryption=AesGcm(AesGcm.generate_key()),
+        process_task_min_elapse_ms=0,
+    )
     nodes = [kafka_node(looped), kafka_node(looped)]
     for node in nodes:
         node.start()
@@ -174,6 +177,7 @@ def test_exit_codes_say_what_happened(shells: tuple[Shell, Shell]) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.faults
 def test_a_sender_killed_or_interrupted_goes_on_where_it_stopped(shells: tuple[Shell, Shell]) -> None:
     alice, bob = shells
     for end in (signal.SIGINT, signal.SIGKILL):

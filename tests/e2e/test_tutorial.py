@@ -16,7 +16,7 @@ from reliable_channel.gateway.build import make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.runtime.broker import running_broker
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
 
