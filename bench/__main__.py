@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import bench
-from bench.registry import REGISTERED, Result
+from bench.registry import REGISTERED, SIZES, Result
 
 _FRAME = {"__main__", "registry"}
 _OUTPUT = Path("build") / "bench"
@@ -21,15 +21,19 @@ _OUTPUT = Path("build") / "bench"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen modules; 0 also when a target is missed, 1 when a bench broke, 2 for an unknown name."""
-    names = sorted(module.name for module in pkgutil.iter_modules(bench.__path__) if module.name not in _FRAME)
+    modules = pkgutil.iter_modules(bench.__path__)
+    names = sorted(module.name for module in modules if module.name not in _FRAME and not module.ispkg)
     parser = argparse.ArgumentParser(prog="python -m bench", description=bench.__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=f"one of: {', '.join(names)}")
     parser.add_argument("--output", type=Path, default=_OUTPUT, help="directory of the JSON files")
+    parser.add_argument("--scale", type=float, default=1.0, help="sizes of the Spark benches; 0.1 is a quick look")
+    parser.add_argument("--quick", action="store_true", help="the Spark benches small, and on two cores only")
     parser.add_argument("--list", action="store_true", help="only print the modules' names")
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(names))
         return 0
+    SIZES.scale, SIZES.quick = (0.1 if options.quick else options.scale), options.quick
     console = Console(width=None if sys.stdout.isatty() else 120)
     options.output.mkdir(parents=True, exist_ok=True)
     table = Table("bench", "figure", "value", "unit", "target", "met", title="Benchmarks")

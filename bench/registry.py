@@ -29,6 +29,16 @@ class Result:
         return self.value <= self.target if self.lower_is_better else self.value >= self.target
 
 
+@dataclass(slots=True)
+class Sizes:
+    """How much the Spark benches do: ``--scale`` and ``--quick`` of the command line."""
+
+    scale: float = 1.0
+    quick: bool = False
+
+
+SIZES = Sizes()
+
 BenchFunction = Callable[[], Iterable[Result]]
 REGISTERED: dict[str, list[BenchFunction]] = {}
 """Benches by module name, in the order of their definition."""

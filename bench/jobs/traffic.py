@@ -1,0 +1,137 @@
+"""Envelopes of made-up conversations, as bytes: the same for the same workload, so that every stage reads the same."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from reliable_channel.segmentation import SegmentationConfig, contents_for
+from reliable_channel.wire.bloom import FilterFormat
+from reliable_channel.wire.hashing import sds_message_id
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+
+HEADERS = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
+PARTITIONS = 4
+SENDERS = 3
+
+Record = tuple[int, str, bytes]
+"""Kafka partition, content topic, envelope."""
+
+
+BARE = SegmentationConfig()
+PAIRS = SegmentationConfig(segment_size_bytes=192)
+PARITY = SegmentationConfig(segment_size_bytes=102_400, enable_reed_solomon=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``messages`` of ``payload_bytes`` in ``channels`` channels. ``lost_every``: every so many messages lose their
+    second data segment, which parity then rebuilds."""
+
+    name: str
+    messages: int
+    payload_bytes: int
+    segmentation: SegmentationConfig = BARE
+    channels: int = 16
+    filters: bool = False
+    lost_every: int = 0
+
+    @property
+    def topic(self) -> str:
+        return f"bench.{self.name}"
+
+
+def workloads(scale: float) -> tuple[Workload, ...]:
+    """The workloads of the issue. ``pairs`` are small messages of two segments: bare ones never touch keyed state."""
+
+    def scaled(count: int) -> int:
+        return max(16, int(count * scale))
+
+    return (
+        Workload("small", scaled(40_000), 200),
+        Workload("filters", scaled(6_000), 200, filters=True),
+        Workload("pairs", scaled(10_000), 320, PAIRS),
+        Workload("large", scaled(120), 800_000, PARITY, lost_every=2),
+        Workload("hot", scaled(20_000), 200, channels=1),
+    )
+
+
+def records(workload: Workload) -> Iterator[Record]:
+    """The envelopes in the order of the network: channels in turn, each message with its segments together, naming the
+    two before it."""
+    rng = random.Random(workload.name)
+    start = int(time.time() * 1000)
+    filters = _filters(16) if workload.filters else [None]
+    lamport = [start] * workload.channels
+    history: list[tuple[HistoryEntry, ...]] = [()] * workload.channels
+    written = 0
+    for number in range(workload.messages):
+        channel = number % workload.channels
+        sender = f"sender-{number // workload.channels % SENDERS}"
+        topic = f"/reliable-channel/1/{workload.name}-{channel}/proto"
+        contents = contents_for(rng.randbytes(workload.payload_bytes), workload.segmentation)
+        first = lamport[channel] + 1
+        for index, content in enumerate(contents):
+            lamport[channel] += 1
+            message = SdsMessage(
+                sender,
+                sds_message_id(sender, first, content),
+                f"{workload.name}-{channel}",
+                lamport[channel],
+                history[channel],
+                filters[written % len(filters)],
+                content=content,
+            )
+            entry = HistoryEntry(message.message_id, None, sender)
+            history[channel] = (*history[channel][-1:], entry)
+            written += 1
+            if index == 1 and workload.lost_every and number % workload.lost_every == 0:
+                continue
+            envelope = WakuMessage(encode_sds_message(message), topic, timestamp=lamport[channel] * 1_000_000)
+            yield channel % PARTITIONS, topic, encode_waku_message(envelope)
+
+
+def _filters(count: int) -> list[bytes]:
+    """Full-size filters of 2 000 other ids each: nothing in them is acknowledged, all of it is looked at."""
+    filter_format = FilterFormat()
+    made = []
+    for variant in range(count):
+        words = bytearray(filter_format.byte_count)
+        filter_format.insert(words, (f"other-{variant}-{number}" for number in range(2_000)))
+        made.append(bytes(words))
+    return made
+
+
+def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:
+    """Write a workload to its topic; returns (records, bytes of the envelopes)."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=1 << 20)
+    count = size = 0
+    for partition, topic, envelope in records(workload):
+        producer.send(workload.topic, envelope, topic.encode(), HEADERS, partition=partition)
+        count, size = count + 1, size + len(envelope)
+    producer.flush()
+    producer.close()
+    return count, size
+
+
+def produce_steadily(client: dict[str, Any], workload: Workload, rate: float, seconds: float) -> int:
+    """Write at ``rate`` records/s for ``seconds``; returns how many. What was late is caught up with at once."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(**client, acks=1, linger_ms=5)
+    started, sent = time.monotonic(), 0
+    source = records(workload)
+    while (elapsed := time.monotonic() - started) < seconds:
+        while sent < elapsed * rate and (record := next(source, None)) is not None:
+            producer.send(workload.topic, record[2], record[1].encode(), HEADERS, partition=record[0])
+            sent += 1
+        time.sleep(0.02)
+    producer.flush()
+    producer.close()
+    return sent

@@ -1,0 +1,78 @@
+"""What this process and everything it started use: CPU seconds and memory, from ``/proc`` (Linux only)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from pathlib import Path
+from types import TracebackType
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _tree(root: int) -> dict[int, list[str]]:
+    """pid → the fields of ``/proc/<pid>/stat`` after the name, for ``root`` and its descendants."""
+    stats: dict[int, list[str]] = {}
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        stats[int(entry.name)] = fields
+        children[int(fields[1])].append(int(entry.name))
+    found, to_visit = {}, [root]
+    while to_visit:
+        pid = to_visit.pop()
+        if pid in stats:
+            found[pid] = stats[pid]
+            to_visit += children[pid]
+    return found
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process, its descendants, and those of them that ended and were waited for."""
+    return sum(sum(int(field) for field in fields[11:15]) for fields in _tree(os.getpid()).values()) / _TICKS
+
+
+def memory_mb() -> float:
+    """Proportional set size of the tree (MB): pages that workers share with the daemon they forked from count once."""
+    total = 0
+    for pid in _tree(os.getpid()):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total * 1024 / 1e6
+
+
+class Usage:
+    """``with Usage() as usage``: afterwards ``usage.cpu_s`` and ``usage.peak_mb``, sampled every half second."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self.peak_mb = 0.0
+        self._done = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    def _sample(self) -> None:
+        while True:
+            self.peak_mb = max(self.peak_mb, memory_mb())
+            if self._done.wait(0.5):
+                return
+
+    def __enter__(self) -> Usage:
+        self.cpu_s = -cpu_seconds()
+        self._sampler.start()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _tb: TracebackType | None
+    ) -> None:
+        self.cpu_s += cpu_seconds()
+        self._done.set()
+        self._sampler.join()
