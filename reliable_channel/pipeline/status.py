@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings, Settings
@@ -120,11 +119,11 @@ def _open_keys(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str
     """Per job: keys with a timer (open sets of segments, channels that wait for something) and the earliest timer."""
     if table is None:
         return {}
-    rows = table.to_pyarrow_table()
-    rows = rows.filter(pc.is_in(rows["query_id"], pa.array([q for q in query_ids if q], pa.string())))
+    log = "select job, query_id, key, kafka_topic, kafka_partition, due from open_keys order by batch_id"
     last: dict[tuple[Any, ...], dt.datetime | None] = {}
-    for row in rows.sort_by("batch_id").to_pylist():
-        last[row["job"], row["key"], row["kafka_topic"], row["kafka_partition"]] = row["due"]
+    for row in _select(log, open_keys=table):
+        if row["query_id"] in query_ids:
+            last[row["job"], row["key"], row["kafka_topic"], row["kafka_partition"]] = row["due"]
     found: dict[str, Any] = {}
     for (job, *_), due in last.items():
         entry = found.setdefault(job, {"open": 0, "next_due": None})
@@ -138,32 +137,37 @@ def _quarantine(table: DeltaTable | None) -> dict[str, int]:
     """Reason → rows, most frequent first."""
     if table is None:
         return {}
-    counts: Counter[str] = Counter()
-    for batch in table.to_pyarrow_dataset().to_batches(columns=["reason"]):
-        for entry in pc.value_counts(batch["reason"]).to_pylist():
-            counts[str(entry["values"])] += entry["counts"]
-    return dict(counts.most_common())
+    counts = _select("select reason, count(*) as rows from quarantine group by reason", quarantine=table)
+    return {str(row["reason"]): row["rows"] for row in sorted(counts, key=lambda r: (-r["rows"], str(r["reason"])))}
 
 
 def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
     """Dependencies asked for that neither came nor were given up: how many, and the oldest."""
-    requests = opened.get(REFETCH_REQUESTS.name)
-    asked = None if requests is None else requests.to_pyarrow_table(columns=[*_DEPENDENCY, "event_time"])
-    if asked is None or asked.num_rows == 0:
+    if REFETCH_REQUESTS.name not in opened:
         return {"count": 0, "oldest": None}
-    first = asked.group_by(_DEPENDENCY).aggregate([("event_time", "min")])
-    waiting = {tuple(row[c] for c in _DEPENDENCY): row["event_time_min"] for row in first.to_pylist()}
-    for name in (LOST_DEPENDENCIES.name, DELIVERIES.name):
-        if name in opened and waiting:
-            wanted = pc.field("sds_id").isin([key[3] for key in waiting])
-            settled = opened[name].to_pyarrow_dataset().to_table(columns=_DEPENDENCY, filter=wanted)
-            for row in settled.to_pylist():
-                waiting.pop(tuple(row[c] for c in _DEPENDENCY), None)
+    settled = [name for name in (LOST_DEPENDENCIES.name, DELIVERIES.name) if name in opened]
+    joins = [
+        f"left anti join {name} on " + " and ".join(f"asked.{c} = {name}.{c}" for c in _DEPENDENCY) for name in settled
+    ]
+    columns = ", ".join(f"asked.{c}" for c in _DEPENDENCY)
+    query = f"select {columns}, min(asked.event_time) as since from {REFETCH_REQUESTS.name} asked {' '.join(joins)}"  # noqa: S608 - names of our own only
+    wanted = {name: opened[name] for name in (REFETCH_REQUESTS.name, *settled)}
+    waiting = _select(f"{query} group by {columns}", **wanted)
     if not waiting:
         return {"count": 0, "oldest": None}
-    key, since = min(waiting.items(), key=lambda item: (item[1], item[0]))
-    oldest = dict(zip(_DEPENDENCY, key, strict=True)) | {"asked_since": since.isoformat()}
-    return {"count": len(waiting), "oldest": oldest}
+    oldest = min(waiting, key=lambda row: (row["since"], *(row[c] for c in _DEPENDENCY)))
+    named = {c: oldest[c] for c in _DEPENDENCY} | {"asked_since": oldest["since"].isoformat()}
+    return {"count": len(waiting), "oldest": named}
+
+
+def _select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
+    """The rows of a query over tables by name, by the engine inside delta-rs: it brings no threads that call Python,
+    which at the end of the process could abort it (seen with Arrow's data sets), and loads no pandas."""
+    engine = QueryBuilder()
+    for name, table in tables.items():
+        engine = engine.register(name, table)
+    rows: list[dict[str, Any]] = pa.table(engine.execute(query).read_all()).to_pylist()
+    return rows
 
 
 class _Asked:
