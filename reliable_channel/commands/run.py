@@ -2,11 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reliable_channel.commands import invocation
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from reliable_channel.config import Settings
+
+
+def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
+    """Ask the store nodes once; whether something came back, so that the chain has more to read."""
+    from reliable_channel.gateway.refetching import refetch_once
+
+    outcome = refetch_once(settings)
+    say(f"refetch: asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written} envelopes")
+    return outcome.written > 0
+
+
+def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Ask the store nodes at every trigger interval until ``stop``; a fault is said and the next turn tries again."""
+    from reliable_channel.errors import ReliableChannelError
+
+    while not stop.wait(settings.spark.trigger_interval_ms / 1000):
+        try:
+            refetched(settings, say)
+        except ReliableChannelError as fault:
+            say(f"refetch: {fault}")
+
+
+def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
+    """The evidence that senders and the bridge gave, and then the verdicts."""
+    from reliable_channel.gateway.collecting import collect_evidence
+    from reliable_channel.pipeline import verdict
+    from reliable_channel.pipeline.ddl import create_tables
+
+    create_tables(spark, settings.paths, verdict.TABLES_READ)
+    collect_evidence(settings)
+    say(f"verdict: {verdict.run(spark, settings)} messages")
 
 
 def register(app: typer.Typer) -> None:
@@ -23,8 +62,11 @@ def register(app: typer.Typer) -> None:
                 help="With --once: conclude as if that many ms had passed after the last record (default: wall clock).",
             ),
         ] = None,
+        verdicts: Annotated[
+            bool, typer.Option("--verdicts", help="With --once: at the end say of every message what became of it.")
+        ] = False,
     ) -> None:
-        """Run ingest, reassembly, ack and deliver in one local Spark session."""
+        """Run ingest, reassembly, ack and deliver in one local Spark session; with store.nodes also refetch."""
         import signal
         import threading
 
@@ -42,10 +84,16 @@ def register(app: typer.Typer) -> None:
             if not continuous:
                 with measured(spark, settings, serve=False):
                     run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
+                    while settings.store.nodes and refetched(settings, say):
+                        run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
+                    if verdicts:
+                        judged(spark, settings, say)
                 return
             stop = threading.Event()
             previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGTERM, signal.SIGINT)}
             try:
+                if settings.store.nodes:
+                    threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
                 with measured(spark, settings, serve=True):
                     run_continuously(spark, settings, stop, on_progress=say)
             finally:

@@ -16,7 +16,7 @@ from typing import Any
 from deltalake import CommitProperties, Transaction
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.io import append_rows, as_arrow, open_table
+from reliable_channel.pipeline.io import append_rows, as_arrow, create_unclustered, open_table
 from reliable_channel.pipeline.tables import SENDER_EVENTS, SOURCE_GAPS, Table
 
 MAX_RECORD_BYTES = 64 * 1024
@@ -37,7 +37,9 @@ class EvidenceRecord:
 
 
 def position(paths: PathSettings, topic: str, partition: int) -> int:
-    """The offset that is taken next: the smaller of what the two tables have."""
+    """The offset that is taken next: the smaller of what the two tables have. Creates them where they do not exist."""
+    for table in WRITTEN:
+        create_unclustered(paths, table)
     return min(_position(paths, table, topic, partition) for table in WRITTEN)
 
 

@@ -116,6 +116,14 @@ _ARROW_TYPES = {
 }
 
 
+def create_unclustered(paths: PathSettings, table: Table) -> None:
+    """Create a table without Spark, for the jobs that do without it; one that exists is left as it is."""
+    fields = [
+        f.with_metadata({"comment": c.comment}) for f, c in zip(as_arrow([], table).schema, table.columns, strict=True)
+    ]
+    DeltaTable.create(paths.table(table.name), pa.schema(fields), mode="ignore", description=table.comment)
+
+
 @dataclass(frozen=True)
 class BatchSink:
     """Appends the rows of one micro-batch to several tables, each exactly once. ``query_id`` is the checkpoint's."""

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.io import append_rows, as_arrow, open_table
+from reliable_channel.pipeline.io import append_rows, as_arrow, create_unclustered, open_table
 from reliable_channel.pipeline.tables import (
     ENVELOPES,
     REFETCH_REQUESTS,
@@ -63,6 +63,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
     """Ask for everything that is open, once. Does nothing when no store node is configured."""
     if not client.nodes:
         return Outcome()
+    create_unclustered(settings.paths, STORE_PRESENCE)
     asked = open_table(settings.paths, STORE_PRESENCE).to_pyarrow_table(
         columns=["purpose", "channel_id", "sds_id", "attempt", "detail"]
     )

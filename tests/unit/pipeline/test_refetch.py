@@ -57,7 +57,6 @@ def settings(tmp_path: Path) -> Settings:
         tables.SEGMENTS,
         tables.ENVELOPES,
         tables.SOURCE_GAPS,
-        tables.STORE_PRESENCE,
     ):
         simple = [column for column in table.columns if "STRUCT" not in column.type]
         empty = as_arrow([], tables.Table(table.name, table.comment, table.writer, tuple(simple), ()))
