@@ -23,20 +23,20 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 PACKAGE = "reliable-channel"
-FROM_SPARK = frozenset({"pyspark", "py4j", "delta-spark"})
-"""What the driver needs as packages and executors have from Spark itself (``--jars`` for Delta)."""
+LEFT_OUT = frozenset({"pyspark", "py4j", "delta-spark", "duckdb"})
+"""What executors have from Spark itself (``--jars`` for Delta), and what only reports read with."""
 
 NOT_AT_RUN_TIME = frozenset({"tests", "include", "__pycache__"})
 """Directories of packages that nothing imports while jobs run: a third of the size."""
 
 
 def dependencies(root: str) -> dict[str, Distribution]:
-    """The installed distributions that ``root`` needs, directly or not, by normalized name; without ``FROM_SPARK``."""
+    """The installed distributions that ``root`` needs, directly or not, by normalized name; without ``LEFT_OUT``."""
     found: dict[str, Distribution] = {}
 
     def visit(name: str, extras: frozenset[str]) -> None:
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in FROM_SPARK or (key in found and not extras):
+        if key in LEFT_OUT or (key in found and not extras):
             return
         found[key] = there = distribution(name)
         for text in there.requires or []:
