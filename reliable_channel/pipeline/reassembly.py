@@ -169,12 +169,19 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         left_over: list[int] = []
         results: list[dict[str, Any]] = []
         size = 0
+        # Payloads become Python objects hash by hash; the rest of the rows is small and is read at once.
+        small = {n: table[n].to_pylist() for n in SegmentRow._fields if n != "content"}
+
+        def segment(index: int) -> SegmentRow:
+            fields = {n: values[index] for n, values in small.items()}
+            return SegmentRow(**fields, content=table["content"][index].as_py())
+
         for hash_, indices in by_hash.items():
             sets = HashSets(config, done.get(hash_))
             if hash_ in in_state:
-                left_over += [i for i in indices if not sets.belongs_to_complete(_segment_at(table, i))]
+                left_over += [i for i in indices if not sets.belongs_to_complete(segment(i))]
                 continue
-            complete, kept = _combined(sets, [unseal(_segment_at(table, index)) for index in indices])
+            complete, kept = _combined(sets, [unseal(segment(index)) for index in indices])
             left_over += [indices[number] for number in kept]
             bucket = b"#%d" % (indices[0] % buckets)
             results += [_as_row(result, bucket) for result in complete]
@@ -188,10 +195,6 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
             yield from table.take(pa.array(left_over)).cast(_ARROW).to_batches()
 
     return combine
-
-
-def _segment_at(table: pa.Table, index: int) -> SegmentRow:
-    return SegmentRow(*(table[name][index].as_py() for name in SegmentRow._fields))
 
 
 def _combined(sets: HashSets, rows: list[SegmentRow]) -> tuple[list[Result], list[int]]:
