@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from reliable_channel.config import Settings, load
+from reliable_channel.gateway.delta_source import DeltaSource
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.io import append_rows, as_arrow, open_table
 from reliable_channel.pipeline.refetch import Outcome, refetch
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
-from reliable_channel.store.rest_node import StoreFault, StoreNodeError
+from reliable_channel.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
+from reliable_channel.store.server import StoreServer, create_app
 from reliable_channel.store.source import answer
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
 
 PUBSUB, TOPIC = "/waku/2/rs/1/0", "/reliable-channel/1/chat/proto"
 START_S = 1_767_225_600
@@ -163,3 +168,48 @@ def test_a_gap_is_filled_by_its_time_range_once(settings: Settings) -> None:
 def test_without_store_nodes_nothing_happens(settings: Settings) -> None:
     request(settings, "m1", STORED)
     assert run(settings)[0] == Outcome()
+
+
+@pytest.fixture
+def another_store(tmp_path: Path) -> Iterator[RestStoreNode]:
+    """Somebody else's store: this project's server over an ``envelopes`` table of its own, asked over HTTP."""
+    place = str(tmp_path / "elsewhere" / "envelopes")
+    row = {
+        "kafka_topic": "t",
+        "kafka_partition": 0,
+        "kafka_offset": 1,
+        "pubsub_topic": PUBSUB,
+        "content_topic": TOPIC,
+        "message_hash": base64.b64encode(message_hash(PUBSUB, STORED)).decode(),
+        "value": base64.b64encode(encode_waku_message(STORED)).decode(),
+        "sender_timestamp_ns": STORED.timestamp,
+        "ephemeral": False,
+        "kind": "sds",
+    }
+    write_deltalake(place, as_arrow([row], tables.ENVELOPES))
+    source = DeltaSource(place, tmp_path / "index.sqlite")
+    server = StoreServer(create_app(source, ["127.0.0.1"]))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    node = RestStoreNode(BoundedHttp(f"http://127.0.0.1:{server.port}"))
+    yield node
+    node.close()
+    server.should_exit = True
+    thread.join(10)
+    source.close()
+    assert not thread.is_alive()
+
+
+def test_a_store_of_our_own_answers_over_http_from_its_envelopes(
+    settings: Settings, another_store: RestStoreNode
+) -> None:
+    request(settings, "m1", STORED)
+    request(settings, "m2", LOST)
+    written: list[StoreEntry] = []
+    client = StoreClient([another_store], RetryPolicy(attempts=1))
+    outcome = refetch(settings, client, written.extend)
+    assert outcome == Outcome(requests=2, gaps=0, written=1)
+    assert [(entry.message, entry.pubsub_topic) for entry in written] == [(STORED, PUBSUB)]
+    assert set(presence(settings).values()) == {"present", "absent"}
