@@ -211,5 +211,7 @@ def test_a_store_of_our_own_answers_over_http_from_its_envelopes(
     client = StoreClient([another_store], RetryPolicy(attempts=1))
     outcome = refetch(settings, client, written.extend)
     assert outcome == Outcome(requests=2, gaps=0, written=1)
-    assert [(entry.message, entry.pubsub_topic) for entry in written] == [(STORED, PUBSUB)]
+    (entry,) = written
+    assert entry.message is not None and entry.verified
+    assert (message_hash(PUBSUB, entry.message), entry.pubsub_topic) == (message_hash(PUBSUB, STORED), PUBSUB)
     assert set(presence(settings).values()) == {"present", "absent"}
