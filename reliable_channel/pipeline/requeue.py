@@ -39,6 +39,8 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
         good = rows.where("d.kind in ('sds', 'plain')").join(
             refused_before.dropDuplicates(["topic", "partition", "offset"]), ["topic", "partition", "offset"]
         )
+        # Counted before anything is written: Spark computes a cached plan again when a table below it has changed.
+        count = good.count()
         for table, made in ((ENVELOPES, envelope_rows(good)), (SEGMENTS, segment_rows(good))):
             new = made.join(read_table(spark, paths, table).select(*_PLACE), _PLACE, "left_anti")
             new.select(*table.names()).write.format("delta").mode("append").save(paths.table(table.name))
@@ -47,7 +49,7 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
         same = " and ".join(f"q.{name} = p.{name}" for name in _PLACE)
         changed: dict[str, str | Column] = {"disposition": F.lit(REQUEUED)}
         target.merge(places.alias("p"), same).whenMatchedUpdate("q.disposition = 'dropped'", changed).execute()
-        return good.count()
+        return count
     finally:
         rows.unpersist()
 
