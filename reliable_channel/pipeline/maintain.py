@@ -133,11 +133,11 @@ def _optimize(spark: SparkSession, place: str) -> None:
 def _vacuum(spark: SparkSession, place: str, keep_files_ms: int, dry_run: bool) -> int:
     """Remove files that no version younger than ``keep_files_ms`` needs; how many."""
     with _set_for_vacuum(spark):
+        hours = math.ceil(keep_files_ms / HOUR_MS)  # Delta rounds to the nearest hour: 20 minutes would be none
         if dry_run:
-            hours = math.ceil(keep_files_ms / HOUR_MS)
             return spark.sql(f"VACUUM delta.`{place}` RETAIN {hours} HOURS DRY RUN").count()
         before = _parquet_files(spark, place)
-        DeltaTable.forPath(spark, place).vacuum(keep_files_ms / HOUR_MS)
+        DeltaTable.forPath(spark, place).vacuum(float(hours))
         return max(0, before - _parquet_files(spark, place))
 
 
