@@ -10,7 +10,7 @@ CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.p
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup demo test test-faults test-e2e coverage bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup demo test test-slow test-faults test-e2e coverage bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -23,9 +23,12 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 	@$(BIN)/reliable-channel demo
 
 test: setup  ## all tests that need only Python and Java
-	@$(BIN)/python -m pytest -m "not node and not faults" tests
+	@$(BIN)/python -m pytest -m "not node and not slow and not faults" tests
 
-test-faults: setup  ## the slow tests: whole runs killed at several points and started again
+test-slow: setup  ## the tests that take a minute or more each
+	@$(BIN)/python -m pytest -m "slow and not node and not faults" tests
+
+test-faults: setup  ## whole runs killed at several points and started again
 	@$(BIN)/python -m pytest -m faults tests
 
 test-e2e: setup  ## the tests that need Node or a browser

@@ -106,6 +106,7 @@ def test_after_sigkill_what_was_promised_is_sent_by_the_next_process(fake: FakeW
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_two_servers_hold_a_conversation_over_the_real_broker(broker: Settings, tmp_path: Path) -> None:
     """Alice and Bob speak only HTTP; between them are two processes, Kafka and the local loop."""
     loop = make_bridge(broker.with_run_dir(tmp_path / "loop"), loop=True)

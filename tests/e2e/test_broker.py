@@ -18,7 +18,7 @@ from reliable_channel.config import Settings, load
 from reliable_channel.runtime.broker import BrokerFiles, free_port, running_pid
 from reliable_channel.runtime.topics import ensure_topics, topic_configs
 
-pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.slow]
 
 
 class Cli:

@@ -19,7 +19,7 @@ from reliable_channel.runtime.topics import ensure_topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.slow]
 PASSWORD = 'two "words" \\ and a slash'
 STORE_PASSWORD = "changeit"
 

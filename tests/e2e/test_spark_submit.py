@@ -92,6 +92,7 @@ def conversation(texts: list[bytes]) -> list[bytes]:
     return envelopes
 
 
+@pytest.mark.slow
 def test_the_jobs_one_after_another_deliver_what_was_sent(broker: Settings, py_files: Path, tmp_path: Path) -> None:
     topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.submitted", "partitions": 1})
     ensure_topics(broker.kafka.model_copy(update={"topics": topics}))

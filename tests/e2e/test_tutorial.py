@@ -62,6 +62,7 @@ def test_the_chat_has_thirty_lines() -> None:
     assert len([line for line in chat.splitlines() if line.strip()]) <= 30
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.e2e
 def test_the_chat_and_the_tables_print_what_the_tutorial_shows(at_step_two: dict[str, str]) -> None:

@@ -307,6 +307,7 @@ def started(settings: Settings, *options: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_loses_nothing_that_a_store_has(
     here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
 ) -> None:

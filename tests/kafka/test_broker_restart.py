@@ -21,7 +21,7 @@ from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.wire.waku import WakuMessage
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 TOPIC = "/app/1/golden/proto"
 

@@ -27,7 +27,7 @@ from reliable_channel.wire.sds import decode_sds_message
 JOB = Path(__file__).parents[2] / "jobs" / "send.py"
 WHO = Participant("outbox", sender_id="driver")
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

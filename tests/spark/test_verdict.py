@@ -24,7 +24,7 @@ from reliable_channel.simulation.world import World, simulate
 from .chain import as_kafka, chain_over, rows
 from .kafka_log import KafkaLog
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FAULTS = {
     4: Fault.NEVER_SENT,
