@@ -83,6 +83,7 @@ DERIVED = (
     tables.DELIVERED_MESSAGES,
 )
 CARRIED = (tables.CLOCK, tables.SOURCE_GAPS)
+PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 MAINTAINED = ("segments", "deliveries", "open_keys", "clock")
 
 
@@ -118,7 +119,9 @@ def test_maintenance_spares_a_stream_that_lags_and_a_rebuild_gives_the_same_tabl
     assert done["deliveries"].held_by is None
     assert contents(eager) == before
     run_once(spark, eager, others)
-    assert len(rows(eager, tables.DELIVERED_MESSAGES)) > len(before["delivered_messages"])
+    read = {tuple(row[c] for c in PLACE) for row in rows(eager, tables.SDS_INPUT)}
+    assert read == {tuple(row[c] for c in PLACE) for row in rows(eager, tables.SEGMENTS)}
+    assert len(rows(eager, tables.SDS_INPUT)) > len(before["sds_input"])
     true = {(m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered"}
     delivered = rows(eager, tables.DELIVERED_MESSAGES)
     assert {(r["channel_id"], r["sender_id"], r["payload"]) for r in delivered} <= true
