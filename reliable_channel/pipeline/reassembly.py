@@ -87,9 +87,10 @@ _ARROW_TYPES = {
 _ARROW = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _ROW_COLUMNS.items()])
 
 
-def reassembled(settings: Settings) -> Callable[[DataFrame], DataFrame]:
+def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:
     """The stream of ``segments`` → rows of kind ``sds`` (with the columns of ``sds_input``) and the results of
-    reassembly (kind, coordinates, payload, JSON)."""
+    reassembly (kind, coordinates, payload, JSON). Without ``combined`` every segment goes through keyed state: that
+    is what the benchmark compares with."""
 
     def transform(segments: DataFrame) -> DataFrame:
         partial_and_complete = (
@@ -97,9 +98,11 @@ def reassembled(settings: Settings) -> Callable[[DataFrame], DataFrame]:
             .withWatermark("ingest_time", f"{settings.pipeline.deduplication_delay_ms} milliseconds")
             .dropDuplicatesWithinWatermark(list(_IDENTITY))
             .select(*_segment_columns())
-            .repartition(F.col("state_key"))
-            .mapInArrow(combiner(settings), _ROW)
         )
+        if combined:
+            partial_and_complete = partial_and_complete.repartition(F.col("state_key")).mapInArrow(
+                combiner(settings), _ROW
+            )
         ticks = (
             segments.where("sds_kind = 'tick'")
             .select("kafka_topic", "kafka_partition", "kafka_offset", F.unix_micros("event_time").alias("event_us"))
