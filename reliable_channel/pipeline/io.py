@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.arrow_schema import ARROW_TYPES, create_table
 from reliable_channel.pipeline.tables import Table
 
 QUERY_ID = "sql.streaming.queryId"
@@ -98,30 +99,14 @@ def as_arrow(rows: list[dict[str, Any]], table: Table) -> pa.Table:
         values = [row.get(column.name) for row in rows]
         if column.type == "BINARY":
             values = [None if value is None else base64.b64decode(value) for value in values]
-        arrays.append(pa.array(values, _ARROW_TYPES[column.type]))
+        arrays.append(pa.array(values, ARROW_TYPES[column.type]))
     names = [pa.field(c.name, a.type, c.nullable) for c, a in zip(table.columns, arrays, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(names))
 
 
-_ARROW_TYPES = {
-    "STRING": pa.string(),
-    "BINARY": pa.binary(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
-    "ARRAY<INT>": pa.list_(pa.int32()),
-    "ARRAY<STRING>": pa.list_(pa.string()),
-}
-
-
 def create_unclustered(paths: PathSettings, table: Table) -> None:
     """Create a table without Spark, for the jobs that do without it; one that exists is left as it is."""
-    fields = [
-        f.with_metadata({"comment": c.comment}) for f, c in zip(as_arrow([], table).schema, table.columns, strict=True)
-    ]
-    DeltaTable.create(paths.table(table.name), pa.schema(fields), mode="ignore", description=table.comment)
+    create_table(paths.table(table.name), table)
 
 
 @dataclass(frozen=True)
