@@ -17,12 +17,22 @@ HISTORY_TYPE = "ARRAY<STRUCT<sds_id: STRING, retrieval_hint: BINARY, sender_id: 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: name, Spark SQL type, and a comment that ends with the unit where there is one."""
+    """One column: name, Spark SQL type, what it means, the unit where there is one, and a value as an example.
+
+    ``example`` is text in the form of the reference (docs): binary as ``0x`` hex, times as ISO 8601 in UTC, arrays and
+    structs as JSON; a test holds that it fits type and unit."""
 
     name: str
     type: str
-    comment: str
+    meaning: str
     nullable: bool = True
+    unit: str = ""
+    example: str = ""
+
+    @property
+    def comment(self) -> str:
+        """The column's comment in Delta's own schema: the meaning, with the unit."""
+        return f"{self.meaning} ({self.unit})" if self.unit else self.meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,49 +58,117 @@ class Table:
         return tuple(c.name for c in self.columns)
 
 
+# What the examples have in common, so that they tell one story.
+_A_PAST_ID = "07608298401adebbfd9f35fbe8109edfd0ab855fccef8de10de6d1cf08ed03c0"
+_AN_ID = "91882f16cd97414b6cfa0cb6875b4b27f64450c4b4a3a5b646eaac3927cb359e"
+_ANOTHER_ID = "e98b7ce50f56e24c2a31cf6dcb4af3a9057bc7fd15e39075b670023f77a86527"
+_A_HASH = "0x3f0f097a844c44dc4a2e2e2bd8d8b286855f00d0cdeb5770121d92f5ddc65755"
+_AN_ENVELOPE = "0xe2f4528bdd9b3a1f0d6c7e5a4b3c2d1e0f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c"
+_AN_ENTRY = f'[{{"sds_id": "{_A_PAST_ID}", "retrieval_hint": "{_AN_ENVELOPE}", "sender_id": "bob"}}]'
+
 _COORDINATES = (
-    Column("kafka_topic", "STRING", "Kafka topic of the record", nullable=False),
-    Column("kafka_partition", "INT", "Kafka partition of the record", nullable=False),
-    Column("kafka_offset", "BIGINT", "Kafka offset of the record", nullable=False),
+    Column("kafka_topic", "STRING", "Kafka topic of the record", nullable=False, example="waku.envelopes"),
+    Column("kafka_partition", "INT", "Kafka partition of the record", nullable=False, example="0"),
+    Column("kafka_offset", "BIGINT", "Kafka offset of the record", nullable=False, example="326"),
 )
 _CHANNEL = (
-    Column("pubsub_topic", "STRING", "Waku pubsub topic; first part of the channel key"),
-    Column("content_topic", "STRING", "Waku content topic; second part of the channel key"),
-    Column("channel_id", "STRING", "SDS channel id, the sender's word; third part of the channel key"),
+    Column("pubsub_topic", "STRING", "Waku pubsub topic; first part of the channel key", example="/waku/2/rs/1/0"),
+    Column(
+        "content_topic",
+        "STRING",
+        "Waku content topic; second part of the channel key",
+        example="/reliable-channel/1/chat/proto",
+    ),
+    Column("channel_id", "STRING", "SDS channel id, the sender's word; third part of the channel key", example="talk"),
 )
 _EVENT_TIME = Column(
     "event_time",
     "TIMESTAMP",
     "min(Kafka record time, ingest clock + max_clock_skew), as a running maximum of its Kafka partition",
+    example="2026-01-01T00:01:12.455Z",
 )
-_RECORD_TIME = Column("record_time", "TIMESTAMP", "Kafka record time: LogAppendTime in production, else a claim")
-_SOURCE = Column("source", "STRING", "how it reached us: relay, filter, store, repair or sender")
-_SENDER = Column("sender_id", "STRING", "SDS sender id")
-_SDS_ID = Column("sds_id", "STRING", "SDS message id, opaque")
-_LAMPORT = Column("lamport_timestamp", "BIGINT", "Lamport timestamp of the SDS message, ms")
-_ENVELOPE_HASH = Column("envelope_hash", "BINARY", "Waku message hash of the envelope, 32 bytes")
-_ENTIRE_HASH = Column("entire_message_hash", "BINARY", "Keccak-256 of the whole payload, 32 bytes")
-_DATA_COUNT = Column("data_count", "INT", "data segments of the message (k); null where not said")
-_PARITY_COUNT = Column("parity_count", "INT", "parity segments of the message (m); null where not said")
+_RECORD_TIME = Column(
+    "record_time",
+    "TIMESTAMP",
+    "Kafka record time: LogAppendTime in production, else a claim",
+    example="2026-01-01T00:01:12.455Z",
+)
+_SOURCE = Column("source", "STRING", "how it reached us: relay, filter, store, repair or sender", example="relay")
+_SENDER = Column("sender_id", "STRING", "SDS sender id", example="alice")
+_SDS_ID = Column(
+    "sds_id",
+    "STRING",
+    "SDS message id, opaque",
+    example=_AN_ID,
+)
+_LAMPORT = Column(
+    "lamport_timestamp", "BIGINT", "Lamport timestamp of the SDS message", unit="ms since 1970", example="1767226185235"
+)
+_ENVELOPE_HASH = Column(
+    "envelope_hash",
+    "BINARY",
+    "Waku message hash of the envelope",
+    unit="32 bytes",
+    example=_AN_ENVELOPE,
+)
+_ENTIRE_HASH = Column(
+    "entire_message_hash",
+    "BINARY",
+    "Keccak-256 of the whole payload",
+    unit="32 bytes",
+    example=_A_HASH,
+)
+_DATA_COUNT = Column("data_count", "INT", "data segments of the message (k); null where not said", example="3")
+_PARITY_COUNT = Column("parity_count", "INT", "parity segments of the message (m); null where not said", example="1")
 _WRITTEN_AT = Column(
-    "written_at", "TIMESTAMP", "wall clock of the micro-batch that wrote the row; not stable in a rebuild"
+    "written_at",
+    "TIMESTAMP",
+    "wall clock of the micro-batch that wrote the row; not stable in a rebuild",
+    example="2026-11-21T14:26:26.834148Z",
 )
 
 _SDS_METADATA = (
     _SENDER,
     _SDS_ID,
-    Column("sds_kind", "STRING", "content, sync, ephemeral; tick for a row of the recorded clock (no SDS message)"),
+    Column(
+        "sds_kind",
+        "STRING",
+        "content, sync, ephemeral; tick for a row of the recorded clock (no SDS message)",
+        example="content",
+    ),
     _LAMPORT,
-    Column("causal_history", HISTORY_TYPE, "ids this message depends on, with retrieval hints"),
-    Column("bloom_filter", "BINARY", "the filter's bytes as on the wire"),
-    Column("repair_request", HISTORY_TYPE, "ids whose rebroadcast the sender asks for (SDS-R)"),
-    Column("content_digest", "BINARY", "SHA-256 of the SDS content, 32 bytes"),
-    Column("content_bytes", "INT", "size of the SDS content, bytes"),
+    Column(
+        "causal_history",
+        HISTORY_TYPE,
+        "ids this message depends on, with retrieval hints",
+        example=_AN_ENTRY,
+    ),
+    Column("bloom_filter", "BINARY", "the filter's bytes as on the wire", example="0x00000040000000000000100000000000"),
+    Column(
+        "repair_request",
+        HISTORY_TYPE,
+        "ids whose rebroadcast the sender asks for (SDS-R)",
+        example=_AN_ENTRY,
+    ),
+    Column(
+        "content_digest",
+        "BINARY",
+        "SHA-256 of the SDS content",
+        unit="32 bytes",
+        example="0x3e7b18acce28ce5bc3bb86640240efc417bd4cf87a9d086ec33ceab46927a22b",
+    ),
+    Column("content_bytes", "INT", "size of the SDS content", unit="bytes", example="2155"),
     _ENVELOPE_HASH,
-    Column("sender_timestamp_ns", "BIGINT", "timestamp of the envelope, the sender's word, Unix ns"),
-    Column("segment_kind", "STRING", "bare, data or parity; null without content"),
+    Column(
+        "sender_timestamp_ns",
+        "BIGINT",
+        "timestamp of the envelope, the sender's word",
+        unit="ns since 1970",
+        example="1767226190235000000",
+    ),
+    Column("segment_kind", "STRING", "bare, data or parity; null without content", example="data"),
     _ENTIRE_HASH,
-    Column("segment_index", "INT", "index among the data segments, or among the parity segments"),
+    Column("segment_index", "INT", "index among the data segments, or among the parity segments", example="1"),
     _DATA_COUNT,
     _PARITY_COUNT,
 )
@@ -103,16 +181,40 @@ ENVELOPES = Table(
         *_COORDINATES,
         _RECORD_TIME,
         _EVENT_TIME,
-        Column("ingest_time", "TIMESTAMP", "clock of the ingest micro-batch, the same when it is replayed"),
+        Column(
+            "ingest_time",
+            "TIMESTAMP",
+            "clock of the ingest micro-batch, the same when it is replayed",
+            example="2026-11-21T14:25:47.730Z",
+        ),
         _SOURCE,
-        Column("pubsub_topic", "STRING", "Waku pubsub topic, from the Kafka header"),
-        Column("content_topic", "STRING", "Waku content topic, from the envelope"),
-        Column("message_hash", "BINARY", "Waku message hash (14/WAKU2-MESSAGE), 32 bytes"),
-        Column("value", "BINARY", "the WakuMessage as received"),
-        Column("value_bytes", "INT", "size of the WakuMessage, bytes"),
-        Column("sender_timestamp_ns", "BIGINT", "timestamp of the envelope, the sender's word, Unix ns"),
-        Column("ephemeral", "BOOLEAN", "the envelope says that stores need not keep it"),
-        Column("kind", "STRING", "sds: a row of segments; plain: other traffic; quarantined: a row of quarantine"),
+        Column("pubsub_topic", "STRING", "Waku pubsub topic, from the Kafka header", example="/waku/2/rs/1/0"),
+        Column(
+            "content_topic", "STRING", "Waku content topic, from the envelope", example="/reliable-channel/1/chat/proto"
+        ),
+        Column(
+            "message_hash",
+            "BINARY",
+            "Waku message hash (14/WAKU2-MESSAGE)",
+            unit="32 bytes",
+            example=_AN_ENVELOPE,
+        ),
+        Column("value", "BINARY", "the WakuMessage as received", example="0x0a9e95010a03626f62"),
+        Column("value_bytes", "INT", "size of the WakuMessage", unit="bytes", example="19174"),
+        Column(
+            "sender_timestamp_ns",
+            "BIGINT",
+            "timestamp of the envelope, the sender's word",
+            unit="ns since 1970",
+            example="1767226190235000000",
+        ),
+        Column("ephemeral", "BOOLEAN", "the envelope says that stores need not keep it", example="false"),
+        Column(
+            "kind",
+            "STRING",
+            "sds: a row of segments; plain: other traffic; quarantined: a row of quarantine",
+            example="sds",
+        ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
     cluster_by=("content_topic", "event_time"),
@@ -127,16 +229,29 @@ SEGMENTS = Table(
     (
         *_COORDINATES,
         _EVENT_TIME,
-        Column("ingest_time", "TIMESTAMP", "clock of the ingest micro-batch, the same when it is replayed"),
+        Column(
+            "ingest_time",
+            "TIMESTAMP",
+            "clock of the ingest micro-batch, the same when it is replayed",
+            example="2026-11-21T14:25:47.730Z",
+        ),
         _SOURCE,
         *_CHANNEL,
         *_SDS_METADATA,
         Column(
-            "content", "BINARY", "SDS content: a bare payload or an encoded segment; null unless plaintext is stored"
+            "content",
+            "BINARY",
+            "SDS content: a bare payload or an encoded segment; null unless plaintext is stored",
+            example="0x7573206167656e206f7665723f",
         ),
-        Column("segment_dialect", "STRING", "wire dialect of the segment: v0.1, lip243 or lip243-length"),
         Column(
-            "sealed", "BOOLEAN", "content is null because only hashes and sizes are kept; envelopes has the ciphertext"
+            "segment_dialect", "STRING", "wire dialect of the segment: v0.1, lip243 or lip243-length", example="v0.1"
+        ),
+        Column(
+            "sealed",
+            "BOOLEAN",
+            "content is null because only hashes and sizes are kept; envelopes has the ciphertext",
+            example="false",
         ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
@@ -152,22 +267,60 @@ QUARANTINE = Table(
         *_COORDINATES,
         _RECORD_TIME,
         _EVENT_TIME,
-        Column("ingest_time", "TIMESTAMP", "clock of the ingest micro-batch, the same when it is replayed"),
-        Column("stage", "STRING", "where it failed: record, envelope, decryption, sds, segment or quota"),
-        Column("reason", "STRING", "from the fixed list in docs/quarantine.md"),
-        Column("detail", "STRING", "more, for people; never holds payload bytes"),
+        Column(
+            "ingest_time",
+            "TIMESTAMP",
+            "clock of the ingest micro-batch, the same when it is replayed",
+            example="2026-11-21T14:25:47.730Z",
+        ),
+        Column(
+            "stage",
+            "STRING",
+            "where it failed: record, envelope, decryption, sds, segment or quota",
+            example="envelope",
+        ),
+        Column("reason", "STRING", "from the fixed list in docs/quarantine.md", example="malformed_envelope"),
+        Column(
+            "detail",
+            "STRING",
+            "more, for people; never holds payload bytes",
+            example="Error parsing message with type 'waku.message.v1.WakuMessage': Wire format was corrupt",
+        ),
         Column(
             "disposition",
             "STRING",
             "dropped; kept: it is used as a bare payload all the same; requeued: decoded after all",
+            example="dropped",
         ),
         _SOURCE,
-        Column("pubsub_topic", "STRING", "Waku pubsub topic, where the header could be read"),
-        Column("content_topic", "STRING", "Waku content topic, where the envelope could be read"),
-        Column("message_hash", "BINARY", "Waku message hash, where the envelope could be read; 32 bytes"),
-        Column("raw", "BINARY", "the record's value, at most pipeline.quarantine_raw_bytes of it"),
-        Column("raw_bytes", "INT", "size of the record's value, bytes; null for a null value"),
-        Column("raw_digest", "BINARY", "SHA-256 of the record's whole value, 32 bytes"),
+        Column("pubsub_topic", "STRING", "Waku pubsub topic, where the header could be read", example="/waku/2/rs/1/0"),
+        Column(
+            "content_topic",
+            "STRING",
+            "Waku content topic, where the envelope could be read",
+            example="/reliable-channel/1/chat/proto",
+        ),
+        Column(
+            "message_hash",
+            "BINARY",
+            "Waku message hash, where the envelope could be read",
+            unit="32 bytes",
+            example=_AN_ENVELOPE,
+        ),
+        Column(
+            "raw",
+            "BINARY",
+            "the record's value, at most pipeline.quarantine_raw_bytes of it",
+            example="0x0aeea8010a05686569646912",
+        ),
+        Column("raw_bytes", "INT", "size of the record's value; null for a null value", unit="bytes", example="10843"),
+        Column(
+            "raw_digest",
+            "BINARY",
+            "SHA-256 of the record's whole value",
+            unit="32 bytes",
+            example="0x21920029b91c672b535716df3890e1a99266bba7370056bd193f1606aa58c7cd",
+        ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset", "reason"),
     cluster_by=("reason", "event_time"),
@@ -179,16 +332,39 @@ SOURCE_GAPS = Table(
     "What was never seen: Kafka offsets lost to retention or deleted, and times at which the bridge did not listen.",
     "jobs/ingest.py, jobs/evidence.py",
     (
-        Column("kafka_topic", "STRING", "Kafka topic", nullable=False),
-        Column("kafka_partition", "INT", "Kafka partition; -1 for a gap of the bridge", nullable=False),
-        Column("first_offset", "BIGINT", "first missing offset; of a bridge gap its record's", nullable=False),
-        Column("last_offset", "BIGINT", "last missing offset, inclusive", nullable=False),
-        Column("cause", "STRING", "offset_jump (ingest) or bridge_restart (the bridge was not listening)"),
-        Column("name", "STRING", "what names the gap; its last row counts"),
-        Column("status", "STRING", "open; the bridge's also filled (ephemeral messages stay lost) or unfilled"),
-        Column("from_time", "TIMESTAMP", "event time of the last record before the gap; null when there is none"),
-        Column("to_time", "TIMESTAMP", "event time of the first record after the gap"),
-        Column("ingest_time", "TIMESTAMP", "clock of the micro-batch that saw it"),
+        Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition; -1 for a gap of the bridge", nullable=False, example="0"),
+        Column(
+            "first_offset",
+            "BIGINT",
+            "first missing offset; of a bridge gap its record's",
+            nullable=False,
+            example="318",
+        ),
+        Column("last_offset", "BIGINT", "last missing offset, inclusive", nullable=False, example="320"),
+        Column(
+            "cause",
+            "STRING",
+            "offset_jump (ingest) or bridge_restart (the bridge was not listening)",
+            example="offset_jump",
+        ),
+        Column("name", "STRING", "what names the gap; its last row counts", example="waku.envelopes/0/318"),
+        Column(
+            "status",
+            "STRING",
+            "open; the bridge's also filled (ephemeral messages stay lost) or unfilled",
+            example="open",
+        ),
+        Column(
+            "from_time",
+            "TIMESTAMP",
+            "event time of the last record before the gap; null when there is none",
+            example="2026-01-01T00:04:55.756Z",
+        ),
+        Column(
+            "to_time", "TIMESTAMP", "event time of the first record after the gap", example="2026-01-01T00:04:58.101Z"
+        ),
+        Column("ingest_time", "TIMESTAMP", "clock of the micro-batch that saw it", example="2026-11-21T14:25:47.730Z"),
     ),
     ("kafka_topic", "kafka_partition", "first_offset"),
     retention_ms=365 * DAY_MS,
@@ -202,20 +378,46 @@ SDS_INPUT = Table(
     "jobs/reassembly.py",
     (
         *_COORDINATES,
-        Column("sub_order", "INT", "0: the record itself; repaired rows from 1; the completed row after them"),
-        Column("row_kind", "STRING", "message, repaired, completed, or tick (the recorded clock)"),
+        Column(
+            "sub_order", "INT", "0: the record itself; repaired rows from 1; the completed row after them", example="0"
+        ),
+        Column("row_kind", "STRING", "message, repaired, completed, or tick (the recorded clock)", example="message"),
         _EVENT_TIME,
         _SOURCE,
         *_CHANNEL,
         *_SDS_METADATA,
-        Column("repaired_by", "STRING", "repaired rows: parity, or message (encoded again from the complete payload)"),
-        Column("id_scheme", "STRING", "repaired rows: how the id was recomputed, keccak or sha256 (protocol.md §4)"),
-        Column("sds_ids", "ARRAY<STRING>", "completed rows: SDS ids of the set, data then parity; null where unknown"),
-        Column("payload_bytes", "BIGINT", "completed rows: size of the payload, bytes"),
         Column(
-            "first_lamport_timestamp", "BIGINT", "completed rows: Lamport timestamp of the first segment as sent, ms"
+            "repaired_by",
+            "STRING",
+            "repaired rows: parity, or message (encoded again from the complete payload)",
+            example="parity",
         ),
-        Column("position_exact", "BOOLEAN", "completed rows: the first segment was seen, or its id recomputed"),
+        Column(
+            "id_scheme",
+            "STRING",
+            "repaired rows: how the id was recomputed, keccak or sha256 (protocol.md §4)",
+            example="keccak",
+        ),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "completed rows: SDS ids of the set, data then parity; null where unknown",
+            example=f'["{_AN_ID}", null, "{_ANOTHER_ID}"]',
+        ),
+        Column("payload_bytes", "BIGINT", "completed rows: size of the payload", unit="bytes", example="300000"),
+        Column(
+            "first_lamport_timestamp",
+            "BIGINT",
+            "completed rows: Lamport timestamp of the first segment as sent",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column(
+            "position_exact",
+            "BOOLEAN",
+            "completed rows: the first segment was seen, or its id recomputed",
+            example="true",
+        ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset", "sub_order"),
     retention_ms=7 * DAY_MS,
@@ -227,23 +429,46 @@ MESSAGES = Table(
     "jobs/reassembly.py",
     (
         *_COORDINATES,
-        Column("event_time", "TIMESTAMP", "event time of the record that completed the set"),
+        Column(
+            "event_time",
+            "TIMESTAMP",
+            "event time of the record that completed the set",
+            example="2026-01-01T00:01:12.455Z",
+        ),
         *_CHANNEL,
         _SENDER,
         _ENTIRE_HASH,
-        Column("first_sds_id", "STRING", "SDS id of the first segment as sent, or of the first one held"),
-        Column("first_lamport_timestamp", "BIGINT", "Lamport timestamp of the first segment as sent, ms"),
-        Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed"),
-        Column("payload", "BINARY", "the payload; null unless plaintext is stored"),
-        Column("payload_bytes", "BIGINT", "size of the payload, bytes"),
+        Column(
+            "first_sds_id",
+            "STRING",
+            "SDS id of the first segment as sent, or of the first one held",
+            example=_AN_ID,
+        ),
+        Column(
+            "first_lamport_timestamp",
+            "BIGINT",
+            "Lamport timestamp of the first segment as sent",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed", example="true"),
+        Column("payload", "BINARY", "the payload; null unless plaintext is stored", example="0x68656c6c6f20426f62"),
+        Column("payload_bytes", "BIGINT", "size of the payload", unit="bytes", example="300000"),
         _DATA_COUNT,
         _PARITY_COUNT,
-        Column("data_received", "INT", "data segments held when it was rebuilt"),
-        Column("parity_received", "INT", "parity segments held when it was rebuilt"),
-        Column("repaired", "ARRAY<INT>", "indices of the data segments that parity rebuilt"),
-        Column("sds_ids", "ARRAY<STRING>", "SDS ids of the set, data then parity; null where unknown"),
-        Column("segment_dialect", "STRING", "wire dialect of the segments"),
-        Column("first_seen", "TIMESTAMP", "event time of the first segment of the set"),
+        Column("data_received", "INT", "data segments held when it was rebuilt", example="2"),
+        Column("parity_received", "INT", "parity segments held when it was rebuilt", example="1"),
+        Column("repaired", "ARRAY<INT>", "indices of the data segments that parity rebuilt", example="[1]"),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "SDS ids of the set, data then parity; null where unknown",
+            example=f'["{_AN_ID}", null, "{_ANOTHER_ID}"]',
+        ),
+        Column("segment_dialect", "STRING", "wire dialect of the segments", example="v0.1"),
+        Column(
+            "first_seen", "TIMESTAMP", "event time of the first segment of the set", example="2026-01-01T00:00:56.928Z"
+        ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
     cluster_by=("content_topic", "event_time"),
@@ -258,17 +483,42 @@ INCOMPLETE_MESSAGES = Table(
         *_CHANNEL,
         _SENDER,
         _ENTIRE_HASH,
-        Column("event_time", "TIMESTAMP", "when it was given up: the time its expiry was due"),
-        Column("reason", "STRING", "expired, hash_mismatch, over_limit, or another reason of the reassembler"),
-        Column("detail", "STRING", "more, for people; never holds payload bytes"),
+        Column(
+            "event_time",
+            "TIMESTAMP",
+            "when it was given up: the time its expiry was due",
+            example="2026-01-01T00:09:03.285Z",
+        ),
+        Column(
+            "reason",
+            "STRING",
+            "expired, hash_mismatch, over_limit, or another reason of the reassembler",
+            example="expired",
+        ),
+        Column(
+            "detail",
+            "STRING",
+            "more, for people; never holds payload bytes",
+            example="Keccak-256 of the rebuilt payload differs",
+        ),
         _DATA_COUNT,
         _PARITY_COUNT,
-        Column("data_held", "ARRAY<INT>", "indices of the data segments held"),
-        Column("parity_held", "ARRAY<INT>", "indices of the parity segments held"),
-        Column("data_missing", "ARRAY<INT>", "indices of the data segments that are missing; null when k is unknown"),
-        Column("sds_ids", "ARRAY<STRING>", "SDS ids of the segments held"),
-        Column("first_seen", "TIMESTAMP", "event time of the first segment held"),
-        Column("last_seen", "TIMESTAMP", "event time of the last segment held"),
+        Column("data_held", "ARRAY<INT>", "indices of the data segments held", example="[0, 2]"),
+        Column("parity_held", "ARRAY<INT>", "indices of the parity segments held", example="[0]"),
+        Column(
+            "data_missing",
+            "ARRAY<INT>",
+            "indices of the data segments that are missing; null when k is unknown",
+            example="[1]",
+        ),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "SDS ids of the segments held",
+            example=f'["{_AN_ID}", "{_ANOTHER_ID}"]',
+        ),
+        Column("first_seen", "TIMESTAMP", "event time of the first segment held", example="2026-01-01T00:00:56.928Z"),
+        Column("last_seen", "TIMESTAMP", "event time of the last segment held", example="2026-01-01T00:04:03.285Z"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash", "event_time"),
     cluster_by=("content_topic", "event_time"),
@@ -282,32 +532,79 @@ DELIVERIES = Table(
     "jobs/ack.py",
     (
         *_CHANNEL,
-        Column("row_seq", "BIGINT", "running number of the row in this channel, from 1"),
-        Column("row_kind", "STRING", "segment, or message"),
-        Column("delivery_seq", "BIGINT", "message rows: running number of the message in this channel, from 1"),
-        Column("event_time", "TIMESTAMP", "when it was delivered, in event time"),
+        Column("row_seq", "BIGINT", "running number of the row in this channel, from 1", example="109"),
+        Column("row_kind", "STRING", "segment, or message", example="message"),
+        Column(
+            "delivery_seq",
+            "BIGINT",
+            "message rows: running number of the message in this channel, from 1",
+            example="110",
+        ),
+        Column("event_time", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
         _SENDER,
         _SDS_ID,
         _LAMPORT,
-        Column("sds_kind", "STRING", "content or ephemeral"),
-        Column("segment_kind", "STRING", "bare, data or parity; null on the message row of a segmented message"),
+        Column("sds_kind", "STRING", "content or ephemeral", example="content"),
+        Column(
+            "segment_kind",
+            "STRING",
+            "bare, data or parity; null on the message row of a segmented message",
+            example="data",
+        ),
         _ENTIRE_HASH,
-        Column("segment_index", "INT", "index among the data segments, or among the parity segments"),
+        Column("segment_index", "INT", "index among the data segments, or among the parity segments", example="1"),
         _DATA_COUNT,
         _PARITY_COUNT,
-        Column("first_sds_id", "STRING", "message rows: SDS id of the first segment as sent, or of the first one held"),
-        Column("first_lamport_timestamp", "BIGINT", "message rows: Lamport timestamp of the first segment as sent, ms"),
-        Column("position_exact", "BOOLEAN", "message rows: the first segment was seen, or its id recomputed"),
-        Column("kafka_topic", "STRING", "Kafka topic of the record it came with"),
-        Column("kafka_partition", "INT", "Kafka partition of the record that brought it, or completed it"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record"),
-        Column("first_seen", "TIMESTAMP", "event time of that record; of the first segment for a segmented message"),
-        Column("payload_bytes", "BIGINT", "message rows: size of the payload, bytes"),
-        Column("sender_timestamp_ns", "BIGINT", "timestamp of the envelope, the sender's word, Unix ns"),
-        Column("repaired_by", "STRING", "parity or message when the segment was not received but rebuilt; else null"),
-        Column("repaired_segments", "INT", "message rows: how many of its segments were rebuilt"),
-        Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost"),
-        Column("lost_dependencies", "ARRAY<STRING>", "SDS ids declared lost that it depends on"),
+        Column(
+            "first_sds_id",
+            "STRING",
+            "message rows: SDS id of the first segment as sent, or of the first one held",
+            example=_AN_ID,
+        ),
+        Column(
+            "first_lamport_timestamp",
+            "BIGINT",
+            "message rows: Lamport timestamp of the first segment as sent",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column(
+            "position_exact",
+            "BOOLEAN",
+            "message rows: the first segment was seen, or its id recomputed",
+            example="true",
+        ),
+        Column("kafka_topic", "STRING", "Kafka topic of the record it came with", example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition of the record that brought it, or completed it", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+        Column(
+            "first_seen",
+            "TIMESTAMP",
+            "event time of that record; of the first segment for a segmented message",
+            example="2026-01-01T00:00:56.928Z",
+        ),
+        Column("payload_bytes", "BIGINT", "message rows: size of the payload", unit="bytes", example="300000"),
+        Column(
+            "sender_timestamp_ns",
+            "BIGINT",
+            "timestamp of the envelope, the sender's word",
+            unit="ns since 1970",
+            example="1767226190235000000",
+        ),
+        Column(
+            "repaired_by",
+            "STRING",
+            "parity or message when the segment was not received but rebuilt; else null",
+            example="parity",
+        ),
+        Column("repaired_segments", "INT", "message rows: how many of its segments were rebuilt", example="1"),
+        Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost", example="false"),
+        Column(
+            "lost_dependencies",
+            "ARRAY<STRING>",
+            "SDS ids declared lost that it depends on",
+            example=f'["{_A_PAST_ID}"]',
+        ),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "row_seq"),
     cluster_by=("content_topic", "event_time"),
@@ -322,17 +619,42 @@ ACKS = Table(
     (
         *_CHANNEL,
         _SDS_ID,
-        Column("sender_id", "STRING", "sender of the acknowledged message"),
-        Column("acknowledged_by", "STRING", "the participant who acknowledges; never the sender"),
-        Column("evidence", "STRING", "causal_history, causal_past (of one that is named: implied), or filter"),
-        Column("certainty", "STRING", "certain, or probable (in the filters of enough different messages)"),
-        Column("evidence_sds_id", "STRING", "SDS id of the message that carried the evidence"),
+        Column("sender_id", "STRING", "sender of the acknowledged message", example="alice"),
+        Column("acknowledged_by", "STRING", "the participant who acknowledges; never the sender", example="frank"),
+        Column(
+            "evidence",
+            "STRING",
+            "causal_history, causal_past (of one that is named: implied), or filter",
+            example="causal_history",
+        ),
+        Column(
+            "certainty",
+            "STRING",
+            "certain, or probable (in the filters of enough different messages)",
+            example="certain",
+        ),
+        Column(
+            "evidence_sds_id",
+            "STRING",
+            "SDS id of the message that carried the evidence",
+            example=_ANOTHER_ID,
+        ),
         _ENTIRE_HASH,
-        Column("event_time", "TIMESTAMP", "when the evidence arrived, in event time"),
-        Column("latency_ms", "BIGINT", "from the first sight of the message to this evidence, event time, ms"),
-        Column("copies", "INT", "copies of the message seen until then; more than one are retransmissions"),
-        Column("kafka_partition", "INT", "Kafka partition of the record that carried the evidence"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record"),
+        Column(
+            "event_time", "TIMESTAMP", "when the evidence arrived, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
+        Column(
+            "latency_ms",
+            "BIGINT",
+            "from the first sight of the message to this evidence, event time",
+            unit="ms",
+            example="15527",
+        ),
+        Column(
+            "copies", "INT", "copies of the message seen until then; more than one are retransmissions", example="1"
+        ),
+        Column("kafka_partition", "INT", "Kafka partition of the record that carried the evidence", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
     cluster_by=("content_topic", "event_time"),
@@ -346,11 +668,24 @@ REFETCH_REQUESTS = Table(
     (
         *_CHANNEL,
         _SDS_ID,
-        Column("sender_id", "STRING", "sender of the missing message, where the history says it"),
-        Column("retrieval_hint", "BINARY", "Waku message hash to ask for; null where none is known"),
-        Column("attempt", "INT", "number of the attempt, from 1"),
-        Column("needed_by", "STRING", "SDS id of a message that waits for it"),
-        Column("event_time", "TIMESTAMP", "when the attempt was due, in event time"),
+        Column("sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"),
+        Column(
+            "retrieval_hint",
+            "BINARY",
+            "Waku message hash to ask for; null where none is known",
+            unit="32 bytes",
+            example=_AN_ENVELOPE,
+        ),
+        Column("attempt", "INT", "number of the attempt, from 1", example="1"),
+        Column(
+            "needed_by",
+            "STRING",
+            "SDS id of a message that waits for it",
+            example=_ANOTHER_ID,
+        ),
+        Column(
+            "event_time", "TIMESTAMP", "when the attempt was due, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sds_id", "attempt"),
     retention_ms=30 * DAY_MS,
@@ -363,12 +698,27 @@ LOST_DEPENDENCIES = Table(
     (
         *_CHANNEL,
         _SDS_ID,
-        Column("sender_id", "STRING", "sender of the missing message, where the history says it"),
-        Column("retrieval_hint", "BINARY", "Waku message hash; null where none is known"),
-        Column("status", "STRING", "lost, before_observation, or recovered (it came late after all)"),
-        Column("needed_by", "STRING", "SDS id of a message that depends on it"),
-        Column("missing_since", "TIMESTAMP", "when it was first missed, in event time"),
-        Column("event_time", "TIMESTAMP", "when the status was reached, in event time"),
+        Column("sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"),
+        Column(
+            "retrieval_hint",
+            "BINARY",
+            "Waku message hash; null where none is known",
+            unit="32 bytes",
+            example=_AN_ENVELOPE,
+        ),
+        Column("status", "STRING", "lost, before_observation, or recovered (it came late after all)", example="lost"),
+        Column(
+            "needed_by",
+            "STRING",
+            "SDS id of a message that depends on it",
+            example=_ANOTHER_ID,
+        ),
+        Column(
+            "missing_since", "TIMESTAMP", "when it was first missed, in event time", example="2026-01-01T00:04:03.144Z"
+        ),
+        Column(
+            "event_time", "TIMESTAMP", "when the status was reached, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sds_id", "status"),
     retention_ms=90 * DAY_MS,
@@ -381,13 +731,20 @@ REPAIR_REQUESTS = Table(
     (
         *_CHANNEL,
         _SDS_ID,
-        Column("sender_id", "STRING", "sender of the wanted message, where the request says it"),
-        Column("requested_by", "STRING", "the participant who asks"),
-        Column("request_sds_id", "STRING", "SDS id of the message that carried the request"),
-        Column("held_here", "BOOLEAN", "the message had been seen here when the request came"),
-        Column("event_time", "TIMESTAMP", "when the request arrived, in event time"),
-        Column("kafka_partition", "INT", "Kafka partition of the record that carried the request"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record"),
+        Column("sender_id", "STRING", "sender of the wanted message, where the request says it", example="alice"),
+        Column("requested_by", "STRING", "the participant who asks", example="carol"),
+        Column(
+            "request_sds_id",
+            "STRING",
+            "SDS id of the message that carried the request",
+            example=_ANOTHER_ID,
+        ),
+        Column("held_here", "BOOLEAN", "the message had been seen here when the request came", example="false"),
+        Column(
+            "event_time", "TIMESTAMP", "when the request arrived, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
+        Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sds_id", "requested_by", "request_sds_id"),
     retention_ms=30 * DAY_MS,
@@ -399,13 +756,18 @@ CHANNEL_EVENTS = Table(
     "jobs/ack.py, jobs/reassembly.py",
     (
         *_CHANNEL,
-        Column("event", "STRING", "name of the event, of SDS or of reassembly"),
+        Column("event", "STRING", "name of the event, of SDS or of reassembly", example="saturated_filter"),
         _SDS_ID,
         _SENDER,
-        Column("detail", "STRING", "more, for people; never holds payload bytes"),
-        Column("event_time", "TIMESTAMP", "when it happened, in event time"),
-        Column("kafka_partition", "INT", "Kafka partition of the record that caused it; null for a timer"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record"),
+        Column(
+            "detail",
+            "STRING",
+            "more, for people; never holds payload bytes",
+            example="0.731 of the bits are set",
+        ),
+        Column("event_time", "TIMESTAMP", "when it happened, in event time", example="2026-01-01T00:01:12.455Z"),
+        Column("kafka_partition", "INT", "Kafka partition of the record that caused it; null for a timer", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "event", "sds_id", "event_time"),
     retention_ms=30 * DAY_MS,
@@ -417,25 +779,52 @@ DELIVERED_MESSAGES = Table(
     "jobs/deliver.py",
     (
         *_CHANNEL,
-        Column("delivery_seq", "BIGINT", "running number of the message in this channel at this observer, from 1"),
-        Column("event_time", "TIMESTAMP", "when it was delivered, in event time"),
+        Column(
+            "delivery_seq",
+            "BIGINT",
+            "running number of the message in this channel at this observer, from 1",
+            example="110",
+        ),
+        Column("event_time", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
         _SENDER,
         _ENTIRE_HASH,
-        Column("causal_lamport", "BIGINT", "causal position, first part: Lamport timestamp of the first segment, ms"),
-        Column("causal_sds_id", "STRING", "causal position, second part: SDS id of the first segment"),
-        Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed"),
-        Column("payload", "BINARY", "the payload; null unless plaintext is stored"),
-        Column("payload_bytes", "BIGINT", "size of the payload, bytes"),
-        Column("ephemeral", "BOOLEAN", "sent as an ephemeral message"),
+        Column(
+            "causal_lamport",
+            "BIGINT",
+            "causal position, first part: Lamport timestamp of the first segment",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column(
+            "causal_sds_id",
+            "STRING",
+            "causal position, second part: SDS id of the first segment",
+            example=_AN_ID,
+        ),
+        Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed", example="true"),
+        Column("payload", "BINARY", "the payload; null unless plaintext is stored", example="0x68656c6c6f20426f62"),
+        Column("payload_bytes", "BIGINT", "size of the payload", unit="bytes", example="300000"),
+        Column("ephemeral", "BOOLEAN", "sent as an ephemeral message", example="false"),
         _DATA_COUNT,
         _PARITY_COUNT,
-        Column("repaired_segments", "INT", "how many of its segments were rebuilt"),
-        Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost"),
-        Column("lost_dependencies", "ARRAY<STRING>", "SDS ids declared lost that it depends on"),
-        Column("sender_timestamp_ns", "BIGINT", "timestamp of its envelope, the sender's word, Unix ns"),
-        Column("first_seen", "TIMESTAMP", "event time of its first segment here"),
-        Column("kafka_partition", "INT", "Kafka partition of the record that brought or completed it"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record"),
+        Column("repaired_segments", "INT", "how many of its segments were rebuilt", example="1"),
+        Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost", example="false"),
+        Column(
+            "lost_dependencies",
+            "ARRAY<STRING>",
+            "SDS ids declared lost that it depends on",
+            example=f'["{_A_PAST_ID}"]',
+        ),
+        Column(
+            "sender_timestamp_ns",
+            "BIGINT",
+            "timestamp of its envelope, the sender's word",
+            unit="ns since 1970",
+            example="1767226190235000000",
+        ),
+        Column("first_seen", "TIMESTAMP", "event time of its first segment here", example="2026-01-01T00:00:56.928Z"),
+        Column("kafka_partition", "INT", "Kafka partition of the record that brought or completed it", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
         _WRITTEN_AT,
     ),
     ("pubsub_topic", "content_topic", "channel_id", "delivery_seq"),
@@ -449,14 +838,25 @@ CLOCK = Table(
     " keys.",
     "jobs/ingest.py",
     (
-        Column("kafka_topic", "STRING", "Kafka topic", nullable=False),
-        Column("kafka_partition", "INT", "Kafka partition", nullable=False),
-        Column("query_id", "STRING", "id of the ingest query (its checkpoint)", nullable=False),
-        Column("batch_id", "BIGINT", "micro-batch, or the last one before an idle tick", nullable=False),
-        Column("kind", "STRING", "batch, idle (wall clock) or closing (the end of a back-fill)"),
-        Column("event_time", "TIMESTAMP", "largest event time so far; later records are not before it"),
-        Column("next_offset", "BIGINT", "the offset that comes next"),
-        Column("recorded_at", "TIMESTAMP", "wall clock"),
+        Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition", nullable=False, example="0"),
+        Column(
+            "query_id",
+            "STRING",
+            "id of the ingest query (its checkpoint)",
+            nullable=False,
+            example="7cab319c-c9fc-41f1-8a4d-4d9c7d6f60d4",
+        ),
+        Column("batch_id", "BIGINT", "micro-batch, or the last one before an idle tick", nullable=False, example="17"),
+        Column("kind", "STRING", "batch, idle (wall clock) or closing (the end of a back-fill)", example="batch"),
+        Column(
+            "event_time",
+            "TIMESTAMP",
+            "largest event time so far; later records are not before it",
+            example="2026-01-01T00:01:12.455Z",
+        ),
+        Column("next_offset", "BIGINT", "the offset that comes next", example="643"),
+        Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-11-21T14:26:26.834148Z"),
     ),
     ("kafka_topic", "kafka_partition", "query_id", "batch_id", "kind", "event_time"),
     retention_ms=7 * DAY_MS,
@@ -468,13 +868,30 @@ OPEN_KEYS = Table(
     "Keys of stateful jobs with a timer: a log of changes, the last one of a key counts.",
     "jobs/reassembly.py, jobs/ack.py",
     (
-        Column("job", "STRING", "reassembly or ack", nullable=False),
-        Column("query_id", "STRING", "id of the job's query (its checkpoint)", nullable=False),
-        Column("batch_id", "BIGINT", "micro-batch of the change", nullable=False),
-        Column("key", "STRING", "hex of the hash (reassembly), JSON of the channel key (ack)", nullable=False),
-        Column("due", "TIMESTAMP", "when its next timer is due; null when the key is closed"),
-        Column("kafka_topic", "STRING", "Kafka topic its rows come in"),
-        Column("kafka_partition", "INT", "Kafka partition its rows come in"),
+        Column("job", "STRING", "reassembly or ack", nullable=False, example="reassembly"),
+        Column(
+            "query_id",
+            "STRING",
+            "id of the job's query (its checkpoint)",
+            nullable=False,
+            example="cd4ec860-ba3f-478f-ae9d-22fc6ee78c37",
+        ),
+        Column("batch_id", "BIGINT", "micro-batch of the change", nullable=False, example="17"),
+        Column(
+            "key",
+            "STRING",
+            "hex of the hash (reassembly), JSON of the channel key (ack)",
+            nullable=False,
+            example=_A_HASH[2:],
+        ),
+        Column(
+            "due",
+            "TIMESTAMP",
+            "when its next timer is due; null when the key is closed",
+            example="2026-01-01T00:13:03.190Z",
+        ),
+        Column("kafka_topic", "STRING", "Kafka topic its rows come in", example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition its rows come in", example="0"),
     ),
     ("job", "query_id", "batch_id", "key"),
     partition_by=("job",),
@@ -489,10 +906,16 @@ SENDER_EVENTS = Table(
         _SENDER,
         _SDS_ID,
         _ENTIRE_HASH,
-        Column("event", "STRING", "queued, sent, rate_limited, dropped or failed"),
-        Column("envelope_hash", "BINARY", "Waku message hash of the dispatched envelope, 32 bytes; null if none"),
-        Column("detail", "STRING", "more, for people"),
-        Column("event_time", "TIMESTAMP", "when, by the sender's clock"),
+        Column("event", "STRING", "queued, sent, rate_limited, dropped or failed", example="rate_limited"),
+        Column(
+            "envelope_hash",
+            "BINARY",
+            "Waku message hash of the dispatched envelope; null if none",
+            unit="32 bytes",
+            example=_AN_ENVELOPE,
+        ),
+        Column("detail", "STRING", "more, for people", example="epoch quota is used up"),
+        Column("event_time", "TIMESTAMP", "when, by the sender's clock", example="2026-01-01T00:01:12.455Z"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sender_id", "sds_id", "event", "event_time"),
     retention_ms=30 * DAY_MS,
@@ -503,17 +926,39 @@ STORE_PRESENCE = Table(
     "Which store node had which envelope when asked: refetches, and a sampled audit of hashes that were seen.",
     "jobs/refetch.py",
     (
-        Column("node", "STRING", "address of the store node, without credentials", nullable=False),
-        Column("message_hash", "BINARY", "Waku message hash that was asked for, 32 bytes"),
-        Column("pubsub_topic", "STRING", "Waku pubsub topic"),
-        Column("content_topic", "STRING", "Waku content topic"),
-        Column("channel_id", "STRING", "SDS channel id, where known"),
-        Column("sds_id", "STRING", "SDS message id, where known"),
-        Column("attempt", "INT", "refetch: which attempt of the request it answers"),
-        Column("outcome", "STRING", "present, absent, or error"),
-        Column("purpose", "STRING", "refetch, gap or audit"),
-        Column("detail", "STRING", "gap: its topic, partition and first offset; else why it failed"),
-        Column("asked_at", "TIMESTAMP", "wall clock of the question"),
+        Column(
+            "node",
+            "STRING",
+            "address of the store node, without credentials",
+            nullable=False,
+            example="http://127.0.0.1:8645",
+        ),
+        Column(
+            "message_hash",
+            "BINARY",
+            "Waku message hash that was asked for",
+            unit="32 bytes",
+            example=_AN_ENVELOPE,
+        ),
+        Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0"),
+        Column("content_topic", "STRING", "Waku content topic", example="/reliable-channel/1/chat/proto"),
+        Column("channel_id", "STRING", "SDS channel id, where known", example="talk"),
+        Column(
+            "sds_id",
+            "STRING",
+            "SDS message id, where known",
+            example=_AN_ID,
+        ),
+        Column("attempt", "INT", "refetch: which attempt of the request it answers", example="1"),
+        Column("outcome", "STRING", "present, absent, or error", example="present"),
+        Column("purpose", "STRING", "refetch, gap or audit", example="refetch"),
+        Column(
+            "detail",
+            "STRING",
+            "gap: its topic, partition and first offset; else why it failed",
+            example="unreachable",
+        ),
+        Column("asked_at", "TIMESTAMP", "wall clock of the question", example="2026-11-21T14:26:26.834148Z"),
     ),
     ("node", "message_hash", "asked_at"),
     retention_ms=30 * DAY_MS,
@@ -526,27 +971,45 @@ DELIVERY_STATUS = Table(
     "jobs/verdict.py",
     (
         *_CHANNEL,
-        Column("message_key", "STRING", "hex of the payload's hash and first Lamport timestamp, or an SDS id alone"),
-        Column("as_of", "TIMESTAMP", "event time up to which the evidence was read"),
+        Column(
+            "message_key",
+            "STRING",
+            "hex of the payload's hash and first Lamport timestamp, or an SDS id alone",
+            example=f"{_A_HASH[2:]}-1767226185235",
+        ),
+        Column(
+            "as_of", "TIMESTAMP", "event time up to which the evidence was read", example="2026-01-01T01:13:13.539Z"
+        ),
         _SENDER,
         _ENTIRE_HASH,
-        Column("sds_ids", "ARRAY<STRING>", "SDS ids known of it"),
-        Column("verdict", "STRING", "delivered, missing or unknown"),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "SDS ids known of it",
+            example=f'["{_AN_ID}", "{_ANOTHER_ID}"]',
+        ),
+        Column("verdict", "STRING", "delivered, missing or unknown", example="missing"),
         Column(
             "cause",
             "STRING",
             "why it is missing or unknown: never_sent, rate_limited, propagated_not_stored, segment_missing,"
             " undecodable, undecryptable, dependency_missing, late, hash_mismatch, source_gap, unsettled,"
             " before_observation",
+            example="segment_missing",
         ),
-        Column("detail", "STRING", "what is missing, for people"),
-        Column("data_missing", "ARRAY<INT>", "indices of the data segments that are missing, where known"),
+        Column("detail", "STRING", "what is missing, for people", example="2 of 3 needed segments came"),
         Column(
-            "acknowledged_by", "ARRAY<STRING>", "participants who can rebuild it: any k of its segments acknowledged"
+            "data_missing", "ARRAY<INT>", "indices of the data segments that are missing, where known", example="[1]"
         ),
-        Column("first_seen", "TIMESTAMP", "first trace of it here, in event time"),
-        Column("delivered_at", "TIMESTAMP", "when it was delivered, in event time"),
-        Column("settled", "BOOLEAN", "the settle delay has passed; else it is looked at again"),
+        Column(
+            "acknowledged_by",
+            "ARRAY<STRING>",
+            "participants who can rebuild it: any k of its segments acknowledged",
+            example='["bob", "frank"]',
+        ),
+        Column("first_seen", "TIMESTAMP", "first trace of it here, in event time", example="2026-01-01T00:00:56.928Z"),
+        Column("delivered_at", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
+        Column("settled", "BOOLEAN", "the settle delay has passed; else it is looked at again", example="true"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "message_key"),
     cluster_by=("content_topic", "as_of"),
@@ -559,13 +1022,15 @@ PIPELINE_METRICS = Table(
     "Progress of every streaming query, one row per metric and micro-batch.",
     "every job (listener)",
     (
-        Column("query", "STRING", "name of the query", nullable=False),
-        Column("query_id", "STRING", "id of the query (its checkpoint)"),
-        Column("run_id", "STRING", "id of this run of it"),
-        Column("batch_id", "BIGINT", "micro-batch"),
-        Column("metric", "STRING", "name of the metric, with its unit"),
-        Column("value", "DOUBLE", "value"),
-        Column("recorded_at", "TIMESTAMP", "wall clock"),
+        Column("query", "STRING", "name of the query", nullable=False, example="ingest"),
+        Column(
+            "query_id", "STRING", "id of the query (its checkpoint)", example="7cab319c-c9fc-41f1-8a4d-4d9c7d6f60d4"
+        ),
+        Column("run_id", "STRING", "id of this run of it", example="0f3f8a4e-2c56-4d0c-9f7e-6f2b9a1f5d11"),
+        Column("batch_id", "BIGINT", "micro-batch", example="17"),
+        Column("metric", "STRING", "name of the metric, with its unit", example="processed_rows_per_second"),
+        Column("value", "DOUBLE", "value", example="2412.5"),
+        Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-11-21T14:26:26.834148Z"),
     ),
     ("query", "run_id", "batch_id", "metric"),
     retention_ms=30 * DAY_MS,
@@ -574,16 +1039,43 @@ PIPELINE_METRICS = Table(
 
 ALERTS = Table(
     "alerts",
-    "What somebody should look at: rows dropped by a watermark, a content topic in two partitions, a full budget.",
-    "every job",
+    "What somebody should look at, by the rules of conf/alerts.yaml: one row when an alert is raised, one when it is"
+    " cleared. The last row of an alert and subject is its state.",
+    "jobs/alerts.py",
     (
-        Column("alert", "STRING", "name of the alert", nullable=False),
-        Column("query", "STRING", "name of the query that raised it"),
-        Column("subject", "STRING", "what it is about"),
-        Column("detail", "STRING", "more, for people"),
-        Column("recorded_at", "TIMESTAMP", "wall clock"),
+        Column("sequence", "BIGINT", "running number of the change, from 1", nullable=False, example="17"),
+        Column("alert", "STRING", "name of the rule", nullable=False, example="loss_rate"),
+        Column("kind", "STRING", "what the rule measures (docs/alerts.md)", example="loss_rate"),
+        Column(
+            "subject",
+            "STRING",
+            "what it is about: the channel key as JSON, a content topic, a query, or pipeline",
+            example='["/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk"]',
+        ),
+        Column("state", "STRING", "raised or cleared", example="raised"),
+        Column("severity", "STRING", "info, warning or critical", example="warning"),
+        Column(
+            "value",
+            "DOUBLE",
+            "what was measured, in the unit of the kind; null when there was nothing to measure",
+            example="0.031",
+        ),
+        Column("threshold", "DOUBLE", "the rule's value above which it is raised, in the same unit", example="0.01"),
+        Column(
+            "detail",
+            "STRING",
+            "more, for people; in words of this program only",
+            example="4 of 129 settled messages are missing",
+        ),
+        Column(
+            "as_of",
+            "TIMESTAMP",
+            "recorded clock up to which the tables were read; null without one",
+            example="2026-01-01T00:14:00Z",
+        ),
+        Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-01-01T00:14:12Z"),
     ),
-    ("alert", "subject", "recorded_at"),
+    ("sequence",),
     retention_ms=90 * DAY_MS,
     retention_column="recorded_at",
 )
