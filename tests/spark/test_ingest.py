@@ -67,6 +67,9 @@ def test_good_bad_and_plain_records_each_have_their_place(
         ]
     )
     run_ingest(spark, configured, log)
+    for table in TABLES_WRITTEN:
+        fields = open_table(configured.paths, table).schema().fields
+        assert [(f.name, f.metadata["comment"]) for f in fields] == [(c.name, c.comment) for c in table.columns]
 
     segments = sorted(rows(configured, tables.SEGMENTS), key=lambda r: (r["kafka_offset"], r["sds_kind"] == "tick"))
     assert [(r["kafka_offset"], r["sds_id"], r["content"]) for r in segments if r["sds_kind"] == "content"] == [
