@@ -47,3 +47,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
     with running_broker(settings) as there:
         yield there
+
+
+@pytest.fixture(scope="session")
+def sample_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a small set of real Delta tables that hold one of everything (tests/support/sample_tables.py).
+    Shared by all tests: copy it before you write into it."""
+    from tests.support.sample_tables import write
+
+    place = tmp_path_factory.mktemp("sample") / "tables"
+    write(place)
+    return place
