@@ -7,6 +7,7 @@ PB := reliable_channel/wire/_pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc -I proto
 UV := 0.13.9
 CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.py $(wildcard tests/unit/test_wire_*.py)
+QUICK = not node and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
@@ -23,7 +24,8 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 	@$(BIN)/reliable-channel demo
 
 test: setup  ## all tests that need only Python and Java
-	@$(BIN)/python -m pytest -m "not node and not slow and not faults" tests
+	@$(BIN)/python -m pytest -n 3 -m "$(QUICK) and not spark and not kafka and not e2e" tests
+	@$(BIN)/python -m pytest -m "$(QUICK) and (spark or kafka or e2e)" tests
 
 test-slow: setup  ## the tests that take a minute or more each
 	@$(BIN)/python -m pytest -m "slow and not node and not faults" tests
