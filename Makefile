@@ -40,7 +40,7 @@ coverage: setup  ## line and branch coverage of the protocol core by its unit te
 	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider $(CORE_TESTS)
 	@$(BIN)/python -m coverage report
 
-bench: setup  ## measure, and print one table
+bench: setup  ## measure, and print one table; ends well when all ran, whether targets are met or missed
 	@$(BIN)/python -m bench
 
 lint: setup  ## format, style and types

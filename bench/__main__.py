@@ -1,4 +1,7 @@
-"""``python -m bench [--only NAME …] [--list]``: run the benches, write ``build/bench/*.json``, print one table."""
+"""``python -m bench [--only NAME …] [--list]``: run the benches, write ``build/bench/*.json``, print one table.
+
+Every figure is in its file as soon as it is known: what is stopped, or breaks, keeps what it had found.
+"""
 
 from __future__ import annotations
 
@@ -16,52 +19,72 @@ import bench
 from bench.registry import REGISTERED, SIZES, Result
 
 _FRAME = {"__main__", "registry"}
-_OUTPUT = Path("build") / "bench"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen modules; 0 also when a target is missed, 1 when a bench broke, 2 for an unknown name."""
+    """Run the chosen modules. 0: all ran, targets met or missed; 1: a bench broke; 2: wrong arguments; 3: a target is
+    missed, with ``--strict`` only; 130: stopped by Ctrl-C, with the figures found until then."""
     modules = pkgutil.iter_modules(bench.__path__)
     names = sorted(module.name for module in modules if module.name not in _FRAME and not module.ispkg)
     parser = argparse.ArgumentParser(prog="python -m bench", description=bench.__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=f"one of: {', '.join(names)}")
-    parser.add_argument("--output", type=Path, default=_OUTPUT, help="directory of the JSON files")
+    parser.add_argument("--output", type=Path, default=SIZES.output, help="directory of the JSON files")
     parser.add_argument("--scale", type=float, default=1.0, help="sizes of the Spark benches; 0.1 is a quick look")
     parser.add_argument("--quick", action="store_true", help="the Spark benches small, and on two cores only")
+    parser.add_argument(
+        "--workload", action="append", default=[], metavar="NAME", help="of the Spark benches only this"
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 3 when a target is missed")
     parser.add_argument("--list", action="store_true", help="only print the modules' names")
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(names))
         return 0
     SIZES.scale, SIZES.quick = (0.1 if options.quick else options.scale), options.quick
+    SIZES.workloads, SIZES.output = tuple(options.workload), options.output
     console = Console(width=None if sys.stdout.isatty() else 120)
     options.output.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[Result]] = {}
+    broken: list[str] = []
+    stopped = False
+    try:
+        for name in options.only or names:
+            _run(name, found.setdefault(name, []), options.output / f"{name}.json", console, broken)
+    except KeyboardInterrupt:
+        stopped = True
     table = Table("bench", "figure", "value", "unit", "target", "met", title="Benchmarks")
     table.columns[2].justify = table.columns[4].justify = "right"
-    broken: list[str] = []
-    for name in options.only or names:
-        results = _run(name, console, broken)
-        rows = [{"name": r.name, "value": r.value, "unit": r.unit, "target": r.target, "met": r.met} for r in results]
-        (options.output / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    for name, results in found.items():
         for result in results:
             table.add_row(name, result.name, *_cells(result))
     console.print(table)
     for line in broken:
         console.print(f"[red]broken[/red] {line}", highlight=False)
-    return 1 if broken else 0
+    if stopped:
+        return 130
+    missed = any(result.met is False for results in found.values() for result in results)
+    return 1 if broken else 3 if missed and options.strict else 0
 
 
-def _run(name: str, console: Console, broken: list[str]) -> list[Result]:
-    """The results of one module; a bench that raises is named in ``broken`` and harms no other."""
+def _run(name: str, results: list[Result], file: Path, console: Console, broken: list[str]) -> None:
+    """Append the results of one module and keep them in ``file``; a bench that raises is named in ``broken`` and harms
+    neither the others nor what it had found."""
     importlib.import_module(f"bench.{name}")
-    results: list[Result] = []
     for function in REGISTERED.get(name, []):
         console.print(f"{name}: {function.__name__} …", style="dim")
         try:
-            results.extend(function())
+            for result in function():
+                results.append(result)
+                _write(results, file)
         except Exception as error:  # the runner's whole point: one broken bench must not hide the others' figures
             broken.append(f"{name}.{function.__name__}: {type(error).__name__}: {error}")
-    return results
+
+
+def _write(results: list[Result], file: Path) -> None:
+    rows = [{"name": r.name, "value": r.value, "unit": r.unit, "target": r.target, "met": r.met} for r in results]
+    fresh = file.with_suffix(".tmp")
+    fresh.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(file)
 
 
 def _cells(result: Result) -> tuple[str, str, str, str]:

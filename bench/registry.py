@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -31,10 +32,13 @@ class Result:
 
 @dataclass(slots=True)
 class Sizes:
-    """How much the Spark benches do: ``--scale`` and ``--quick`` of the command line."""
+    """How much the Spark benches do: ``--scale``, ``--quick`` and ``--workload`` of the command line, and where what is
+    measured is written before the bench ends."""
 
     scale: float = 1.0
     quick: bool = False
+    workloads: tuple[str, ...] = ()
+    output: Path = Path("build") / "bench"
 
 
 SIZES = Sizes()

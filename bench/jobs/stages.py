@@ -1,7 +1,8 @@
 """``python -m bench.jobs.stages SPEC``: the stages of the pipeline over what is in Kafka, in one pinned process.
 
 ``SPEC`` is JSON: bootstrap servers, run directory, cores, and per workload its topic and sizes. Every stage prints one
-line of JSON. The processor affinity is set first of all, so driver, JVM and Python workers share the same cores.
+line of JSON as soon as it is done. The processor affinity is set first of all, so driver, JVM and Python workers share
+the same cores.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +18,20 @@ from typing import TYPE_CHECKING, Any
 from bench.jobs.usage import Usage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from reliable_channel.config import Settings
+    from reliable_channel.pipeline.queries import Query
 
 MEMORY = "1536m"
+THROUGH_STATE = "reassembly, all through state"
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One measured run. ``seconds``: sum of the micro-batches' trigger times, without the start of the query."""
+    """One measured run. ``seconds``: sum of the micro-batches' trigger times, without the start of the query.
+    ``others_s``: CPU seconds that other processes took from the same cores meanwhile."""
 
     workload: str
     cores: int
@@ -38,6 +42,7 @@ class Stage:
     seconds: float
     cpu_s: float
     peak_mb: float
+    others_s: float
 
 
 def settings_for(run_dir: Path, servers: str, cores: int, **spark: Any) -> Settings:
@@ -75,36 +80,17 @@ def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
     )
 
 
-def all_through_state(read_from: Settings) -> Any:
+def all_through_state(read_from: Settings) -> Query:
     """Reassembly without the combiner: every segment goes to keyed state. Reads the segments of another run."""
-    from pyspark.sql.streaming.state import GroupStateTimeout
-
-    from reliable_channel.pipeline import reassembly
     from reliable_channel.pipeline.io import read_stream
     from reliable_channel.pipeline.queries import REASSEMBLY
+    from reliable_channel.pipeline.reassembly import reassembled
     from reliable_channel.pipeline.tables import SEGMENTS
 
-    def transformed(settings: Settings) -> Callable[[DataFrame], DataFrame]:
-        def transform(segments: DataFrame) -> DataFrame:
-            rows = (
-                segments.where("segment_kind in ('data', 'parity') and content is not null")
-                .withWatermark("ingest_time", f"{settings.pipeline.deduplication_delay_ms} milliseconds")
-                .dropDuplicatesWithinWatermark(list(reassembly._IDENTITY))
-                .select(*reassembly._segment_columns())
-            )
-            results = rows.groupBy("state_key").applyInPandasWithState(
-                reassembly.stateful(settings.segmentation, reassembly.Unsealer(settings.channels)),
-                reassembly._OUT,
-                reassembly._STATE,
-                "append",
-                GroupStateTimeout.NoTimeout,
-            )
-            return reassembly.passed_through(segments).unionByName(results, allowMissingColumns=True)
-
-        return transform
-
     return replace(
-        REASSEMBLY, read=lambda spark, _: read_stream(spark, read_from.paths, SEGMENTS), transform=transformed
+        REASSEMBLY,
+        read=lambda spark, _: read_stream(spark, read_from.paths, SEGMENTS),
+        transform=lambda settings: reassembled(settings, combined=False),
     )
 
 
@@ -116,42 +102,42 @@ def spent(query: StreamingQuery) -> float:
     return sum(progress.durationMs.get("triggerExecution", 0) for progress in query.recentProgress) / 1000
 
 
-def measure(spark: SparkSession, settings: Settings, spec: dict[str, Any], cores: int, repetition: int) -> list[Stage]:
-    """All stages over one workload, in a directory of its own."""
+def measure(
+    spark: SparkSession, settings: Settings, spec: dict[str, Any], cores: int, repetition: int
+) -> Iterator[Stage]:
+    """All stages over one workload, in a directory of its own, each as it is done."""
     from reliable_channel.pipeline.queries import ACK, DELIVER, INGEST, REASSEMBLY, start
 
     here = Path(settings.paths.run_dir) / f"{spec['name']}-{repetition}"
     there = on_topic(settings, spec["topic"], here)
-    stages: list[Stage] = []
 
-    def run(name: str, begin: Callable[[], StreamingQuery]) -> None:
+    def once(name: str, begin: Callable[[], StreamingQuery]) -> Stage:
         with Usage() as usage:
             seconds = spent(begin())
-        stages.append(
-            Stage(
-                spec["name"],
-                cores,
-                name,
-                repetition,
-                spec["records"],
-                spec["bytes"],
-                seconds,
-                usage.cpu_s,
-                usage.peak_mb,
-            )
+        workload, records, size = spec["name"], spec["records"], spec["bytes"]
+        return Stage(
+            workload,
+            cores,
+            name,
+            repetition,
+            records,
+            size,
+            seconds,
+            usage.cpu_s,
+            usage.peak_mb,
+            usage.others_s,
         )
 
-    run("floor", lambda: floor(spark, there))
-    run("ingest", lambda: start(spark, there, INGEST, once=True))
-    run("reassembly", lambda: start(spark, there, REASSEMBLY, once=True))
-    run("ack", lambda: start(spark, there, ACK, once=True))
+    yield once("floor", lambda: floor(spark, there))
+    yield once("ingest", lambda: start(spark, there, INGEST, once=True))
+    yield once("reassembly", lambda: start(spark, there, REASSEMBLY, once=True))
+    yield once("ack", lambda: start(spark, there, ACK, once=True))
     if repetition == 0:
-        run("deliver", lambda: start(spark, there, DELIVER, once=True))
+        yield once("deliver", lambda: start(spark, there, DELIVER, once=True))
         if spec["through_state"]:
             elsewhere = there.with_run_dir(here / "through-state")
-            run("reassembly, all through state", lambda: start(spark, elsewhere, all_through_state(there), once=True))
+            yield once(THROUGH_STATE, lambda: start(spark, elsewhere, all_through_state(there), once=True))
         check(there, spec)
-    return stages
 
 
 def check(settings: Settings, spec: dict[str, Any]) -> None:
@@ -175,7 +161,8 @@ def main(arguments: list[str]) -> int:
     settings = settings_for(run_dir, spec["servers"], spec["cores"])
     with spark_session(settings, "bench") as spark:
         for warm in spec["warm_up"]:
-            measure(spark, settings, warm, spec["cores"], 0)
+            for _ in measure(spark, settings, warm, spec["cores"], 0):
+                pass
         for workload in spec["workloads"]:
             for repetition in range(spec["repetitions"]):
                 for stage in measure(spark, settings, workload, spec["cores"], repetition):

@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
         for name, found in progress.items()
     }
     answer = {"batches": batches, "latency_s": latencies(settings.paths.table("delivered_messages")),
-              "cpu_s": usage.cpu_s, "peak_mb": usage.peak_mb}  # fmt: skip
+              "cpu_s": usage.cpu_s, "others_s": usage.others_s, "peak_mb": usage.peak_mb}  # fmt: skip
     print(json.dumps(answer), flush=True)
     return 0
 

@@ -1,4 +1,5 @@
-"""What this process and everything it started use: CPU seconds and memory, from ``/proc`` (Linux only)."""
+"""What this process and everything it started use, and what others take from the same cores meanwhile: CPU seconds and
+memory, from ``/proc`` (Linux only)."""
 
 from __future__ import annotations
 
@@ -38,6 +39,18 @@ def cpu_seconds() -> float:
     return sum(sum(int(field) for field in fields[11:15]) for fields in _tree(os.getpid()).values()) / _TICKS
 
 
+def busy_seconds() -> float:
+    """CPU seconds that the cores which this process may run on were busy since the machine started, with whatever."""
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    total = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name in ours:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in ticks[:8])
+            total += user + nice + system + irq + softirq + steal
+    return total / _TICKS
+
+
 def memory_mb() -> float:
     """Proportional set size of the tree (MB): pages that workers share with the daemon they forked from count once."""
     total = 0
@@ -51,10 +64,12 @@ def memory_mb() -> float:
 
 
 class Usage:
-    """``with Usage() as usage``: afterwards ``usage.cpu_s`` and ``usage.peak_mb``, sampled every half second."""
+    """``with Usage() as usage``: afterwards ``usage.cpu_s``, ``usage.others_s`` (CPU seconds that everybody else took
+    from our cores) and ``usage.peak_mb``, sampled every half second."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
+        self.others_s = 0.0
         self.peak_mb = 0.0
         self._done = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
@@ -67,6 +82,7 @@ class Usage:
 
     def __enter__(self) -> Usage:
         self.cpu_s = -cpu_seconds()
+        self.others_s = -busy_seconds()
         self._sampler.start()
         return self
 
@@ -74,5 +90,6 @@ class Usage:
         self, _type: type[BaseException] | None, _value: BaseException | None, _tb: TracebackType | None
     ) -> None:
         self.cpu_s += cpu_seconds()
+        self.others_s = max(0.0, self.others_s + busy_seconds() - self.cpu_s)
         self._done.set()
         self._sampler.join()

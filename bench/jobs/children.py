@@ -1,0 +1,60 @@
+"""A measured process: its lines as they come, its fault with the last it said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+_SAID_BYTES = 3_000
+
+
+class Child:
+    """A running ``python -m MODULE SPEC``. ``stdin`` stays open until :meth:`close_input`."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], module: str) -> None:
+        self._process, self._errors, self._module = process, errors, module
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Every line that is a JSON object, as it comes; ends when the process closes its output."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
+
+    def close_input(self) -> None:
+        """Tell the process to come to an end."""
+        assert self._process.stdin is not None
+        if not self._process.stdin.closed:
+            self._process.stdin.close()
+
+    def finish(self, patience_s: float) -> None:
+        """Wait for the end. Raises ``RuntimeError`` with the end of what it printed when it was not a good one."""
+        self.close_input()
+        if self._process.wait(patience_s) != 0:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip()[-_SAID_BYTES:]
+            raise RuntimeError(f"{self._module} ended with {self._process.returncode}: {said}")
+
+
+@contextmanager
+def child(module: str, spec: dict[str, Any]) -> Iterator[Child]:
+    """The process for the length of the block; it does not outlive it."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        try:
+            yield Child(process, errors, module)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()

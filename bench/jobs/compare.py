@@ -1,0 +1,120 @@
+"""Measured stages → the figures of the issue. Values in, values out.
+
+A ratio is of the times of the same records in one process, best of its repetitions. The same ratio of CPU seconds
+stands beside it: on a machine that others use as well, it is what still says something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from statistics import mean, quantiles
+from typing import Any
+
+from bench.jobs.stages import THROUGH_STATE, Stage
+from bench.registry import Result
+
+JOBS = ("ingest", "reassembly", "ack")
+INGEST_TARGETS = {"small": 0.6, "filters": 0.75}
+"""Of the floor; a plain decode reaches 0.52 and 0.70 (design.md)."""
+CHAIN_TARGET = 0.25
+COMBINER_TARGET = 10.0
+TWO_CORES_TARGET = 1.6
+LATENCY_TARGET_S = 10.0
+FLAT = 1.25
+"""What counts as flat: the second half of a run against the first."""
+
+Best = dict[tuple[str, int, str], Stage]
+
+
+def best_of(stages: Iterable[Stage]) -> Best:
+    """(workload, cores, stage) → the quickest repetition, with the least CPU time of all repetitions."""
+    best: Best = {}
+    for stage in stages:
+        key = (stage.workload, stage.cores, stage.stage)
+        known = best.get(key, stage)
+        quickest = stage if stage.seconds < known.seconds else known
+        best[key] = replace(quickest, cpu_s=min(stage.cpu_s, known.cpu_s))
+    return best
+
+
+def shown(stage: Stage) -> dict[str, Any]:
+    """A stage as a row for people and for JSON."""
+    return {
+        "workload": stage.workload,
+        "cores": stage.cores,
+        "stage": stage.stage,
+        "repetition": stage.repetition,
+        "records": stage.records,
+        "rows_per_s": round(stage.records / stage.seconds),
+        "mb_per_s": round(stage.bytes / 1e6 / stage.seconds, 1),
+        "seconds": round(stage.seconds, 2),
+        "cpu_s": round(stage.cpu_s, 2),
+        "others_cpu_s": round(stage.others_s, 2),
+        "peak_mb": round(stage.peak_mb),
+    }
+
+
+def ratios(best: Best) -> Iterator[Result]:
+    """Every comparison that the measured stages allow."""
+    for workload, cores in dict.fromkeys((workload, cores) for workload, cores, _ in best):
+        found = {stage: s for (w, c, stage), s in best.items() if (w, c) == (workload, cores)}
+        label = f"{workload}, {_cores(cores)}"
+        floor = found.get("floor")
+        if floor is not None and "ingest" in found:
+            yield from _pair(f"{label}: ingest / floor", [floor], [found["ingest"]], INGEST_TARGETS.get(workload))
+        if floor is not None and all(job in found for job in JOBS):
+            jobs = [found[job] for job in JOBS]
+            yield Result(f"{label}: all three together", floor.records / sum(s.seconds for s in jobs), "rows/s")
+            yield from _pair(f"{label}: all three / floor", [floor], jobs, CHAIN_TARGET)
+        if THROUGH_STATE in found and "reassembly" in found:
+            target = COMBINER_TARGET if workload == "pairs" else None
+            name = f"{label}: reassembly / all through state"
+            yield from _pair(name, [found[THROUGH_STATE]], [found["reassembly"]], target)
+        if workload == "hot" and "ack" in found:
+            yield Result(
+                f"one hot channel, {_cores(cores)}: ack", found["ack"].records / found["ack"].seconds, "rows/s"
+            )
+    for workload in dict.fromkeys(workload for workload, _, _ in best):
+        if workload != "hot" and all((workload, cores, job) in best for cores in (1, 2) for job in JOBS):
+            one, two = (sum(best[workload, cores, job].seconds for job in JOBS) for cores in (1, 2))
+            yield Result(f"{workload}: all three, 2 cores / 1 core", one / two, "ratio", TWO_CORES_TARGET)
+    ours, others = sum(s.cpu_s for s in best.values()), sum(s.others_s for s in best.values())
+    if ours:
+        yield Result("CPU time that others took from the same cores", others / (ours + others), "share")
+
+
+def _pair(name: str, of: list[Stage], by: list[Stage], target: float | None) -> Iterator[Result]:
+    """How often the work of ``by`` fits into that of ``of``: in time, and in CPU time."""
+    yield Result(name, sum(s.seconds for s in of) / sum(s.seconds for s in by), "ratio", target)
+    yield Result(f"{name}, CPU", sum(s.cpu_s for s in of) / sum(s.cpu_s for s in by), "ratio", target)
+
+
+def _cores(cores: int) -> str:
+    return f"{cores} core{'s' * (cores > 1)}"
+
+
+def steady(answer: dict[str, Any], rate: float, reached: float) -> Iterator[Result]:
+    """Latency, and whether batch time and state stay flat: what ``bench.jobs.steady`` said, for ``rate`` records/s."""
+    yield Result("steady: traffic at half the maximum", reached, f"records/s (wanted {rate:,.0f})")
+    latency = sorted(answer["latency_s"])
+    if len(latency) > 1:
+        percentiles = quantiles(latency, n=20)
+        yield Result("steady: latency p50", percentiles[9], "s")
+        yield Result("steady: latency p95", percentiles[18], "s", LATENCY_TARGET_S, lower_is_better=True)
+    yield Result("steady: peak memory", answer["peak_mb"], "MB")
+    yield Result("steady: CPU seconds", answer["cpu_s"], "s")
+    yield Result("steady: CPU seconds of others", answer["others_s"], "s")
+    for name, batches in answer["batches"].items():
+        yield Result(f"steady, {name}: micro-batches", len(batches), "batches")
+        settled = batches[len(batches) // 3 :]  # before, memories fill up
+        half = len(settled) // 2
+        if half < 3:
+            continue
+        yield Result(f"steady, {name}: batch time", mean(b["ms"] for b in settled) / 1000, "s")
+        for what, unit in (("ms", "batch time"), ("state_rows", "state rows"), ("state_bytes", "state bytes")):
+            earlier, later = mean(b[what] for b in settled[:half]), mean(b[what] for b in settled[half:])
+            if earlier:
+                target = None if what == "state_bytes" else FLAT
+                label = f"steady, {name}: {unit}, second half / first"
+                yield Result(label, later / earlier, "ratio", target, lower_is_better=True)

@@ -1,0 +1,87 @@
+"""The benchmarks' frame: no figure that was found is lost, and the exit code says what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bench.codecs  # registers its own before a test replaces them
+from bench.__main__ import main
+from bench.jobs.compare import best_of, ratios, steady
+from bench.jobs.stages import THROUGH_STATE, Stage
+from bench.registry import REGISTERED, Result
+
+
+def good() -> Iterator[Result]:
+    yield Result("speed", 2.0, "MB/s", 1.0)
+
+
+def bad() -> Iterator[Result]:
+    yield Result("half", 1.0, "s", 2.0)
+    raise RuntimeError("the rest broke")
+
+
+def stopped() -> Iterator[Result]:
+    yield Result("first", 1.0, "s")
+    raise KeyboardInterrupt
+
+
+def run(monkeypatch: pytest.MonkeyPatch, place: Path, benches: list[object], *arguments: str) -> tuple[int, list[str]]:
+    monkeypatch.setitem(REGISTERED, bench.codecs.__name__.rpartition(".")[2], benches)  # type: ignore[arg-type]
+    code = main(["--only", "codecs", "--output", str(place), *arguments])
+    return code, [row["name"] for row in json.loads((place / "codecs.json").read_text(encoding="utf-8"))]
+
+
+def test_a_bench_that_breaks_keeps_what_it_had_found_and_harms_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, tmp_path, [bad, good]) == (1, ["half", "speed"])
+    assert "the rest broke" in capsys.readouterr().out
+
+
+def test_what_is_stopped_keeps_what_it_had_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run(monkeypatch, tmp_path, [stopped, good]) == (130, ["first"])
+
+
+def test_a_missed_target_is_a_fault_only_when_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missed() -> Iterator[Result]:
+        yield Result("speed", 0.5, "MB/s", 1.0)
+
+    assert run(monkeypatch, tmp_path, [missed])[0] == 0
+    assert run(monkeypatch, tmp_path, [missed], "--strict")[0] == 3
+    assert run(monkeypatch, tmp_path, [good], "--strict")[0] == 0
+
+
+def stage(name: str, seconds: float, cpu_s: float, cores: int = 2, repetition: int = 0) -> Stage:
+    return Stage("pairs", cores, name, repetition, 1_000, 500_000, seconds, cpu_s, 100.0, cpu_s)
+
+
+def test_ratios_are_of_the_best_repetition_and_of_what_was_measured() -> None:
+    stages = [
+        stage("floor", 3.0, 2.0),
+        stage("floor", 2.0, 3.0, repetition=1),
+        stage("ingest", 4.0, 4.0),
+        stage("reassembly", 2.0, 2.0),
+        stage("ack", 2.0, 2.0),
+        stage(THROUGH_STATE, 22.0, 20.0),
+    ]
+    found = {result.name: result for result in ratios(best_of(stages))}
+    assert found["pairs, 2 cores: ingest / floor"].value == 0.5
+    assert found["pairs, 2 cores: ingest / floor, CPU"].value == 0.5
+    assert found["pairs, 2 cores: all three / floor"].met is True
+    assert found["pairs, 2 cores: reassembly / all through state"].value == 11.0
+    assert found["CPU time that others took from the same cores"].value == pytest.approx(31 / 61)
+    only_floor = [result.name for result in ratios(best_of(stages[:2]))]
+    assert only_floor == ["CPU time that others took from the same cores"], "a run that broke off still counts"
+
+
+def test_a_run_whose_batches_grow_is_not_flat() -> None:
+    batches = [{"rows": 10, "ms": 100 * number, "state_rows": 5, "state_bytes": 1} for number in range(1, 31)]
+    answer = {"latency_s": [1.0, 2.0], "peak_mb": 1, "cpu_s": 1, "others_s": 0, "batches": {"ack": batches}}
+    found = {result.name: result.met for result in steady(answer, 10, 10)}
+    assert found["steady, ack: batch time, second half / first"] is False
+    assert found["steady, ack: state rows, second half / first"] is True
+    assert found["steady: latency p95"] is True
