@@ -34,7 +34,6 @@ from reliable_channel.channel.events import (
     EphemeralMessageDropped,
     IrretrievableMessage,
     MessageAcknowledged,
-    MessageChunk,
     MessageDelayed,
     MessageDelivered,
     MessagePossiblyAcknowledged,
@@ -48,6 +47,7 @@ from reliable_channel.channel.events import (
 )
 from reliable_channel.channel.persistence import ChannelKey, MemoryPersistence, Persistence, SqlitePersistence
 from reliable_channel.channel.sends import SendState
+from reliable_channel.segmentation import MessageChunk
 
 __all__ = [
     "AesGcm",

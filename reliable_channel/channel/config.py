@@ -28,7 +28,7 @@ class ReliableChannelConfig:
     ``query_on_connect``: when the channel starts, and when the node becomes healthy again, ask a store for what was
     missed, at most ``query_window_ms`` back. ``auto_start``: creating starts. ``process_task_min_elapse_ms``: incoming
     messages are taken in batches at least this far apart; the first after a pause at once.
-    ``verify_chunk_chain``: see :mod:`reliable_channel.channel.chain`. ``max_queued_bytes``: what ``send`` may have
+    ``verify_chunk_chain``: see :mod:`reliable_channel.segmentation.chunk`. ``max_queued_bytes``: what ``send`` may have
     waiting for the node before it waits itself, ``send_timeout_ms`` for how long at most.
     """
 

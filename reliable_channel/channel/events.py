@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from reliable_channel.segmentation import MessageChunk
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkInfo:
@@ -17,19 +19,6 @@ class ChunkInfo:
 
     chunk_index: int
     total_chunks: int
-
-
-@dataclass(frozen=True, slots=True)
-class MessageChunk:
-    """A segment's link to its predecessor (seed ``002…``): ``chunk_id`` is its SDS id; ``previous_chunk_id`` (empty for
-    the first, ``None`` when the segment before it was never seen) stands in its causal history when ``verified``."""
-
-    chunk_id: str
-    previous_chunk_id: str | None
-    chunk_index: int
-    last_chunk_index: int | None
-    request_id: str | None
-    verified: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from reliable_channel.channel.chain import ChunkChains
 from reliable_channel.channel.effects import Deliver, Effect, Emit
-from reliable_channel.channel.events import ChannelProblem, MessageChunk, MessageReceived
+from reliable_channel.channel.events import ChannelProblem, MessageReceived
 from reliable_channel.sds import Delivered
 from reliable_channel.segmentation import (
+    ChunkDiscarded,
+    ChunkGate,
     Dialect,
     HashMismatch,
+    MessageChunk,
     MessageCompleted,
     Reassembler,
+    ReceivedChunk,
     SegmentationConfig,
     SegmentationEvent,
     SegmentDuplicate,
@@ -80,7 +83,7 @@ class Inbox:
         self.reassembler = reassembler or Reassembler(config)
         self.notes: dict[str, Note] = {}
         self.pending: dict[str, Pending] = {}
-        self._chains = ChunkChains(config.set_timeout_ms) if verify_chunk_chain else None
+        self.gate = ChunkGate(config.set_timeout_ms) if verify_chunk_chain else None
         self._waiting: dict[str, str] = {}
         self._recent: OrderedDict[str, MessageCompleted] = OrderedDict()
         self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
@@ -91,19 +94,26 @@ class Inbox:
         segment = decode_segment(content, self.config.accepted_dialects)
         if isinstance(segment, Malformed):
             return self._bare(message, content, now, replaces)
-        if message.message_id not in self.notes:
-            self.notes[message.message_id] = Note(tuple(entry.message_id for entry in message.causal_history), now)
-        if self._chains is None:
-            return self._add(message, segment, now)
-        linked = self._chains.add(message, segment, now)
-        return [effect for known, part in linked for effect in self._add(known, part, now)]
+        sds_id, history = message.message_id, tuple(entry.message_id for entry in message.causal_history)
+        if sds_id not in self.notes:
+            self.notes[sds_id] = Note(history, now)
+        chunk = ReceivedChunk(segment, sds_id, history, (message.sender_id,), message.lamport_timestamp)
+        if self.gate is None:
+            return self._add(chunk, now)
+        effects: list[Effect] = []
+        for let in self.gate.add(chunk, now):
+            effects += [self._discarded(let, now)] if isinstance(let, ChunkDiscarded) else self._add(let, now)
+        return effects
 
-    def _add(self, message: SdsMessage, segment: Segment, now: int) -> list[Effect]:
-        sds_id = message.message_id
-        events = self.reassembler.add(
-            segment, now, scope=(message.sender_id,), sds_id=sds_id, lamport=message.lamport_timestamp
-        )
+    def _add(self, chunk: ReceivedChunk, now: int) -> list[Effect]:
+        events = self.reassembler.add(chunk.segment, now, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport)
         return self._follow(events, now)
+
+    def _discarded(self, discarded: ChunkDiscarded, now: int) -> Effect:
+        sds_id = discarded.chunk.sds_id
+        self._drop((sds_id,))
+        why = "was not verified in time" if discarded.expired else "was not verified, and too many chunks wait"
+        return self._problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
 
     def _bare(self, message: SdsMessage, content: bytes, now: int, replaces: bool) -> list[Effect]:
         if Dialect.V01 not in self.config.accepted_dialects:
@@ -152,15 +162,13 @@ class Inbox:
     def expire(self, now: int) -> list[Effect]:
         """Give up incomplete sets and unverified chains that are due."""
         effects = self._follow(self.reassembler.expire(now), now)
-        for sds_id in self._chains.expire(now) if self._chains is not None else ():
-            self._drop((sds_id,))
-            detail = "its link to the segment before it was not verified in time"
-            effects.append(self._problem(now, "unverified_chain", detail, sds_id))
+        if self.gate is not None:
+            effects += [self._discarded(discarded, now) for discarded in self.gate.expire(now)]
         return effects
 
     def next_due(self) -> int | None:
-        chains = self._chains.next_due() if self._chains is not None else None
-        return min((due for due in (self.reassembler.next_due(), chains) if due is not None), default=None)
+        gate = self.gate.next_due() if self.gate is not None else None
+        return min((due for due in (self.reassembler.next_due(), gate) if due is not None), default=None)
 
     def restore(self, pending: Pending) -> None:
         """Take a complete message that was waiting when the snapshot was made."""
@@ -170,11 +178,6 @@ class Inbox:
         """Drop what is not in a snapshot, so that this object goes on exactly as one that was restored from it."""
         self._recent.clear()
         self._rebuilt.clear()
-
-    @property
-    def follows_chains(self) -> bool:
-        """Whether an incomplete message's chain is followed: that is in no snapshot, so the journal must stay."""
-        return bool(self._chains)
 
     # ---- reassembly ----------------------------------------------------------------------------------------------
 
@@ -202,8 +205,6 @@ class Inbox:
 
     def _completed(self, event: MessageCompleted, now: int) -> list[Effect]:
         sender = event.scope[0]
-        if self._chains is not None:
-            self._chains.done(sender, event.entire_message_hash)
         received = [segment.sds_id for segment in event.received]
         pending = Pending(
             key=received[0],

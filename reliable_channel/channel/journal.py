@@ -87,7 +87,7 @@ class Journal:
 
     def compact(self) -> None:
         """Replace the journal by a snapshot. Only when every delivery is handed over: its mark goes as well."""
-        if not self._keeps or self._machine.inbox.follows_chains:
+        if not self._keeps:
             return
         snapshot = write_snapshot(self._machine)
         self._persistence.compact(self._key, snapshot, self.fingerprint)

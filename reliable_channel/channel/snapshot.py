@@ -26,6 +26,8 @@ def write_snapshot(machine: ChannelMachine) -> bytes:
         sds=machine.sds.to_bytes(),
         reassembler=machine.inbox.reassembler.to_bytes(),
     )
+    if machine.inbox.gate is not None:
+        state.chunk_gate = machine.inbox.gate.to_bytes()
     for send in machine.sends:
         state.sends.add(
             send_id=send.send_id,
@@ -69,6 +71,8 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> None:
             )
         machine.sds = SdsChannel.from_bytes(state.sds, machine.sds_config)
         machine.inbox.reassembler = Reassembler.from_bytes(state.reassembler, machine.segmentation)
+        if machine.inbox.gate is not None and state.chunk_gate:
+            machine.inbox.gate.restore(state.chunk_gate)
     except (DecodeError, LocalError) as error:
         raise DamagedStore(
             "The channel snapshot cannot be read.", "Restore the database, or begin a new one."

@@ -11,21 +11,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
+from reliable_channel.errors import LocalError
 from reliable_channel.segmentation.events import Scope
 from reliable_channel.segmentation.pending import PARITY, slot_of
-from reliable_channel.wire.segment import Segment
+from reliable_channel.wire._pb import reassembler_state_pb2 as pb
+from reliable_channel.wire.segment import Dialect, Segment
+
+SNAPSHOT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class MessageChunk:
-    """Seed 002's unit of transmission. ``chunk_index`` counts data segments, then parity; ``previous_chunk_id`` is
-    empty for the first; ``last_chunk_index`` is the number of chunks less one; ``request_id`` is not on the wire."""
+    """Seed 002's unit of transmission. ``chunk_id`` is the segment's SDS id; ``chunk_index`` counts data segments, then
+    parity; ``previous_chunk_id`` is empty for the first, and ``None`` where the segment before it was never seen;
+    ``last_chunk_index`` is the number of chunks less one; ``request_id`` is not on the wire. ``verified``: the
+    predecessor stands in the causal history, or there is none."""
 
     chunk_id: str
-    previous_chunk_id: str
+    previous_chunk_id: str | None
     chunk_index: int
-    last_chunk_index: int
+    last_chunk_index: int | None
     request_id: str | None = None
+    verified: bool = True
 
 
 def chunks_of(sds_ids: Sequence[str], request_id: str | None = None) -> list[MessageChunk]:
@@ -61,11 +70,19 @@ _Place = tuple[Scope, bytes, int]
 
 
 class ChunkGate:
-    """Lets chunks through in chain order. ``max_waiting`` and ``max_verified`` bound what is held, the oldest going
-    first; ``timeout_ms`` is how long a chunk waits for its predecessor and how long a link is remembered."""
+    """Lets chunks through in chain order. ``max_waiting``, ``max_waiting_bytes`` and ``max_verified`` bound what is
+    held, the oldest going first; ``timeout_ms`` is how long a chunk waits for its predecessor and how long a link is
+    remembered."""
 
-    def __init__(self, timeout_ms: int = 300_000, max_waiting: int = 4_096, max_verified: int = 100_000) -> None:
+    def __init__(
+        self,
+        timeout_ms: int = 300_000,
+        max_waiting: int = 4_096,
+        max_verified: int = 100_000,
+        max_waiting_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
         self._timeout, self._max_waiting, self._max_verified = timeout_ms, max_waiting, max_verified
+        self._max_waiting_bytes, self._waiting_bytes = max_waiting_bytes, 0
         self._waiting: dict[ReceivedChunk, int] = {}
         self._waiting_at: dict[_Place, list[ReceivedChunk]] = {}
         self._verified: dict[tuple[_Place, str], int] = {}
@@ -75,16 +92,14 @@ class ChunkGate:
         """What may go on to the Reassembler now, in chain order, and what was given up for want of room."""
         out: list[ReceivedChunk | ChunkDiscarded] = []
         if not self._linked(chunk):
-            if chunk not in self._waiting:
-                self._waiting[chunk] = now + self._timeout
-                self._waiting_at.setdefault(_place(chunk), []).append(chunk)
-            while len(self._waiting) > self._max_waiting:
+            self._wait(chunk, now + self._timeout)
+            while len(self._waiting) > self._max_waiting or self._waiting_bytes > self._max_waiting_bytes:
                 out.append(self._discard(next(iter(self._waiting)), expired=False))
             return out
         ready = [chunk]
         while ready:
             verified = ready.pop(0)
-            self._remember(verified, now)
+            self._remember(_place(verified), verified.sds_id, _is_last_data(verified.segment), now + self._timeout)
             out.append(verified)
             for place in _successors(verified):
                 for waiting in [each for each in self._waiting_at.get(place, ()) if self._linked(each)]:
@@ -106,6 +121,40 @@ class ChunkGate:
         dues = [next(iter(held.values())) for held in (self._waiting, self._verified) if held]
         return min(dues, default=None)
 
+    def to_bytes(self) -> bytes:
+        """What waits and which links are verified; the bounds are the owner's to keep."""
+        state = pb.ChunkGateState(version=SNAPSHOT_VERSION)
+        state.waiting.extend(_waiting_state(chunk, until) for chunk, until in self._waiting.items())
+        for ((scope, whole, slot), sds_id), until in self._verified.items():
+            last = (scope, whole, sds_id) in self._last_data
+            state.verified.add(
+                scope=scope, entire_message_hash=whole, slot=slot, sds_id=sds_id, until=until, is_last_data=last
+            )
+        return state.SerializeToString(deterministic=True)
+
+    def restore(self, data: bytes) -> None:
+        """Give a fresh gate the state of :meth:`to_bytes`. Raises :class:`LocalError` for bytes that are none."""
+        try:
+            state = pb.ChunkGateState.FromString(data)
+            if state.version != SNAPSHOT_VERSION:
+                raise ValueError(f"version {state.version}")
+            for link in state.verified:
+                place = (tuple(link.scope), link.entire_message_hash, link.slot)
+                self._remember(place, link.sds_id, link.is_last_data, link.until)
+            for waiting in state.waiting:
+                self._wait(_waiting_chunk(waiting), waiting.until)
+        except (DecodeError, ValueError) as error:
+            raise LocalError(
+                f"A stored chunk gate cannot be read ({error}).",
+                f"It is not a snapshot of version {SNAPSHOT_VERSION}; delete the state and reprocess.",
+            ) from error
+
+    def _wait(self, chunk: ReceivedChunk, until: int) -> None:
+        if chunk not in self._waiting:
+            self._waiting[chunk] = until
+            self._waiting_bytes += len(chunk.segment.payload)
+            self._waiting_at.setdefault(_place(chunk), []).append(chunk)
+
     def _linked(self, chunk: ReceivedChunk) -> bool:
         """Whether a predecessor that was let through stands in the causal history. The first parity segment follows
         the last data segment, whichever index that has: v0.1 parity does not say."""
@@ -117,12 +166,11 @@ class ChunkGate:
         before = (scope, whole, slot - 1)
         return any((before, previous) in self._verified for previous in chunk.causal_history)
 
-    def _remember(self, chunk: ReceivedChunk, now: int) -> None:
-        key = (_place(chunk), chunk.sds_id)
-        self._verified.pop(key, None)
-        self._verified[key] = now + self._timeout
-        if _is_last_data(chunk.segment):
-            self._last_data[chunk.scope, chunk.segment.entire_message_hash, chunk.sds_id] = None
+    def _remember(self, place: _Place, sds_id: str, is_last_data: bool, until: int) -> None:
+        self._verified.pop((place, sds_id), None)
+        self._verified[place, sds_id] = until
+        if is_last_data:
+            self._last_data[place[0], place[1], sds_id] = None
         if len(self._verified) > self._max_verified:
             self._drop_link()
 
@@ -137,6 +185,7 @@ class ChunkGate:
 
     def _forget(self, chunk: ReceivedChunk) -> None:
         del self._waiting[chunk]
+        self._waiting_bytes -= len(chunk.segment.payload)
         place = _place(chunk)
         self._waiting_at[place].remove(chunk)
         if not self._waiting_at[place]:
@@ -155,3 +204,37 @@ def _successors(chunk: ReceivedChunk) -> list[_Place]:
 
 def _is_last_data(segment: Segment) -> bool:
     return not segment.is_parity and segment.data_count is not None and segment.index == segment.data_count - 1
+
+
+def _waiting_state(chunk: ReceivedChunk, until: int) -> pb.WaitingChunk:
+    segment = chunk.segment
+    return pb.WaitingChunk(
+        dialect=segment.dialect.value,
+        entire_message_hash=segment.entire_message_hash,
+        index=segment.index,
+        data_count=segment.data_count,
+        parity_count=segment.parity_count,
+        is_parity=segment.is_parity,
+        payload=segment.payload,
+        original_length=segment.original_length,
+        sds_id=chunk.sds_id,
+        causal_history=chunk.causal_history,
+        scope=chunk.scope,
+        lamport=chunk.lamport,
+        until=until,
+    )
+
+
+def _waiting_chunk(state: pb.WaitingChunk) -> ReceivedChunk:
+    segment = Segment(
+        entire_message_hash=state.entire_message_hash,
+        index=state.index,
+        data_count=state.data_count if state.HasField("data_count") else None,
+        parity_count=state.parity_count if state.HasField("parity_count") else None,
+        is_parity=state.is_parity,
+        payload=state.payload,
+        original_length=state.original_length if state.HasField("original_length") else None,
+        dialect=Dialect(state.dialect),
+    )
+    lamport = state.lamport if state.HasField("lamport") else None
+    return ReceivedChunk(segment, state.sds_id, tuple(state.causal_history), tuple(state.scope), lamport)

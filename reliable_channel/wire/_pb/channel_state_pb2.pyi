@@ -69,7 +69,7 @@ class Ticked(_message.Message):
     def __init__(self) -> None: ...
 
 class ChannelState(_message.Message):
-    __slots__ = ("version", "now", "last_active", "sds", "reassembler", "sends", "pending", "notes")
+    __slots__ = ("version", "now", "last_active", "sds", "reassembler", "sends", "pending", "notes", "chunk_gate")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     LAST_ACTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class ChannelState(_message.Message):
     SENDS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_GATE_FIELD_NUMBER: _ClassVar[int]
     version: int
     now: int
     last_active: int
@@ -86,7 +87,8 @@ class ChannelState(_message.Message):
     sends: _containers.RepeatedCompositeFieldContainer[SendState]
     pending: _containers.RepeatedCompositeFieldContainer[PendingState]
     notes: _containers.RepeatedCompositeFieldContainer[SegmentNoteState]
-    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., last_active: _Optional[int] = ..., sds: _Optional[bytes] = ..., reassembler: _Optional[bytes] = ..., sends: _Optional[_Iterable[_Union[SendState, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingState, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[SegmentNoteState, _Mapping]]] = ...) -> None: ...
+    chunk_gate: bytes
+    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., last_active: _Optional[int] = ..., sds: _Optional[bytes] = ..., reassembler: _Optional[bytes] = ..., sends: _Optional[_Iterable[_Union[SendState, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingState, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[SegmentNoteState, _Mapping]]] = ..., chunk_gate: _Optional[bytes] = ...) -> None: ...
 
 class SendState(_message.Message):
     __slots__ = ("send_id", "message_id", "sds_ids", "required", "dispatched", "sent", "delivered", "failed")

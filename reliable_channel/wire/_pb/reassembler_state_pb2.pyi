@@ -97,3 +97,59 @@ class CompletedSetState(_message.Message):
     slots: _containers.RepeatedScalarFieldContainer[int]
     sds_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., origin: _Optional[int] = ..., completed_at: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., sds_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ChunkGateState(_message.Message):
+    __slots__ = ("version", "waiting", "verified")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    waiting: _containers.RepeatedCompositeFieldContainer[WaitingChunk]
+    verified: _containers.RepeatedCompositeFieldContainer[VerifiedChunk]
+    def __init__(self, version: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[WaitingChunk, _Mapping]]] = ..., verified: _Optional[_Iterable[_Union[VerifiedChunk, _Mapping]]] = ...) -> None: ...
+
+class WaitingChunk(_message.Message):
+    __slots__ = ("dialect", "entire_message_hash", "index", "data_count", "parity_count", "is_parity", "payload", "original_length", "sds_id", "causal_history", "scope", "lamport", "until")
+    DIALECT_FIELD_NUMBER: _ClassVar[int]
+    ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    DATA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARITY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_PARITY_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    ORIGINAL_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SDS_ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSAL_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    dialect: str
+    entire_message_hash: bytes
+    index: int
+    data_count: int
+    parity_count: int
+    is_parity: bool
+    payload: bytes
+    original_length: int
+    sds_id: str
+    causal_history: _containers.RepeatedScalarFieldContainer[str]
+    scope: _containers.RepeatedScalarFieldContainer[str]
+    lamport: int
+    until: int
+    def __init__(self, dialect: _Optional[str] = ..., entire_message_hash: _Optional[bytes] = ..., index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., is_parity: _Optional[bool] = ..., payload: _Optional[bytes] = ..., original_length: _Optional[int] = ..., sds_id: _Optional[str] = ..., causal_history: _Optional[_Iterable[str]] = ..., scope: _Optional[_Iterable[str]] = ..., lamport: _Optional[int] = ..., until: _Optional[int] = ...) -> None: ...
+
+class VerifiedChunk(_message.Message):
+    __slots__ = ("scope", "entire_message_hash", "slot", "sds_id", "until", "is_last_data")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SDS_ID_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_DATA_FIELD_NUMBER: _ClassVar[int]
+    scope: _containers.RepeatedScalarFieldContainer[str]
+    entire_message_hash: bytes
+    slot: int
+    sds_id: str
+    until: int
+    is_last_data: bool
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., slot: _Optional[int] = ..., sds_id: _Optional[str] = ..., until: _Optional[int] = ..., is_last_data: _Optional[bool] = ...) -> None: ...

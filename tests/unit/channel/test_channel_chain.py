@@ -70,3 +70,29 @@ def test_a_chain_that_is_half_verified_survives_a_restart() -> None:
     world.link = lambda *_: (0.0,)
     world.run(8_000)
     assert bob.payloads == [bytes(range(250))]
+
+
+def test_parity_that_comes_after_a_complete_message_is_no_unverified_chain() -> None:
+    world = World()
+    config = quick(segmentation=PARITY, verify_chunk_chain=True, sds=QUIET, query_on_connect=False)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(bytes(range(250)))
+    world.run(500)
+    assert bob.payloads == [bytes(range(250))]
+    world.run(20_000)
+    assert bob.problems() == []
+
+
+def test_a_chain_is_kept_in_the_snapshot_and_the_journal_goes() -> None:
+    world = World(drop(1))
+    kept = MemoryPersistence(keeps_journal=True)
+    config = quick(segmentation=PARITY, verify_chunk_chain=True, sds=QUIET, query_on_connect=False)
+    alice, bob = world.join("alice", config), world.join("bob", replace(config, persistence=kept))
+    world.network.store_keeps = lambda message: False
+    alice.channel.send(bytes(range(250)))
+    world.run(500)
+    bob.channel.close()
+    assert [stored.journal for stored in kept._channels.values()] == [[]]
+    bob = world.join("bob", replace(config, persistence=kept))
+    world.run(15_000)
+    assert bob.problems().count("unverified_chain") == 5

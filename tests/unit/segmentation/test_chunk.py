@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from feeding import ALICE, send
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.errors import LocalError
 from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
 
@@ -98,3 +100,31 @@ def test_an_unlinked_twin_keeps_waiting_when_the_honest_chunk_passes():
     assert gate.add(chunks[1], 0) == []
     assert gate.add(chunks[0], 0) == chunks[:2]
     assert gate.expire(60) == [ChunkDiscarded(twin, True)]
+
+
+def test_waiting_bytes_are_bounded_and_the_oldest_goes_first():
+    chunks = received()
+    gate = ChunkGate(max_waiting_bytes=2 * len(chunks[1].segment.payload))
+    assert gate.add(chunks[1], 0) == []
+    assert gate.add(chunks[2], 0) == []
+    assert gate.add(chunks[3], 0) == [ChunkDiscarded(chunks[1], False)]
+    assert gate.add(chunks[4], 0) == [ChunkDiscarded(chunks[2], False)]
+
+
+@given(st.permutations(range(7)), st.integers(0, 7), st.integers(0, 80))
+def test_a_gate_goes_on_exactly_as_the_one_it_is_restored_from(order, cut, later):
+    chunks, gate, restored = received(), ChunkGate(timeout_ms=50), ChunkGate(timeout_ms=50)
+    for place in order[:cut]:
+        gate.add(chunks[place], place)
+    restored.restore(gate.to_bytes())
+    assert restored.to_bytes() == gate.to_bytes()
+    assert restored.next_due() == gate.next_due()
+    assert restored.expire(later) == gate.expire(later)
+    for place in order[cut:]:
+        assert restored.add(chunks[place], later) == gate.add(chunks[place], later)
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"", b"\x08\x02"])
+def test_bytes_that_are_no_gate_are_refused(data):
+    with pytest.raises(LocalError, match="chunk gate"):
+        ChunkGate().restore(data)
