@@ -6,8 +6,20 @@ again at what was not settled (docs/pipeline.md *Verdicts*).
 
 import sys
 
+from pyspark.sql import SparkSession
+
+from reliable_channel.alerts.check import check
+from reliable_channel.alerts.text import summary
+from reliable_channel.config import Settings
 from reliable_channel.pipeline import verdict
 from reliable_channel.pipeline.job import main_batch
 
+
+def judge(spark: SparkSession, settings: Settings) -> None:
+    """The verdicts, then the alerts that follow from them (docs/alerts.md)."""
+    print(f"verdict: {verdict.run(spark, settings)} messages")
+    print(f"alerts: {summary(check(settings))}")
+
+
 if __name__ == "__main__":
-    sys.exit(main_batch("verdict", verdict.run))
+    sys.exit(main_batch("verdict", judge))

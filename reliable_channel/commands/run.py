@@ -38,7 +38,9 @@ def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str]
 
 
 def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
-    """The evidence that senders and the bridge gave, and then the verdicts."""
+    """The evidence that senders and the bridge gave, then the verdicts, then the alerts that follow from them."""
+    from reliable_channel.alerts.check import check
+    from reliable_channel.alerts.text import summary
     from reliable_channel.gateway.collecting import collect_evidence
     from reliable_channel.pipeline import verdict
     from reliable_channel.pipeline.ddl import create_tables
@@ -46,6 +48,7 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
     create_tables(spark, settings.paths, verdict.TABLES_READ)
     collect_evidence(settings)
     say(f"verdict: {verdict.run(spark, settings)} messages")
+    say(f"alerts: {summary(check(settings))}")
 
 
 def register(app: typer.Typer) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
+from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.config.api import ApiSettings
 from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.config.kafka import KafkaSettings
@@ -137,6 +138,7 @@ class Settings(BaseSettings):
     rate_limit: RateLimitConfig = Field(default_factory=RateLimitConfig)
     pipeline: PipelineSettings = PipelineSettings()
     metrics: MetricsSettings = MetricsSettings()
+    alerts: AlertSettings = AlertSettings()
     node: NodeSettings = NodeSettings()
     store: StoreSettings = StoreSettings()
     bridge: BridgeSettings = BridgeSettings()

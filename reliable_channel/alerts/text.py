@@ -1,0 +1,46 @@
+"""The outcome of a run for a terminal and as JSON. Subjects are other people's words: shown as escapes and cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.alerts.changes import Change
+from reliable_channel.alerts.check import Outcome
+from reliable_channel.pipeline.status_text import shown
+
+
+def lines(outcome: Outcome) -> list[str]:
+    """What changed, and what is open."""
+    clock = f"as of {outcome.as_of:%Y-%m-%d %H:%M:%S} UTC" if outcome.as_of else "no recorded clock yet"
+    found = [f"{len(outcome.open_alerts)} alerts are raised ({clock})"]
+    found += [f"  {_line(change)}" for change in outcome.open_alerts]
+    found += ["Changed now:", *(f"  {change.state}: {_line(change)}" for change in outcome.changed)] * bool(
+        outcome.changed
+    )
+    return found + ([f"The webhook was told {outcome.told} changes."] if outcome.told else [])
+
+
+def summary(outcome: Outcome) -> str:
+    """One line for a log."""
+    fault = f"; {outcome.fault}" if outcome.fault else ""
+    return f"{len(outcome.open_alerts)} raised, {len(outcome.changed)} changed{fault}"
+
+
+def as_values(outcome: Outcome) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {
+        "as_of": outcome.as_of.isoformat() if outcome.as_of else None,
+        "raised": [_values(change) for change in outcome.open_alerts],
+        "changed": [{**_values(change), "state": change.state.value} for change in outcome.changed],
+        "told": outcome.told,
+        "fault": str(outcome.fault) if outcome.fault else None,
+    }
+
+
+def _line(change: Change) -> str:
+    return f"{change.severity:8} {change.alert}  {shown(change.subject, 120)}: {change.detail}"
+
+
+def _values(change: Change) -> dict[str, Any]:
+    names = ("alert", "kind", "subject", "severity", "value", "threshold", "detail")
+    return {name: getattr(change, name) for name in names}

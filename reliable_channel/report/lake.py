@@ -1,0 +1,103 @@
+"""Snapshots of the Delta tables for people: SQL with bound parameters by DuckDB over Arrow, without Spark.
+
+A :class:`Lake` is one consistent look: a table is opened once, at its newest version then. A table that is not there
+has no rows (its columns come from :mod:`reliable_channel.pipeline.tables`), because a job that has not run yet is no
+fault; one that cannot be read is an ``EnvironmentFault`` that names it. Queries are bounded in memory and time and can
+reach nothing but the tables.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from reliable_channel.config import PathSettings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.tables import BY_NAME
+
+MEMORY_LIMIT = "1GB"
+PATIENCE_S = 20.0
+"""No question of a person may take longer; it is then interrupted."""
+
+_NAMES = re.compile(r"\b(" + "|".join(BY_NAME) + r")\b")
+
+
+class Lake:
+    """The tables under ``paths.data_dir`` as they were when each was first asked for. Safe for several threads."""
+
+    def __init__(self, paths: PathSettings, patience_s: float = PATIENCE_S) -> None:
+        self._paths, self._patience_s = paths, patience_s
+        self._opened: dict[str, DeltaTable | None] = {}
+        self._lock = threading.Lock()
+
+    def table(self, name: str) -> DeltaTable | None:
+        """The snapshot of a table, ``None`` when there is none. Raises ``EnvironmentFault`` when it cannot be read."""
+        with self._lock:
+            if name not in self._opened:
+                self._opened[name] = _opened(self._paths, name)
+            return self._opened[name]
+
+    def versions(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, int]:
+        """Name → version of those tables that exist."""
+        found = {name: self.table(name) for name in names}
+        return {name: table.version() for name, table in found.items() if table is not None}
+
+    def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of ``sql``, in which the tables stand by name and ``$name`` are bound parameters. Times are UTC.
+
+        Never put a value into the text. Raises ``EnvironmentFault`` when a table cannot be read, or it takes long."""
+        rows: list[dict[str, Any]] = self.arrow(sql, parameters).to_pylist()
+        return rows
+
+    def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+        """As :meth:`select`, as an Arrow table."""
+        connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
+        names = sorted(set(_NAMES.findall(sql)))
+        timer = threading.Timer(self._patience_s, connection.interrupt)
+        try:
+            connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
+            for name in names:
+                connection.register(name, self._source(name))
+            connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+            timer.start()
+            return connection.sql(sql, params=dict(parameters or {})).to_arrow_table()
+        except duckdb.InterruptException:
+            raise EnvironmentFault(
+                f"The question took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."
+            ) from None
+        except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException) as error:
+            raise EnvironmentFault(
+                f"The table {' or '.join(names)} cannot be read ({_first_line(error)}).",
+                "A file may be missing: `reliable-channel rebuild` derives the tables again.",
+            ) from error
+        finally:
+            timer.cancel()
+            connection.close()
+
+    def _source(self, name: str) -> Any:
+        table = self.table(name)
+        return arrow_schema(BY_NAME[name]).empty_table() if table is None else table.to_pyarrow_dataset()
+
+
+def _opened(paths: PathSettings, name: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(paths.table(name))
+    except TableNotFoundError:
+        return None
+    except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
+        raise EnvironmentFault(
+            f"The table {name} under {paths.data_dir} cannot be opened ({_first_line(error)}).",
+            "See whether its _delta_log is whole and readable; `reliable-channel rebuild` derives the tables again.",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,308 @@
+"""Whole runs over real tables: every change stands in the table once, and the webhook hears of it at least once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from tenacity import wait_none
+from test_alert_measure import clock, heard, minutes
+
+from reliable_channel.alerts import check as checking
+from reliable_channel.alerts.check import Outcome, check
+from reliable_channel.alerts.log import AlertLog
+from reliable_channel.alerts.rules import parse_rules
+from reliable_channel.alerts.webhook import Webhook
+from reliable_channel.cli import main
+from reliable_channel.config import Settings, load
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.tables import ALERTS, BY_NAME
+from tests.support.sample_tables import HOSTILE
+
+RULES = parse_rules("rules: [{alert: split, kind: topic_in_partitions}]", "test")
+SECRET = "s3cret-path-and-token"
+
+
+class Receiver(ThreadingHTTPServer):
+    """A real webhook: answers with the next status of ``answers``, then with 204; keeps what it accepted."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[int] = []
+        self.accepted: list[dict[str, Any]] = []
+        self.tries = 0
+        self.headers: dict[str, str] = {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.tries += 1
+        self.server.headers = dict(self.headers)
+        status = self.server.answers.pop(0) if self.server.answers else 204
+        if status == 204:
+            self.server.accepted += json.loads(body)["alerts"]
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load("local", paths={"run_dir": str(tmp_path)})
+
+
+@pytest.fixture
+def told(settings: Settings, receiver: Receiver) -> Settings:
+    """The settings with the webhook."""
+    url = f"http://127.0.0.1:{receiver.server_port}/{SECRET}"
+    return load(
+        "local", paths={"run_dir": settings.paths.run_dir}, alerts={"webhook_url": url, "webhook_token": SECRET}
+    )
+
+
+def put(settings: Settings, name: str, *rows: dict[str, Any]) -> None:
+    schema = arrow_schema(BY_NAME[name])
+    complete = [{column: row.get(column) for column in schema.names} for row in rows]
+    write_deltalake(settings.paths.table(name), pa.Table.from_pylist(complete, schema=schema), mode="append")
+
+
+def split(settings: Settings, *topics: str) -> None:
+    """Every topic is seen in two partitions, one minute before the recorded clock."""
+    put(settings, "clock", clock(minutes(0)))
+    both = [heard(0, minutes(-1), partition, content_topic=topic) for topic in topics for partition in (0, 1)]
+    put(settings, "segments", *both)
+
+
+def later(settings: Settings) -> None:
+    """The recorded clock goes on by two hours: what was in the window is not any more."""
+    put(settings, "clock", clock(minutes(120)))
+
+
+def run(settings: Settings, **more: Any) -> Outcome:
+    return check(settings, rules=RULES, webhook=Webhook(settings.alerts, wait=wait_none()), **more)
+
+
+def rows(settings: Settings) -> list[dict[str, Any]]:
+    table = DeltaTable(settings.paths.table(ALERTS.name)).to_pyarrow_table().sort_by("sequence")
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
+def test_a_change_is_written_once_and_cleared_once(settings: Settings) -> None:
+    split(settings, "/a", "/b")
+    assert [change.subject for change in run(settings).changed] == ["/a", "/b"]
+    assert run(settings).changed == ()
+    later(settings)
+    assert len(run(settings).changed) == 2
+    outcome = run(settings)
+    assert (outcome.changed, outcome.open_alerts) == ((), ())
+    assert [(row["sequence"], row["subject"], row["state"]) for row in rows(settings)] == [
+        (1, "/a", "raised"),
+        (2, "/b", "raised"),
+        (3, "/a", "cleared"),
+        (4, "/b", "cleared"),
+    ]
+    assert rows(settings)[0]["as_of"] == minutes(0)
+
+
+def test_of_two_runs_at_once_one_begins_anew_and_nothing_stands_twice(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split(settings, "/a")
+
+    class Overtaken(AlertLog):
+        """Another run writes between our look at the table and our append."""
+
+        overtaken = False
+
+        def append(self, *arguments: Any) -> bool:
+            if not Overtaken.overtaken:
+                Overtaken.overtaken = True
+                assert AlertLog(settings.paths).append(*arguments)
+            return super().append(*arguments)
+
+    monkeypatch.setattr(checking, "AlertLog", Overtaken)
+    assert run(settings).changed == (), "the other run was first"
+    assert [row["subject"] for row in rows(settings)] == ["/a"]
+
+
+def test_numbers_go_on_when_retention_has_removed_the_rows(settings: Settings) -> None:
+    split(settings, "/a")
+    run(settings)
+    DeltaTable(settings.paths.table(ALERTS.name)).delete()
+    run(settings)
+    assert [(row["sequence"], row["state"]) for row in rows(settings)] == [(2, "raised")], "open still: raised again"
+
+
+def test_the_webhook_is_tried_again_within_a_run(told: Settings, receiver: Receiver) -> None:
+    split(told, "/a")
+    receiver.answers = [500, 429, 503]
+    assert run(told).told == 1
+    assert receiver.tries == 4
+    (alert,) = receiver.accepted
+    assert (alert["id"], alert["alert"], alert["subject"], alert["state"]) == (1, "split", "/a", "raised")
+    assert alert["as_of"] == minutes(0).isoformat()
+    assert receiver.headers["Authorization"] == f"Bearer {SECRET}"
+    assert run(told).told == 0, "it knows"
+
+
+def test_what_was_not_taken_is_told_by_the_next_run_in_order(told: Settings, receiver: Receiver) -> None:
+    split(told, "/a")
+    run(told)
+    later(told)
+    receiver.answers = [500] * 4
+    outcome = run(told)
+    assert outcome.told == 0
+    assert outcome.fault is not None and "500" in str(outcome.fault)
+    put(told, "clock", clock(minutes(130)))
+    put(told, "segments", *(heard(9, minutes(129), partition) for partition in (0, 1)))
+    assert run(told).told == 2
+    assert [(a["id"], a["state"]) for a in receiver.accepted] == [(1, "raised"), (2, "cleared"), (3, "raised")]
+
+
+def test_a_new_webhook_hears_what_is_open_and_no_history(
+    settings: Settings, told: Settings, receiver: Receiver
+) -> None:
+    split(settings, "/a")
+    run(settings)
+    later(settings)
+    run(settings)
+    put(settings, "clock", clock(minutes(130)))
+    put(settings, "segments", *(heard(9, minutes(129), partition, content_topic="/b") for partition in (0, 1)))
+    run(told)
+    assert [(a["id"], a["subject"]) for a in receiver.accepted] == [(3, "/b")]
+    run(told)
+    assert len(receiver.accepted) == 1
+
+
+def test_more_than_one_page_is_told_page_by_page(told: Settings, receiver: Receiver) -> None:
+    many = load("local", paths={"run_dir": told.paths.run_dir}, alerts={"most_open": 250})
+    split(many, *(f"/t{n:03}" for n in range(250)))
+    run(many)
+    receiver.answers = [204, 500, 500, 500, 500]
+    assert run(told).told == 100
+    assert run(told).told == 150
+    assert [a["id"] for a in receiver.accepted] == [*range(1, 251)]
+
+
+@pytest.mark.parametrize("status", [401, 302, 404])
+def test_a_refusal_is_not_repeated_at_once_and_no_redirect_is_followed(
+    told: Settings, receiver: Receiver, status: int
+) -> None:
+    split(told, "/a")
+    receiver.answers = [status]
+    outcome = run(told)
+    assert receiver.tries == 1
+    assert str(status) in str(outcome.fault)
+    assert run(told).told == 1
+
+
+@pytest.mark.parametrize("answers", [[401], [500] * 4, None])
+def test_the_url_and_the_token_reach_no_error_output_or_table(
+    told: Settings,
+    receiver: Receiver,
+    answers: list[int] | None,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    split(told, "/a")
+    if answers is None:
+        receiver.server_close()
+    else:
+        receiver.answers = answers
+    outcome = run(told)
+    assert outcome.fault is not None
+    seen = [str(outcome.fault), repr(outcome), told.to_yaml(), repr(told), json.dumps(rows(told), default=str)]
+    # httpx logs the address of a request at INFO, which nobody sees unless it is asked for; ours must not.
+    seen += [record.getMessage() for record in caplog.records if record.name.startswith("reliable_channel")]
+    assert not any(SECRET in text for text in seen)
+
+
+def test_hostile_names_reach_the_webhook_as_json_strings_only(told: Settings, receiver: Receiver) -> None:
+    split(told, *HOSTILE)
+    run(told)
+    assert {a["subject"] for a in receiver.accepted} == set(HOSTILE)
+    assert not any(text in a["detail"] for a in receiver.accepted for text in HOSTILE)
+    assert not any(text in value for value in receiver.headers.values() for text in HOSTILE)
+
+
+def test_a_url_that_is_none_is_said_without_it(settings: Settings) -> None:
+    alerts = load("local", alerts={"webhook_url": "http://[::secret"}).alerts
+    with pytest.raises(EnvironmentFault) as refused:
+        Webhook(alerts).tell([{"sequence": 1}])
+    assert "secret" not in str(refused.value)
+
+
+def test_a_receiver_that_never_answers_is_given_up(told: Settings, receiver: Receiver) -> None:
+    import httpx
+
+    def silent(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("no answer", request=request)
+
+    hook = replace(Webhook(told.alerts, wait=wait_none()), transport=httpx.MockTransport(silent))
+    with pytest.raises(EnvironmentFault, match="ReadTimeout"):
+        hook.tell([{"sequence": 1}])
+
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", settings.paths.run_dir)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        out, err = capsys.readouterr()
+        return int(str(ended.value.code)), out, err
+
+    return call
+
+
+def test_the_command_shows_escapes_and_fails_when_asked_to(settings: Settings, cli: Cli) -> None:
+    assert cli("alerts", "check") == (0, "0 alerts are raised (no recorded clock yet)\n", "")
+    split(settings, "/a", "\x1b[2J\x1b]0;owned\x07")
+    code, out, _ = cli("alerts", "check")
+    assert code == 0
+    assert "\\x1b[2J" in out and "\x1b" not in out
+    assert cli("alerts", "check", "--fail")[0] == 3
+    values = json.loads(cli("alerts", "check", "--json")[1])
+    assert [alert["subject"] for alert in values["raised"]] == ["\x1b[2J\x1b]0;owned\x07", "/a"]
+    assert values["changed"] == []
+
+
+def test_a_wrong_rules_file_is_one_sentence_and_exit_code_2(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__ALERTS__RULES", "/nowhere/rules.yaml")
+    code, _, err = cli("alerts", "rules")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "/nowhere/rules.yaml does not exist" in err

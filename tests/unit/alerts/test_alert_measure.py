@@ -1,0 +1,197 @@
+"""What the tables say about each kind of rule, over real Delta tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from reliable_channel.alerts.measure import LONGEST_SUBJECT, Reading, as_of, readings
+from reliable_channel.alerts.rules import Rule, load_rules, parse_rules
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.report.lake import Lake
+from tests.support.sample_tables import AS_OF, HOSTILE
+
+NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
+CHANNEL = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk"}
+TALK = json.dumps(["/p", "/c", "talk"])
+Write = Callable[..., None]
+
+
+def minutes(count: float) -> dt.datetime:
+    return NOON + dt.timedelta(minutes=count)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """``write(table, *rows)``: rows with only the columns that matter."""
+
+    def put(name: str, *rows: dict[str, Any]) -> None:
+        schema = arrow_schema(BY_NAME[name])
+        complete = [{column: row.get(column) for column in schema.names} for row in rows]
+        write_deltalake(str(tmp_path / name), pa.Table.from_pylist(complete, schema=schema), mode="append")
+
+    return put
+
+
+def rule(text: str) -> Rule:
+    return parse_rules(f"rules:\n - {{alert: it, {text}}}\n", "test")[0]
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Callable[..., list[Reading]]:
+    """``measured(rule)``: its readings at noon on the recorded clock."""
+
+    def measure(text: str, now: dt.datetime = NOON) -> list[Reading]:
+        return readings(Lake(PathSettings(data_dir=str(tmp_path))), rule(text), NOON, now)
+
+    return measure
+
+
+def clock(event_time: dt.datetime, partition: int = 0, recorded_at: dt.datetime = NOON) -> dict[str, Any]:
+    return {
+        "kafka_topic": "waku.envelopes",
+        "kafka_partition": partition,
+        "query_id": "q",
+        "batch_id": 0,
+        "kind": "batch",
+        "event_time": event_time,
+        "next_offset": 1,
+        "recorded_at": recorded_at,
+    }
+
+
+def place(offset: int, partition: int = 0) -> dict[str, Any]:
+    return {"kafka_topic": "waku.envelopes", "kafka_partition": partition, "kafka_offset": offset}
+
+
+def heard(offset: int, event_time: dt.datetime, partition: int = 0, **more: Any) -> dict[str, Any]:
+    return {**place(offset, partition), **CHANNEL, "sds_kind": "content", "event_time": event_time, **more}
+
+
+def test_loss_counts_settled_messages_of_the_window_per_channel(write: Write, measured: Any) -> None:
+    def judged(verdict: str, count: int, at: float = -10, settled: bool = True, **more: Any) -> list[dict[str, Any]]:
+        row = {**CHANNEL, "verdict": verdict, "settled": settled, "first_seen": minutes(at), **more}
+        return [{**row, "message_key": str(number)} for number in range(count)]
+
+    write(
+        "delivery_status",
+        *judged("delivered", 6),
+        *judged("missing", 2),
+        *judged("missing", 5, at=-61),
+        *judged("missing", 5, settled=False),
+        *judged("unknown", 5),
+        *judged("missing", 1, channel_id="few"),
+    )
+    (reading,) = measured("kind: loss_rate, above: 0.01, at_least: 8")
+    assert reading == Reading(TALK, 0.25, "2 of 8 settled messages are missing")
+    (overall,) = measured("kind: loss_rate, above: 0.01, at_least: 8, per: all")
+    assert (overall.subject, overall.value) == ("pipeline", 3 / 9)
+    assert measured("kind: loss_rate, above: 0.01, at_least: 10") == []
+
+
+def test_quarantine_counts_records_once_whether_they_were_envelopes_or_not(write: Write, measured: Any) -> None:
+    def refused(offset: int, reason: str, disposition: str = "dropped") -> dict[str, Any]:
+        return {**place(offset), "event_time": minutes(-1), "reason": reason, "disposition": disposition}
+
+    write("envelopes", *({**place(n), "event_time": minutes(-1)} for n in range(8)))
+    write("envelopes", {**place(90), "event_time": minutes(-90)})
+    write(
+        "quarantine",
+        refused(0, "malformed_sds"),
+        refused(0, "over_quota"),
+        refused(8, "null_value"),
+        refused(9, "malformed_envelope"),
+        refused(1, "segment_index", "kept"),
+        refused(2, "undecryptable", "requeued"),
+    )
+    (reading,) = measured("kind: quarantine_rate, above: 0.05, at_least: 10")
+    assert reading == Reading("pipeline", 0.3, "3 of 10 records refused")
+    (quota,) = measured("kind: quarantine_rate, above: 0, reasons: [over_quota], at_least: 1")
+    assert quota == Reading("pipeline", 0.1, "1 of 10 records refused (over_quota)")
+    assert measured("kind: quarantine_rate, above: 0.05, at_least: 11") == []
+
+
+def test_a_channel_is_silent_by_the_clock_of_its_own_partition(write: Write, measured: Any) -> None:
+    write("clock", clock(minutes(0)), clock(minutes(-28), partition=1))
+    write(
+        "segments",
+        *(heard(n, minutes(-30)) for n in range(3)),
+        *(heard(n, minutes(-30), partition=1, channel_id="behind") for n in range(3)),
+        heard(9, minutes(-30), channel_id="hardly known"),
+        *(heard(20 + n, minutes(-1500), channel_id="long gone") for n in range(3)),
+        {**heard(30, minutes(0)), "sds_kind": "tick", "channel_id": None},
+    )
+    found = {r.subject: r for r in measured("kind: silent_channel, above_ms: 1, at_least: 3")}
+    assert found[TALK] == Reading(TALK, 30 * 60_000.0, "nothing for 30 min, after 3 SDS messages")
+    assert {json.loads(subject)[2]: r.value for subject, r in found.items()} == {"talk": 1.8e6, "behind": 1.2e5}
+
+
+def test_a_content_topic_in_two_partitions_is_seen_and_ticks_are_not(write: Write, measured: Any) -> None:
+    ticks = ({**heard(n, minutes(-1), partition=n), "sds_kind": "tick", "content_topic": None} for n in range(3))
+    write("segments", heard(1, minutes(-1)), heard(2, minutes(-1), partition=1), *ticks)
+    write("segments", heard(3, minutes(-1), content_topic="/once"))
+    found = measured("kind: topic_in_partitions")
+    assert found == [Reading("/c", 2.0, "in 2 partitions"), Reading("/once", 1.0, "in 1 partitions")]
+
+
+def test_metrics_are_taken_per_query_newest_sum_or_largest(write: Write, measured: Any) -> None:
+    def metric(query: str, batch: int, value: float, at: float, name: str = "lag_offsets") -> dict[str, Any]:
+        row = {"query": query, "query_id": "q", "run_id": "r", "batch_id": batch, "metric": name}
+        return {**row, "value": value, "recorded_at": minutes(at)}
+
+    write(
+        "pipeline_metrics",
+        metric("ingest", 1, 500, -200),
+        metric("ingest", 2, 7, -50),
+        metric("ingest", 3, 3, -40),
+        metric("ack", 9, 2, -40),
+        metric("ack", 9, 99, 0, name="other"),
+    )
+
+    def values(take: str, more: str = "") -> dict[str, float]:
+        return {
+            r.subject: r.value for r in measured(f"kind: metric, metric: lag_offsets, above: 1, take: {take}{more}")
+        }
+
+    assert values("newest") == {"ingest": 3, "ack": 2}
+    assert values("sum") == {"ingest": 10, "ack": 2}
+    assert values("max") == {"ingest": 7, "ack": 2}
+    assert values("max", ", queries: [ack]") == {"ack": 2}
+
+
+def test_a_stopped_clock_is_measured_by_the_wall_clock(write: Write, measured: Any) -> None:
+    assert measured("kind: clock_stopped, above_ms: 1") == []
+    write("clock", clock(minutes(-500), recorded_at=minutes(-3)))
+    (reading,) = measured("kind: clock_stopped, above_ms: 1")
+    assert reading == Reading("pipeline", 180_000.0, "ingest wrote its clock 3 min ago")
+
+
+def test_a_subject_of_any_length_is_bounded_and_stays_distinct(write: Write, measured: Any) -> None:
+    write("segments", heard(1, minutes(-1), content_topic="x" * 9_000 + "1"))
+    write("segments", heard(2, minutes(-1), content_topic="x" * 9_000 + "2"))
+    subjects = {r.subject for r in measured("kind: topic_in_partitions")}
+    assert len(subjects) == 2
+    assert all(len(subject) <= LONGEST_SUBJECT for subject in subjects)
+
+
+def test_where_nothing_is_nothing_is_measured(tmp_path: Path) -> None:
+    lake = Lake(PathSettings(data_dir=str(tmp_path)))
+    assert as_of(lake) is None
+    assert [readings(lake, rule, None, NOON) for rule in load_rules()] == [[] for _ in load_rules()]
+
+
+def test_hostile_names_are_subjects_as_they_are_and_no_detail_holds_them(sample_tables: Path) -> None:
+    lake = Lake(PathSettings(data_dir=str(sample_tables)))
+    assert as_of(lake) == AS_OF
+    silent = readings(lake, rule("kind: silent_channel, above_ms: 1, at_least: 1"), AS_OF, AS_OF)
+    assert {json.loads(r.subject)[2] for r in silent} >= {text for text in HOSTILE if len(text) < 500}
+    assert not any(text in r.detail for r in silent for text in HOSTILE)
