@@ -11,7 +11,7 @@ QUICK = not node and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup demo test test-slow test-faults test-e2e coverage bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages demo test test-slow test-faults test-e2e coverage bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -51,6 +51,16 @@ lint: setup  ## format, style and types
 format: setup  ## format and repair what can be repaired
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: setup  ## the documentation site in build/site, every link and picture checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file conf/mkdocs.yml
+	@$(BIN)/python -m scripts.check_site build/site
+
+docs-serve: setup  ## the same on http://127.0.0.1:8000, rebuilt while one writes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file conf/mkdocs.yml --dev-addr 127.0.0.1:8000
+
+docs-pages: setup  ## write the generated pages of docs/ anew: tables, configuration, command line, REST
+	@$(BIN)/python -m scripts.reference
 
 proto: setup  ## generate the protobuf code from proto/
 	@rm -f $(PB)/*_pb2.py $(PB)/*_pb2.pyi

@@ -2,9 +2,6 @@
 
 Knows no command: every module of ``reliable_channel.commands`` registers its own. A ``ReliableChannelError`` is printed
 as cause and remedy without a stack trace (``--debug`` shows it).
-
-Exit codes: 0 done; 1 a fault of this machine or a failed check; 2 wrong usage or configuration; 130 Ctrl-C;
-143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -25,6 +22,16 @@ import reliable_channel.commands
 from reliable_channel import __version__
 from reliable_channel.commands import Invocation
 from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
+
+EXIT_CODES = {
+    0: "done",
+    1: "a fault of this machine or of a peer, or a check that failed; nothing is wrong with what was typed",
+    2: "wrong usage or configuration",
+    3: "what was asked for does not hold: a threshold is crossed, a broker does not run, nothing is kept of a channel",
+    130: "ended by Ctrl-C",
+    143: "ended by SIGTERM, in order",
+}
+"""What the exit code of every command says."""
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

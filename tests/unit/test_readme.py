@@ -12,7 +12,7 @@ from reliable_channel.config import load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```(?:sh)?\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 

@@ -1,0 +1,15 @@
+"""The generated pages of the documentation: ``python -m scripts.reference`` writes them, a test holds that they are
+current."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scripts.reference import command_line, configuration, rest
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/configuration.md": configuration.markdown,
+    "docs/reference/cli.md": command_line.markdown,
+    "docs/reference/rest.md": rest.markdown,
+}
+"""Path in the repository → its text. (``docs/tables.md`` is printed by ``reliable-channel tables docs``.)"""

@@ -1,0 +1,14 @@
+"""Write every generated page of docs/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reliable_channel.pipeline.tables_docs import markdown as tables
+from scripts.reference import PAGES
+
+ROOT = Path(__file__).parents[2]
+
+for path, text in (*PAGES.items(), ("docs/tables.md", tables)):
+    (ROOT / path).write_text(text(), encoding="utf-8")
+    print(f"{path} written")

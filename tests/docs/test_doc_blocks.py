@@ -1,0 +1,106 @@
+"""Every command and piece of code in README and docs/ is run by a test, or says why it cannot be."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from reliable_channel.cli import build, main
+from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks
+
+ALL = list(blocks())
+WITH_COMMANDS = [block for block in ALL if block.language in COMMAND_LANGUAGES]
+TO_RUN = [block for block in ALL if block.marker == "run"]
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+OURS = re.compile(r"^(?:\S+=\S*\s+)*(?:\.venv/bin/)?reliable-channel(?:\s|$)")
+
+
+def our_arguments(command: str) -> list[str] | None:
+    """What follows ``reliable-channel`` in a command line; None for other programs."""
+    if not OURS.match(command):
+        return None
+    words = shlex.split(command)
+    program = next(i for i, word in enumerate(words) if word.endswith("reliable-channel"))
+    plain = words[program + 1 :]
+    return plain[: next((i for i, word in enumerate(plain) if word in {"|", ">", "&", "&&", ";"}), len(plain))]
+
+
+OUR_COMMANDS = [
+    pytest.param(arguments, id=f"{block} {' '.join(arguments)}"[:100])
+    for block in WITH_COMMANDS
+    if block.language != "python"
+    for command in block.commands()
+    if (arguments := our_arguments(command)) is not None
+]
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(WITH_COMMANDS) > 10
+    assert len(OUR_COMMANDS) > 10
+
+
+@pytest.mark.parametrize("block", WITH_COMMANDS, ids=str)
+def test_every_block_is_run_by_a_test_or_says_why_not(block: Block) -> None:
+    assert block.marker is not None, f"{block}: no marker above the block, see tests/support/doc_blocks.py"
+    if block.marker == "example":
+        assert len(block.about) > 10
+    elif block.marker == "test":
+        path, _, name = block.about.partition("::")
+        source = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^\s*def {re.escape(name)}\(", source, re.MULTILINE)
+        if block.language == "python":
+            assert Path(block.page).name in source, f"{path} does not read the code in {block.page}"
+
+
+@pytest.mark.parametrize("block", [block for block in ALL if block not in WITH_COMMANDS], ids=str)
+def test_blocks_without_a_language_hold_no_commands(block: Block) -> None:
+    if not block.language:
+        first = {line.split(" ")[0] for line in block.text.splitlines()}
+        assert not first & {"$", "make", "export", "reliable-channel", "spark-submit", ".venv/bin/reliable-channel"}
+
+
+@pytest.mark.parametrize("arguments", OUR_COMMANDS)
+def test_every_command_line_is_one_that_we_understand(arguments: list[str]) -> None:
+    command: Any = typer.main.get_command(build())
+    rest = ["CONTENT" if "…" in word and not word.startswith("-") else word for word in arguments]
+    context: Any = command.make_context("reliable-channel", list(rest))
+    while getattr(command, "commands", None):
+        left = [*context._protected_args, *context.args]
+        assert left, "a group without a command"
+        name, command, rest = command.resolve_command(context, left)
+        context = command.make_context(name, list(rest), parent=context)
+
+
+@pytest.mark.parametrize("block", [b for b in WITH_COMMANDS if b.language != "python"], ids=str)
+def test_every_make_target_exists(block: Block) -> None:
+    for command in block.commands():
+        words = command.split()
+        if words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= TARGETS
+
+
+@pytest.mark.parametrize("block", TO_RUN, ids=str)
+def test_the_block_runs(
+    block: Block,
+    sample_tables: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__DATA_DIR", str(sample_tables))
+    if block.language == "python":
+        exec(compile(block.text, str(block), "exec"), {"__name__": "example"})  # noqa: S102  our own documents
+        return
+    for command in block.commands():
+        arguments = our_arguments(command)
+        assert arguments is not None, f"{command} is no command of ours: mark the block as test or example"
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code in (0, 3), capsys.readouterr().err
