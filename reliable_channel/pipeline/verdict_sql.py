@@ -13,8 +13,8 @@ VIEWS: tuple[tuple[str, str], ...] = (
     (
         "u_delivered",
         """select d.pubsub_topic, d.content_topic, d.channel_id, d.sender_id, d.entire_message_hash,
-            concat_ws('-', lower(hex(d.entire_message_hash)), coalesce(d.first_lamport_timestamp, d.sds_id))
-                as message_key,
+            concat_ws('-', lower(hex(d.entire_message_hash)),
+                coalesce(cast(d.first_lamport_timestamp as string), d.sds_id)) as message_key,
             coalesce(d.data_count, 1) as needed, d.late, d.first_seen, d.event_time as delivered_at,
             array_compact(coalesce(m.sds_ids, array(d.sds_id))) as ids
             from v_deliveries d left join v_messages m
