@@ -136,8 +136,9 @@ class Source:
         missing = [c for c in wanted if have is None or c not in have.column_names]
         if missing or have is None:
             read = self._read(name, missing)
-            for column in [] if have is None else have.column_names:
-                read = read.append_column(have.schema.field(column), have[column])
+            if have is not None:
+                for column in have.column_names:
+                    read = read.append_column(have.schema.field(column), have[column])
             self._loaded[name] = read
             self._engine.register(name, read)
         return self._loaded[name]

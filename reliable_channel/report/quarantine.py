@@ -1,0 +1,59 @@
+"""What was refused and what was never seen: frames for the report and the dashboard.
+
+===============  =======================================================================================================
+``reasons``      stage, reason, disposition, records, raw_bytes (sum), newest (UTC)
+``over_time``    time (UTC), reason, records; ``seconds`` in ``attrs``
+``share``        records, refused (dropped ones only), share
+``source_gaps``  name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time: the
+                 last word on each gap
+===============  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reliable_channel.report.dimensions import bin_seconds
+from reliable_channel.report.source import Source
+
+
+def reasons(source: Source) -> pd.DataFrame:
+    """Why records were refused, the most frequent reason first."""
+    return source.query(
+        """SELECT stage, reason, disposition, count(*) AS records, coalesce(sum(raw_bytes), 0)::BIGINT AS raw_bytes,
+                  max(event_time) AS newest
+           FROM quarantine GROUP BY ALL ORDER BY records DESC, stage, reason, disposition"""
+    )
+
+
+def over_time(source: Source, seconds: int | None = None) -> pd.DataFrame:
+    """Refused records in bins of event time."""
+    width = seconds or bin_seconds(source, "quarantine")
+    found = source.query(
+        """SELECT time_bucket(to_seconds($seconds), event_time) AS time, reason, count(*) AS records
+           FROM quarantine GROUP BY ALL ORDER BY time, reason""",
+        seconds=width,
+    )
+    found.attrs["seconds"] = width
+    return found
+
+
+def share(source: Source) -> pd.DataFrame:
+    """How many records came, and which share of them was dropped. A restriction to a channel cannot apply to what could
+    not be read: those are counted by their content topic alone."""
+    return source.query(
+        """SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share FROM (
+               SELECT (SELECT count(DISTINCT (kafka_topic, kafka_partition, kafka_offset)) FROM (
+                           SELECT kafka_topic, kafka_partition, kafka_offset FROM envelopes
+                           UNION ALL SELECT kafka_topic, kafka_partition, kafka_offset FROM quarantine)) AS records,
+                      (SELECT count(*) FROM quarantine WHERE disposition = 'dropped') AS refused)"""
+    )
+
+
+def source_gaps(source: Source) -> pd.DataFrame:
+    """Gaps in what was read, those that are still open first."""
+    return source.query(
+        """SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time
+           FROM source_gaps QUALIFY row_number() OVER (PARTITION BY name ORDER BY ingest_time DESC, first_offset DESC) = 1
+           ORDER BY status = 'filled', to_time DESC, name"""
+    )
