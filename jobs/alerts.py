@@ -9,7 +9,7 @@ import sys
 from reliable_channel.alerts.check import check
 from reliable_channel.alerts.text import lines
 from reliable_channel.config import load
-from reliable_channel.errors import LocalError, ReliableChannelError
+from reliable_channel.runtime.faults import ended_by
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,9 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write("\n".join(lines(outcome)) + "\n")
         if outcome.fault is not None:
             raise outcome.fault
-    except ReliableChannelError as fault:
-        sys.stderr.write(f"alerts: {fault}\n")
-        return 2 if isinstance(fault, LocalError) else 1
+    except Exception as error:
+        return ended_by(error, "alerts")
     return 0
 
 

@@ -7,8 +7,8 @@ import argparse
 import sys
 
 from reliable_channel.config import load
-from reliable_channel.errors import LocalError, ReliableChannelError
 from reliable_channel.gateway.collecting import collect_evidence
+from reliable_channel.runtime.faults import ended_by
 
 
 def main() -> int:
@@ -16,9 +16,8 @@ def main() -> int:
     parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
     try:
         taken = collect_evidence(load(parser.parse_args().config))
-    except ReliableChannelError as fault:
-        sys.stderr.write(f"evidence: {fault}\n")
-        return 2 if isinstance(fault, LocalError) else 1
+    except Exception as error:
+        return ended_by(error, "evidence")
     sys.stderr.write(f"{taken} records of evidence\n")
     return 0
 

@@ -10,8 +10,8 @@ import sys
 import threading
 
 from reliable_channel.config import load
-from reliable_channel.errors import LocalError, ReliableChannelError
 from reliable_channel.gateway.refetching import refetch_once
+from reliable_channel.runtime.faults import ended_by
 
 
 def main() -> int:
@@ -31,9 +31,8 @@ def main() -> int:
             sys.stderr.write(f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}\n")
             if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
                 break
-    except ReliableChannelError as fault:
-        sys.stderr.write(f"refetch: {fault}\n")
-        return 2 if isinstance(fault, LocalError) else 1
+    except Exception as error:
+        return ended_by(error, "refetch")
     return 0
 
 

@@ -24,8 +24,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name Spark's users kn
 
 from reliable_channel.channel import ReliableChannel
 from reliable_channel.config import Settings, load
-from reliable_channel.errors import ConfigurationError, EnvironmentFault, LocalError, ReliableChannelError
+from reliable_channel.errors import ConfigurationError, EnvironmentFault, LocalError
 from reliable_channel.gateway.participant import Participant, participant
+from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.spark import spark_session
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import decode_sds_message
@@ -142,9 +143,8 @@ def main() -> int:
                 known = with_acknowledgements(spark.read.format("delta").load(sent_table), acks)
                 done = known.where(F.size("acknowledged_by") > 0).count()
                 sys.stdout.write(f"{done} rows are acknowledged by somebody\n")
-    except ReliableChannelError as fault:
-        sys.stderr.write(f"send: {fault}\n")
-        return 2 if isinstance(fault, LocalError) else 1
+    except Exception as error:
+        return ended_by(error, "send")
     return 0
 
 

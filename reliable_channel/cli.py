@@ -1,18 +1,15 @@
 """The console script ``reliable-channel``: assembles the command modules, and turns faults into one sentence.
 
-Knows no command: every module of ``reliable_channel.commands`` registers its own. A ``ReliableChannelError`` is printed
-as cause and remedy without a stack trace (``--debug`` shows it).
+Knows no command: every module of ``reliable_channel.commands`` registers its own. An error is printed as cause and
+remedy without a stack trace (``--debug`` shows it): :mod:`reliable_channel.runtime.faults`.
 """
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
 import pkgutil
 import signal
 import sys
-import traceback
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -21,19 +18,18 @@ import typer
 import reliable_channel.commands
 from reliable_channel import __version__
 from reliable_channel.commands import Invocation
-from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
+from reliable_channel.runtime.faults import UNFORESEEN, debugging, ended_by
 
 EXIT_CODES = {
     0: "done",
     1: "a fault of this machine or of a peer, or a check that failed; nothing is wrong with what was typed",
     2: "wrong usage or configuration",
     3: "what was asked for does not hold: a threshold is crossed, a broker does not run, nothing is kept of a channel",
+    UNFORESEEN: "an error that nobody foresaw; `--debug` shows where",
     130: "ended by Ctrl-C",
     143: "ended by SIGTERM, in order",
 }
 """What the exit code of every command says."""
-
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def _print_version(wanted: bool) -> None:
@@ -84,38 +80,18 @@ def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(143)
 
 
-def as_fault(error: OSError) -> EnvironmentFault | None:
-    """The operating system's error as a cause and a remedy, where one sentence can be better than a stack trace."""
-    if error.errno in _DISK_FULL:
-        where = f" writing {error.filename}" if error.filename else ""
-        return EnvironmentFault(
-            f"The disk is full{where}.", "Free some space, or choose another place with paths.* in the configuration."
-        )
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM) and error.filename:
-        return EnvironmentFault(
-            f"No permission to write {error.filename}.", "Choose another place with paths.* in the configuration."
-        )
-    return None
-
-
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command line (``sys.argv`` by default) and exit; never shows a stack trace unless ``--debug``."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in arguments or os.environ.get("RELIABLE_CHANNEL_DEBUG", "").lower() in {"1", "true", "yes"}
+    debug = "--debug" in arguments or debugging()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         build()(args=arguments, prog_name="reliable-channel")
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")
         sys.exit(130)
-    except (ReliableChannelError, OSError) as error:
-        if debug:
-            traceback.print_exc()
-        fault = as_fault(error) if isinstance(error, OSError) else error
-        if fault is None:
-            raise
-        sys.stderr.write(f"reliable-channel: {fault}\n")
-        sys.exit(2 if isinstance(fault, LocalError) else 1)
+    except Exception as error:
+        sys.exit(ended_by(error, "reliable-channel", debug))
     sys.exit(0)
 
 

@@ -33,6 +33,27 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "a table it needs is missing.",
         "Start the jobs in the order ingest, reassembly, ack, deliver.",
     ),
+    (
+        r"PYTHON_VERSION_MISMATCH",
+        "the executors run another version of Python than the driver.",
+        "Set PYSPARK_PYTHON to the same minor version on all machines (docs/scale-out.md).",
+    ),
+    (
+        r"ModuleNotFoundError: No module named",
+        "an executor lacks a Python package.",
+        "Ship this package with --py-files and its dependencies with --archives (docs/scale-out.md).",
+    ),
+    (
+        r"Failed to find (the )?data source: `?(kafka|delta)|DATA_SOURCE_NOT_FOUND|ClassNotFoundException: "
+        r"(io\.delta|org\.apache\.spark\.sql\.(delta|kafka))|CANNOT_LOAD_CATALOG|PLUGIN_CLASS_NOT_FOUND",
+        "Spark was started without the jars of Delta and Kafka.",
+        'Give spark-submit --jars "$(reliable-channel jars)".',
+    ),
+    (
+        r"OutOfMemoryError",
+        "the JVM ran out of memory.",
+        "Raise spark.driver_memory (executors: spark.executor.memory), or lower spark.max_offsets_per_trigger.",
+    ),
 )
 
 
@@ -44,12 +65,19 @@ def explained(query: str, error: Exception) -> ReliableChannelError:
     unreadable = unreadable_record(text)
     if unreadable is not None:
         return unreadable
-    for pattern, cause, remedy in _KNOWN:
-        if re.search(pattern, text):
-            return EnvironmentFault(f"The query {query} failed: {cause}", remedy)
+    if (fault := known(f"The query {query}", text)) is not None:
+        return fault
     if "shuffle" in text and "checkpoint" in text:
         return ConfigurationError(f"The query {query} failed: {_last(text)}", "Start it with the old setting.")
     return EnvironmentFault(f"The query {query} failed: {_last(text)}", "The Spark log has the whole story.")
+
+
+def known(who: str, text: str) -> EnvironmentFault | None:
+    """The sentence for a stack trace that has a known cause; ``who`` failed."""
+    for pattern, cause, remedy in _KNOWN:
+        if re.search(pattern, text):
+            return EnvironmentFault(f"{who} failed: {cause}", remedy)
+    return None
 
 
 def _last(text: str) -> str:

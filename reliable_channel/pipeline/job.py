@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -12,10 +11,10 @@ from types import FrameType
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings, load
-from reliable_channel.errors import LocalError, ReliableChannelError
 from reliable_channel.pipeline.metrics import measured
 from reliable_channel.pipeline.queries import CHAIN, Query
 from reliable_channel.pipeline.run import run_continuously, run_to_end
+from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.spark import spark_session
 
 
@@ -41,9 +40,8 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
                 run_continuously(spark, settings, stop, queries=(query,))
             else:
                 run_to_end(spark, settings, query)
-    except ReliableChannelError as fault:
-        sys.stderr.write(f"{query.name}: {fault}\n")
-        return 2 if isinstance(fault, LocalError) else 1
+    except Exception as error:
+        return ended_by(error, query.name)
     return 0
 
 
@@ -56,9 +54,8 @@ def main_batch(name: str, run: Callable[[SparkSession, Settings], object], argum
         settings = load(options.config)
         with spark_session(settings, f"reliable-channel {name}") as spark:
             run(spark, settings)
-    except ReliableChannelError as fault:
-        sys.stderr.write(f"{name}: {fault}\n")
-        return 2 if isinstance(fault, LocalError) else 1
+    except Exception as error:
+        return ended_by(error, name)
     return 0
 
 

@@ -11,8 +11,9 @@ import pytest
 import typer
 
 from reliable_channel import __version__, cli
-from reliable_channel.cli import as_fault, build, main
+from reliable_channel.cli import build, main
 from reliable_channel.errors import EnvironmentFault, LocalError
+from reliable_channel.runtime.faults import UNFORESEEN
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -126,8 +127,25 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     assert err.startswith("reliable-channel: The disk is full writing /data/x.")
 
 
-def test_other_operating_system_errors_are_not_hidden() -> None:
-    assert as_fault(OSError(errno.EIO, "I/O error")) is None
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), KeyError("x\x1b[2J"), RuntimeError("")])
+def test_what_nobody_foresaw_is_one_line_that_says_how_to_see_the_rest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    failing(monkeypatch, error)
+    status, out, err = run(capsys, "fail")
+    assert (status, out) == (UNFORESEEN, "")
+    assert err.startswith(f"reliable-channel: This should not have happened: {type(error).__name__}: ")
+    assert "RELIABLE_CHANNEL_DEBUG=1" in err
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+
+
+def test_the_environment_asks_for_stack_traces_as_well(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, KeyError("x"))
+    monkeypatch.setenv("RELIABLE_CHANNEL_DEBUG", "1")
+    assert "Traceback" in run(capsys, "fail")[2]
 
 
 def test_an_unknown_command_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

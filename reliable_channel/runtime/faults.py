@@ -1,0 +1,90 @@
+"""What is printed when a command or a job ends by an error: one sentence with the cause, one with the remedy.
+
+A stack trace is shown when it is asked for (``--debug``, or ``RELIABLE_CHANNEL_DEBUG=1``, which jobs know as well). What
+nobody foresaw is said in one line too, with how to see the rest. docs/errors.md lists what a new user may meet.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+
+from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
+
+UNFORESEEN = 70
+"""Exit code of an error that nobody foresaw (``EX_SOFTWARE``)."""
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
+_LONGEST = 300
+_ANOTHER_PLACE = "Choose another place with an option or paths.* in the configuration"
+
+
+def debugging() -> bool:
+    """Whether the environment asks for stack traces."""
+    return os.environ.get("RELIABLE_CHANNEL_DEBUG", "").lower() in {"1", "true", "yes"}
+
+
+def ended_by(error: Exception, program: str, debug: bool | None = None) -> int:
+    """Print an error as ``program: cause remedy`` on standard error; returns the exit code.
+
+    1: a fault of this machine or of a peer; 2: wrong usage or configuration; 70: nobody foresaw it."""
+    if debugging() if debug is None else debug:
+        traceback.print_exception(error)
+    fault = as_fault(error)
+    sys.stderr.write(f"{program}: {_printable(str(fault))}\n")
+    if isinstance(fault, LocalError):
+        return 2
+    return UNFORESEEN if isinstance(fault, Unforeseen) else 1
+
+
+class Unforeseen(ReliableChannelError):
+    """An error that has no sentence of its own."""
+
+
+def as_fault(error: Exception) -> ReliableChannelError:
+    """Any error as a cause and a remedy; a ``ReliableChannelError`` is one already."""
+    if isinstance(error, ReliableChannelError):
+        return error
+    if isinstance(error, OSError) and (fault := _of_the_system(error)) is not None:
+        return fault
+    if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
+        from reliable_channel.pipeline.failures import known
+
+        if (fault := known("Spark", str(error))) is not None:
+            return fault
+    first = (str(error).strip().splitlines() or ["no more is known"])[0]
+    return Unforeseen(
+        f"This should not have happened: {type(error).__name__}: {_shortened(first)}.",
+        "Run it again with RELIABLE_CHANNEL_DEBUG=1 to see where, and report what it prints.",
+    )
+
+
+def _of_the_system(error: OSError) -> ReliableChannelError | None:
+    """The operating system's error where a sentence can be better than its own words."""
+    name = error.filename if isinstance(error.filename, str) else None
+    if error.errno in _DISK_FULL:
+        where = f" writing {name}" if name else ""
+        return EnvironmentFault(f"The disk is full{where}.", f"Free some space, or {_ANOTHER_PLACE.lower()}.")
+    if name is None:
+        return None
+    if error.errno in _FORBIDDEN:
+        return EnvironmentFault(f"No permission to use {name}.", f"{_ANOTHER_PLACE}, or change its permissions.")
+    if error.errno == errno.ENOENT:
+        return LocalError(f"{name} does not exist.", "Check the path.")
+    if error.errno == errno.ENOTDIR:
+        return LocalError(f"{name} lies under a file, not under a directory.", f"{_ANOTHER_PLACE}.")
+    if error.errno == errno.EISDIR:
+        return LocalError(f"{name} is a directory.", "Name a file.")
+    return None
+
+
+def _shortened(text: str) -> str:
+    return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…").rstrip(".")
+
+
+def _printable(text: str) -> str:
+    """Errors quote what others wrote: control characters, which could steer a terminal, are shown as such."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
