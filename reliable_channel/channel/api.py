@@ -21,6 +21,7 @@ from reliable_channel.channel.driver import ChannelDriver
 from reliable_channel.channel.emitter import EventEmitter
 from reliable_channel.channel.encryption import Encryption, bound_encryption, overhead_bytes
 from reliable_channel.channel.errors import ChannelClosedError
+from reliable_channel.channel.events import MessageReceived
 from reliable_channel.channel.headers import largest_sds_header
 from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.journal import Journal
@@ -82,13 +83,14 @@ def create_reliable_channel(
         releases.append(persistence.acquire(sender_id))
         machine = build_machine(key, config, hook)
         limit = shared.limit(config.rate_limit, persistence)
-        emitter, wake = EventEmitter(), threading.Event()
+        wake = threading.Event()
+        emitter = EventEmitter(wake.set)
         outgoing = OutgoingPipeline(machine, node, pubsub_topic, hook, limit, wake.set)
         incoming = IncomingPipeline(machine, pubsub_topic, hook)
         retrieval = StoreRetrieval(node, pubsub_topic, content_topic, threaded=threaded)
         journal = Journal(machine, key, config, persistence)
         driver = ChannelDriver(
-            machine, key, config, node, outgoing, incoming, retrieval, journal, clock, emitter.emit, wake.set
+            machine, key, config, node, outgoing, incoming, retrieval, journal, clock, emitter, wake.set
         )
         retrieval.answered = driver.on_store_answer
         driver.restore()
@@ -198,9 +200,9 @@ def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence:
     ``ChangedConfigurationError`` and ``DamagedStore``."""
     stored = persistence.load(key)
     machine = build_machine(key, config, bound_encryption(config.encryption, key.pubsub_topic, key.content_topic))
-    deliveries = replay(machine, stored, config.fingerprint(machine.segmentation))
-    waiting = sum(bool(delivery.key) and delivery.key not in stored.handed_over for delivery in deliveries)
-    return {**summary(machine), "delivered": stored.sequence, "not_handed_over": waiting}
+    untold = replay(machine, stored, config.fingerprint(machine.segmentation))
+    waiting = sum(isinstance(telling.event, MessageReceived) for telling in untold)
+    return {**summary(machine), "received": stored.sequence, "received_and_untold": waiting}
 
 
 def _check_names(**names: str) -> None:

@@ -235,10 +235,7 @@ class ReliableChannel:
             self._closed = True
         try:
             self.stop()
-            with self._driver.lock:
-                if self._fault is None:
-                    self._driver.compact()
-                self._driver.closed = True
+            self._driver.close(sound=self._fault is None)
         finally:
             self.message_events.close()
             self._release()
@@ -297,7 +294,7 @@ class ReliableChannel:
             self._wake.clear()
             try:
                 due = self._driver.step()
-            except Exception as error:
+            except Exception as error:  # whatever it is, a channel whose state is in doubt says so and stops
                 self._fail(error)
                 return
             with self._settled:
@@ -328,7 +325,7 @@ class ReliableChannel:
             return action()
         except LocalError:
             raise
-        except Exception as error:
+        except Exception as error:  # as in the worker; the caller's own mistakes have left above
             self._fail(error)
             raise
 

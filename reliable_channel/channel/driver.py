@@ -1,8 +1,8 @@
 """Turns the state machine: inputs from node, store and application in, effects out, in an order that survives a crash.
 
-One cycle is: take what arrived → apply → keep the inputs, one transaction → dispatch → mark deliveries, one
-transaction → call the application (:mod:`reliable_channel.channel.persistence.base` says why). ``step`` runs one cycle;
-a worker thread, or a test, calls it.
+One cycle is: take what arrived → apply → keep the inputs, one transaction → dispatch → call the application, and note
+what it was told (:mod:`reliable_channel.channel.persistence.base` says why). ``step`` runs one cycle; a worker thread,
+or a test, calls it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,18 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.effects import Deliver, Dispatch, Effect, Emit, Fetch
-from reliable_channel.channel.events import ChannelEvent, ChannelProblem, ChunkInfo, MessageSent, SegmentSent
+from reliable_channel.channel.events import (
+    ChannelEvent,
+    ChannelProblem,
+    ChunkInfo,
+    MessageReceived,
+    MessageSent,
+    SegmentSent,
+)
 from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.inputs import (
     DispatchDone,
@@ -25,6 +33,7 @@ from reliable_channel.channel.inputs import (
 )
 from reliable_channel.channel.journal import Journal
 from reliable_channel.channel.machine import ChannelMachine, Outcome
+from reliable_channel.channel.outbox import Telling, Unheard
 from reliable_channel.channel.outgoing import OutgoingPipeline, Results
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend
 from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure, StoreRetrieval, TimeRange
@@ -54,11 +63,22 @@ WITHOUT_HINT_RANGE_MS = 3_600_000
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was heard."""
 
-Report = Callable[[ChannelEvent], None]
+
+class Audience(Protocol):
+    """Who is told what happens. Called without the channel's lock."""
+
+    def emit(self, event: ChannelEvent) -> None:
+        """Tell everybody who listens for it."""
+        ...
+
+    def listens(self, event: ChannelEvent) -> bool:
+        """Whether somebody listens for it."""
+        ...
 
 
 class ChannelDriver:
-    """One channel's cycle. All state is guarded by ``lock``; the application is called without it."""
+    """One channel's cycle. All state is guarded by ``lock``, which is never held while something is waited for but the
+    database: not for the node, the store or the application."""
 
     def __init__(
         self,
@@ -71,7 +91,7 @@ class ChannelDriver:
         retrieval: StoreRetrieval,
         journal: Journal,
         clock: Clock,
-        report: Report,
+        audience: Audience,
         wake: Callable[[], None],
     ) -> None:
         self.machine = machine
@@ -86,11 +106,15 @@ class ChannelDriver:
         self._incoming = incoming
         self._journal = journal
         self._clock = clock
-        self._report = report
+        self._audience = audience
         self._wake = wake
         self._results: deque[Sent | SendFailed | HealthChanged | StoreFailure] = deque()
         self._envelopes: deque[ReceivedEnvelope] = deque()
         self._effects: deque[Effect] = deque()
+        self._untold: deque[Telling] = deque()
+        self._unheard = Unheard()
+        self._telling: Telling | None = None
+        self._told: list[Telling] = []
         self._last_processing = 0
         self._draining = False
         self._last_range_without_hint = 0
@@ -106,9 +130,10 @@ class ChannelDriver:
     # ---- restoring -----------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Bring the machine to where the last process left it. What it had committed and not handed over is delivered
-        in the next cycle. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
-        self._effects.extend(self._journal.restore())
+        """Bring the machine to where the last process left it; what that process kept and did not note as told is told
+        again. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
+        for telling in self._journal.restore():
+            self._told += self._unheard.add(telling)
 
     # ---- inputs, from any thread ---------------------------------------------------------------------------------
 
@@ -198,17 +223,14 @@ class ChannelDriver:
 
     def step(self) -> int | None:
         """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
-        events: list[ChannelEvent] = []
         with self.lock:
             now = self.now()
-            outcomes = self._gather(now, events)
+            outcomes = self._gather(now)
             self._journal.commit(outcomes)
             for outcome in outcomes:
                 self._effects.extend(outcome.effects)
-            deliveries = self._perform(now, events)
-            handed_over = self._journal.hand_over(deliveries)
-        for event in (*events, *handed_over):
-            self._report(event)
+            self._perform(now)
+        self._tell()
         with self.lock:
             if self.closed:  # a callback closed the channel
                 return None
@@ -216,21 +238,21 @@ class ChannelDriver:
                 self.compact()
             return self._next_due(now)
 
-    def _gather(self, now: int, events: list[ChannelEvent]) -> list[Outcome]:
+    def _gather(self, now: int) -> list[Outcome]:
         """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""
         outcomes: list[Outcome] = []
         due = self.machine.next_due()
         if due is not None and due <= now:
             outcomes.append(self.machine.apply(Ticked(now)))
         for _ in range(min(len(self._results), MAX_INPUTS_PER_CYCLE)):
-            given = self._result(self._results.popleft(), now, events)
+            given = self._result(self._results.popleft(), now)
             if given is not None:
                 outcomes.append(self.machine.apply(given))
         if self._envelopes and (self._draining or self._pause_over(now)):
             for _ in range(min(len(self._envelopes), MAX_INPUTS_PER_CYCLE)):
                 heard = self._incoming.decrypt(self._envelopes.popleft(), now)
                 if isinstance(heard, ChannelProblem):
-                    events.append(heard)
+                    self._say(heard)
                 elif heard is not None:
                     outcomes.append(self._incoming.take(heard))
             self._draining = bool(self._envelopes)
@@ -240,11 +262,9 @@ class ChannelDriver:
     def _pause_over(self, now: int) -> bool:
         return not 0 <= now - self._last_processing < self._config.process_task_min_elapse_ms
 
-    def _result(
-        self, result: Sent | SendFailed | HealthChanged | StoreFailure, now: int, events: list[ChannelEvent]
-    ) -> Input | None:
+    def _result(self, result: Sent | SendFailed | HealthChanged | StoreFailure, now: int) -> Input | None:
         if isinstance(result, StoreFailure):
-            events.append(self._problem("store_failed", result.detail, now))
+            self._say(self._problem("store_failed", result.detail, now))
             return None
         if isinstance(result, HealthChanged):
             if result.health.state is not HealthState.UNHEALTHY:
@@ -255,10 +275,10 @@ class ChannelDriver:
             return None
         own = dispatch.send_id is not None and not dispatch.ephemeral
         if isinstance(result, Sent):
-            return self._sent(dispatch, result, own, now, events)
+            return self._sent(dispatch, result, own, now)
         if not own:
             if result.reason is not FailureReason.STOPPED:
-                events.append(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
+                self._say(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
             return None
         if result.reason is FailureReason.STOPPED:
             return None  # nothing went out: the segment stays in the outgoing buffer until the channel is opened again
@@ -266,10 +286,10 @@ class ChannelDriver:
         final = not result.retriable or bool(getattr(self._node, "retries_sends", False))
         return DispatchFailed(now, dispatch.sds_id, final, f"{result.reason}: {result.detail}"[:300])
 
-    def _sent(self, dispatch: Dispatch, result: Sent, own: bool, now: int, events: list[ChannelEvent]) -> Input | None:
+    def _sent(self, dispatch: Dispatch, result: Sent, own: bool, now: int) -> Input | None:
         if dispatch.send_id is not None:
             self.labels.setdefault(dispatch.send_id, {}).setdefault(dispatch.outgoing.index, result.request_id)
-            events.append(
+            self._say(
                 SegmentSent(
                     channel_id=self._key.channel_id,
                     at=now,
@@ -282,7 +302,7 @@ class ChannelDriver:
                 )
             )
         if dispatch.ephemeral:
-            events.append(self._whole_sent(dispatch.sds_id, dispatch.message_id, now))
+            self._say(self._whole_sent(dispatch.sds_id, dispatch.message_id, now))
             return None
         return DispatchDone(now, dispatch.sds_id, result.message_hash, own)
 
@@ -293,30 +313,28 @@ class ChannelDriver:
             channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=message_id, request_ids=named
         )
 
-    def _perform(self, now: int, events: list[ChannelEvent]) -> list[Deliver]:
-        deliveries: list[Deliver] = []
+    def _perform(self, now: int) -> None:
         while True:
             while self._effects:
                 effect = self._effects.popleft()
                 match effect:
                     case Dispatch():
-                        self._absorb(self.outgoing.push(effect, now), events)
-                    case Deliver():
-                        deliveries.append(effect)
-                    case Emit(event):
-                        if isinstance(event, MessageSent):
-                            event = self._whole_sent(event.request_id, event.message_id, event.at)
-                        events.append(event)
+                        self._absorb(self.outgoing.push(effect, now))
+                    case Emit(MessageSent() as sent):
+                        self._queue(Emit(self._whole_sent(sent.request_id, sent.message_id, sent.at)))
+                    case Deliver() | Emit():
+                        self._queue(effect)
                     case Fetch():
                         self._fetch(effect, now)
-            self._absorb(self.outgoing.pump(now), events)
+            self._absorb(self.outgoing.pump(now))
             if not self._effects:
                 self.space.notify_all()
-                return deliveries
+                return
 
-    def _absorb(self, results: Results, events: list[ChannelEvent]) -> None:
+    def _absorb(self, results: Results) -> None:
         """Take a stage's word: what it reports is told, what it could not do changes the machine."""
-        events.extend(results.events)
+        for event in results.events:
+            self._say(event)
         outcomes = [self.machine.apply(given) for given in results.inputs]
         self._journal.commit(outcomes)
         for outcome in outcomes:
@@ -329,11 +347,70 @@ class ChannelDriver:
             self._last_range_without_hint = now
             self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
 
-    def compact(self) -> None:
-        """Replace the journal by a snapshot; not while a delivery waits to be handed over."""
+    # ---- telling the application ---------------------------------------------------------------------------------
+
+    def _say(self, event: ChannelEvent) -> None:
+        self._untold.append(Telling(event))
+
+    def _queue(self, effect: Deliver | Emit) -> None:
+        telling = self._journal.telling(effect)
+        if telling is not None:
+            self._untold.append(telling)
+
+    def _tell(self) -> None:
+        """Call the application with everything there is to tell, and note what it was told."""
+        while (telling := self._next_telling()) is not None:
+            self._audience.emit(telling.event)
+            with self.lock:
+                self._told.append(telling)
+                self._telling = None
+                # A message at once: a crash repeats no more than the one whose callback it interrupts. What is told
+                # of sends may be repeated without harm, and is noted in one transaction.
+                if telling.mark and isinstance(telling.event, MessageReceived):
+                    self._note()
         with self.lock:
-            if not any(isinstance(effect, Deliver) for effect in self._effects):
-                self._journal.compact()
+            self._note()
+
+    def _next_telling(self) -> Telling | None:
+        """What waited for somebody who listens comes first: numbers rise, whoever listens when."""
+        with self.lock:
+            if self.closed and self._journal.keeps:
+                return None  # a callback closed the channel; the snapshot has the rest
+            self._telling = self._unheard.take(self._audience.listens)
+            while self._telling is None and self._untold:
+                telling = self._untold.popleft()
+                if self._waits_to_be_heard(telling):
+                    self._told += self._unheard.add(telling)
+                else:
+                    self._telling = telling
+            return self._telling
+
+    def _waits_to_be_heard(self, telling: Telling) -> bool:
+        """A message is kept for whoever listens next, in this process or a later one."""
+        is_message = bool(telling.mark) and isinstance(telling.event, MessageReceived)
+        return is_message and self._journal.keeps and not self._audience.listens(telling.event)
+
+    def _note(self) -> None:
+        told, self._told = self._told, []
+        if not self.closed:
+            self._journal.told(told)
+
+    def compact(self) -> None:
+        """Replace the journal by a snapshot."""
+        with self.lock:
+            if not any(effect.mark for effect in self._effects if isinstance(effect, Deliver | Emit)):
+                self._journal.compact([*self._unheard, *self._untold])
+
+    def close(self, *, sound: bool) -> None:
+        """Note what was told, the event whose callback closes the channel included; ``sound``: take a snapshot. Nothing
+        is kept after that."""
+        with self.lock:
+            if self._telling is not None:
+                self._told.append(self._telling)
+            if sound:
+                self._note()
+                self.compact()
+            self.closed = True
 
     # ---- the rest ------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reliable_channel.channel.events import ChannelEvent, MessageReceived
+from reliable_channel.channel.events import ChannelEvent, MessageReceived, SendEvent
 from reliable_channel.sds import Outgoing
 
 
@@ -31,13 +31,24 @@ class Emit:
 
     event: ChannelEvent
 
+    @property
+    def mark(self) -> str:
+        """What is noted once the event was told; empty for what no restart tells again."""
+        return f"{self.event.name} {self.event.request_id}" if isinstance(self.event, SendEvent) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand a received message over, once: ``key`` is the same whenever this delivery comes up again."""
+    """Hand a received message over: ``key`` is the same whenever this delivery comes up again, and empty for an
+    ephemeral one, which nobody keeps."""
 
     key: str
     message: MessageReceived
+
+    @property
+    def mark(self) -> str:
+        """What is noted once the message was told."""
+        return f"{self.message.name} {self.key}" if self.key else ""
 
 
 @dataclass(frozen=True, slots=True)

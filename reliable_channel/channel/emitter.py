@@ -26,7 +26,9 @@ class EventEmitter:
     """``on(name or class, callback)``; ``events()`` for ``async for``. Callbacks run in the order of registration, in
     the thread that drives the channel; they may call ``send``. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, joined: Callable[[], None] = lambda: None) -> None:
+        """``joined`` is called after somebody began to listen."""
+        self._joined = joined
         self._lock = threading.Lock()
         self._listeners: list[tuple[str | type[ChannelEvent], Listener]] = []
         self._streams: list[EventStream] = []
@@ -38,6 +40,7 @@ class EventEmitter:
         entry = (event, callback)
         with self._lock:
             self._listeners.append(entry)
+        self._joined()
 
         def remove() -> None:
             with self._lock:
@@ -53,7 +56,15 @@ class EventEmitter:
                 opened.end()
             else:
                 self._streams.append(opened)
+        self._joined()
         return opened
+
+    def listens(self, event: ChannelEvent) -> bool:
+        """Whether somebody listens for this event now."""
+        with self._lock:
+            return any(matches(event, kind) for kind, _ in self._listeners) or any(
+                stream.takes(event) for stream in self._streams
+            )
 
     def emit(self, event: ChannelEvent) -> None:
         """Hand one event to everybody who listens for it."""
@@ -63,7 +74,7 @@ class EventEmitter:
         for callback in listeners:
             try:
                 callback(event)
-            except Exception:
+            except Exception:  # of the application, and whatever it is: the channel must go on
                 _log.exception("a listener of %s raised; the others are still called", event.name)
         for stream in streams:
             stream.put(event)
@@ -102,8 +113,12 @@ class EventStream(AsyncIterator[ChannelEvent]):
         self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self.dropped = 0
 
+    def takes(self, event: ChannelEvent) -> bool:
+        """Whether the iterator is for events of this kind."""
+        return not self._kinds or any(matches(event, kind) for kind in self._kinds)
+
     def put(self, event: ChannelEvent) -> None:
-        if self._kinds and not any(matches(event, kind) for kind in self._kinds):
+        if not self.takes(event):
             return
         with self._lock:
             self.dropped += len(self._events) == self._events.maxlen

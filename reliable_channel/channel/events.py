@@ -50,10 +50,13 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceived(ChannelEvent):
-    """A complete message of another participant, once. ``request_id`` is always ``None``: it is not on the wire.
+    """A complete message of another participant. ``request_id`` is always ``None``: it is not on the wire.
     ``message_id`` is the logical id, hex Keccak-256 of the payload; ``sequence`` the running number of messages handed
-    to this application on this channel, kept over restarts. ``lamport_timestamp`` and ``sds_id`` are those of the
-    segment that completed the message, absent for an ephemeral one."""
+    to this application on this channel, kept over restarts (0 for an ephemeral one). ``lamport_timestamp`` and
+    ``sds_id`` are those of the segment that completed the message, absent for an ephemeral one.
+
+    Told once; ``redelivered``: the process before this one ended before it could note that it had told this message,
+    so it may have been told already, under the same ``sequence``."""
 
     name = "reliable:message:received"
     aliases = ("message-received",)
@@ -69,6 +72,7 @@ class MessageReceived(ChannelEvent):
     late: bool = False
     lost_dependencies: tuple[str, ...] = ()
     chunks: tuple[MessageChunk, ...] = ()
+    redelivered: bool = False
 
     @property
     def payload(self) -> bytes:
@@ -77,34 +81,37 @@ class MessageReceived(ChannelEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageSent(ChannelEvent):
-    """All segments of a send are dispatched. ``request_ids`` are the node's, under the labels ``<request_id>:1`` to
-    ``<request_id>:N``."""
+class SendEvent(ChannelEvent):
+    """Base of the events about a whole send. ``redelivered``: as in :class:`MessageReceived`."""
 
-    name = "reliable:message:sent"
     request_id: str
     message_id: str
+    redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSent(SendEvent):
+    """All segments of a send are dispatched. ``request_ids`` are the node's, under the labels ``<request_id>:1`` to
+    ``<request_id>:N``: those of this process."""
+
+    name = "reliable:message:sent"
     request_ids: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageDelivered(ChannelEvent):
+class MessageDelivered(SendEvent):
     """A send is acknowledged end to end: all its segments, or with parity any k of the k + m."""
 
     name = "reliable:message:delivered"
-    request_id: str
-    message_id: str
     after_error: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageSendError(ChannelEvent):
+class MessageSendError(SendEvent):
     """A send failed: its retransmissions are exhausted, or the hook could not encrypt it."""
 
     name = "reliable:message:send-error"
     aliases = ("sending-message-irrecoverable-error",)
-    request_id: str
-    message_id: str
     error: str
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.effects import Deliver, Dispatch
-from reliable_channel.channel.events import MessageReceived
+from reliable_channel.channel.effects import Deliver, Dispatch, Emit
+from reliable_channel.channel.events import MessageReceived, SendEvent
 from reliable_channel.channel.inputs import encode_input
 from reliable_channel.channel.machine import ChannelMachine, Outcome
+from reliable_channel.channel.outbox import Telling, telling_of
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
 from reliable_channel.channel.replay import replay
 from reliable_channel.channel.snapshot import write_snapshot
 
 
 class Journal:
-    """Keeps inputs, deliveries and snapshots of ``machine``. Not safe for threads."""
+    """Keeps inputs, what was told, and snapshots of ``machine``. Not safe for threads."""
 
     def __init__(
         self, machine: ChannelMachine, key: ChannelKey, config: ReliableChannelConfig, persistence: Persistence
@@ -27,23 +29,24 @@ class Journal:
         self._keeps = bool(getattr(persistence, "keeps_journal", True))
         self.fingerprint = config.fingerprint(machine.segmentation)
         self._sequence = 0
-        self._handed_over: set[str] = set()
+        self._numbered = 0
+        self._known: set[str] = set()
         self._entries = 0
         self._bytes = 0
         self._snapshot_bytes = 0
 
-    def restore(self) -> list[Deliver]:
-        """Bring the machine to where the last process left it; returns the deliveries of the journal, of which some
-        were handed over. Everything else was done, or is done again when the channel is opened. Raises
-        ``ChangedConfigurationError`` and ``DamagedStore``."""
+    def restore(self) -> list[Telling]:
+        """Bring the machine to where the last process left it; returns what it had kept and not noted as told.
+        Everything else was done, or is done again when the channel is opened. Raises ``ChangedConfigurationError`` and
+        ``DamagedStore``."""
         stored = self._persistence.load(self._key)
-        deliveries = replay(self._machine, stored, self.fingerprint)
-        self._sequence = stored.sequence
-        self._handed_over = set(stored.handed_over)
+        kept = replay(self._machine, stored, self.fingerprint)
+        self._sequence = self._numbered = stored.sequence
+        self._known = set(stored.told) | {telling.mark for telling in kept}
         self._snapshot_bytes = len(stored.snapshot or b"")
         self._entries = len(stored.journal)
         self._bytes = sum(map(len, stored.journal))
-        return deliveries
+        return [self._numbered_one(telling, redelivered=True) for telling in kept]
 
     def commit(self, outcomes: list[Outcome], label: str | None = None) -> None:
         """Keep the inputs of one step, in one transaction; ``label`` names the send among them."""
@@ -60,24 +63,35 @@ class Journal:
         """The send of a label."""
         return self._persistence.labelled(self._key, label)
 
-    def hand_over(self, deliveries: list[Deliver]) -> list[MessageReceived]:
-        """Mark, then give: what is marked is never given again. The messages that are new, numbered."""
-        marked: list[str] = []
-        messages: list[MessageReceived] = []
-        for delivery in deliveries:
-            if delivery.key in self._handed_over:
-                continue
-            if not delivery.key:  # ephemeral: nobody keeps it
-                messages.append(delivery.message)
-                continue
-            self._sequence += 1
-            marked.append(delivery.key)
-            messages.append(replace(delivery.message, sequence=self._sequence))
-        if marked:
-            if self._keeps:
-                self._handed_over.update(marked)
-            self._persistence.hand_over(self._key, marked, self._sequence)
-        return messages
+    def telling(self, effect: Deliver | Emit) -> Telling | None:
+        """What an effect gives the application to know, its messages numbered; ``None`` for what was given before."""
+        if effect.mark and effect.mark in self._known:
+            return None
+        if effect.mark and self._keeps:
+            self._known.add(effect.mark)
+        return self._numbered_one(telling_of(effect))
+
+    def _numbered_one(self, telling: Telling, *, redelivered: bool = False) -> Telling:
+        event = telling.event
+        if isinstance(event, MessageReceived) and telling.mark:
+            self._numbered += 1
+            event = replace(event, sequence=self._numbered, redelivered=redelivered)
+        elif isinstance(event, SendEvent) and redelivered:
+            event = replace(event, redelivered=True)
+        return Telling(event, telling.mark)
+
+    def told(self, tellings: Sequence[Telling]) -> None:
+        """Note that the application was told these, in order."""
+        marks = [telling.mark for telling in tellings if telling.mark]
+        numbers = [telling.event.sequence for telling in tellings if isinstance(telling.event, MessageReceived)]
+        self._sequence = max((self._sequence, *numbers))
+        if marks and (self._keeps or numbers):
+            self._persistence.told(self._key, marks, self._sequence)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a later process reads this journal."""
+        return self._keeps
 
     @property
     def snapshot_due(self) -> bool:
@@ -85,13 +99,13 @@ class Journal:
         enough = max(self._config.max_journal_bytes, 2 * self._snapshot_bytes)
         return self._entries >= self._config.max_journal_entries or self._bytes >= enough
 
-    def compact(self) -> None:
-        """Replace the journal by a snapshot. Only when every delivery is handed over: its mark goes as well."""
+    def compact(self, untold: Sequence[Telling]) -> None:
+        """Replace the journal by a snapshot, which takes along what is still to be told; the notes go as well."""
         if not self._keeps:
             return
-        snapshot = write_snapshot(self._machine)
+        snapshot = write_snapshot(self._machine, untold)
         self._persistence.compact(self._key, snapshot, self.fingerprint)
-        self._handed_over.clear()
+        self._known = {telling.mark for telling in untold if telling.mark}
         self._snapshot_bytes, self._entries, self._bytes = len(snapshot), 0, 0
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.channel.effects import Deliver
+from reliable_channel.channel.effects import Deliver, Emit
 from reliable_channel.channel.errors import ChangedConfigurationError
 from reliable_channel.channel.inputs import decode_input
 from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.outbox import Telling, telling_of
 from reliable_channel.channel.persistence import StoredChannel
 from reliable_channel.channel.sends import SendState
 from reliable_channel.channel.snapshot import restore_snapshot
 
 
-def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> list[Deliver]:
-    """Bring a fresh machine to where the last process left it; returns the deliveries of the journal, of which some
-    were handed over. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
+def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> list[Telling]:
+    """Bring a fresh machine to where the last process left it; returns what is kept for the application and no note
+    says was told, its messages not numbered. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
     if stored.journal and stored.fingerprint != fingerprint:
         differing = set(stored.fingerprint.split("\n")) ^ set(fingerprint.split("\n"))
         changed = sorted({line.split("=")[0] for line in differing})
@@ -23,13 +24,11 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
             f"The process before this one did not stop cleanly, and since then {', '.join(changed)} changed.",
             "Open the channel once with the old configuration and close it, then change it.",
         )
-    if stored.snapshot is not None:
-        restore_snapshot(machine, stored.snapshot)
-    deliveries: list[Deliver] = []
+    kept = restore_snapshot(machine, stored.snapshot) if stored.snapshot is not None else []
     for entry in stored.journal:
-        outcome = machine.apply(decode_input(entry))
-        deliveries.extend(effect for effect in outcome.effects if isinstance(effect, Deliver))
-    return deliveries
+        effects = machine.apply(decode_input(entry)).effects
+        kept += [telling_of(effect) for effect in effects if isinstance(effect, Deliver | Emit)]
+    return [telling for telling in kept if telling.mark and telling.mark not in stored.told]
 
 
 def summary(machine: ChannelMachine) -> dict[str, Any]:

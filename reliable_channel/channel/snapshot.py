@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from google.protobuf.message import DecodeError
 
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.inbox import Note, Pending
 from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.outbox import Telling, tellings_of, untold_states
 from reliable_channel.channel.sends import Send
 from reliable_channel.errors import LocalError
 from reliable_channel.sds import SdsChannel
@@ -16,8 +19,9 @@ from reliable_channel.wire._pb import channel_state_pb2 as pb
 VERSION = 1
 
 
-def write_snapshot(machine: ChannelMachine) -> bytes:
-    """The machine's state. Drops its spare parts first, so that it goes on exactly as the one restored from this."""
+def write_snapshot(machine: ChannelMachine, untold: Iterable[Telling] = ()) -> bytes:
+    """The machine's state, and what the application is still to be told. Drops the machine's spare parts first, so that
+    it goes on exactly as the one restored from this."""
     machine.inbox.forget_spare()
     state = pb.ChannelState(
         version=VERSION,
@@ -57,11 +61,13 @@ def write_snapshot(machine: ChannelMachine) -> bytes:
             lost=note.lost,
             at=note.at,
         )
+    state.untold.extend(untold_states(untold))
     return state.SerializeToString()
 
 
-def restore_snapshot(machine: ChannelMachine, data: bytes) -> None:
-    """Give a fresh machine the state of a snapshot. Raises :class:`DamagedStore`."""
+def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[Telling]:
+    """Give a fresh machine the state of a snapshot; what the application was not told then. Raises
+    :class:`DamagedStore`."""
     try:
         state = pb.ChannelState.FromString(data)
         if state.version != VERSION:
@@ -106,3 +112,4 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> None:
                 pending.lamport_timestamp if pending.HasField("lamport_timestamp") else None,
             )
         )
+    return list(tellings_of(state.untold, machine.channel_id, machine.content_topic))

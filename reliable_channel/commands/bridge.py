@@ -39,7 +39,9 @@ def register(app: typer.Typer) -> None:
 
         def tell() -> None:
             status = asdict(running.status())
-            typer.echo(json.dumps(status) if as_json else ", ".join(f"{k} {v}" for k, v in status.items() if v != 0))
+            # A count of 0 says nothing; an unreachable node does, and the local loop has none.
+            told = [f"{name} {value}" for name, value in status.items() if value not in (0, None) or value is False]
+            typer.echo(json.dumps(status) if as_json else ", ".join(told) or "nothing yet")
 
         what = "Kafka alone, outgoing to envelopes" if loop else f"{settings.node.url} and Kafka"
         try:

@@ -73,7 +73,11 @@ def register(app: typer.Typer) -> None:
 
 
 def _readable(numbers: dict[str, object]) -> str:
-    return "\n".join(f"{name.replace('_', ' '):>24}  {value}" for name, value in numbers.items())
+    lines = []
+    for name, value in numbers.items():
+        text = ", ".join(f"{n} {word}" for word, n in value.items()) if isinstance(value, dict) else str(value)
+        lines.append(f"{name.replace('_', ' '):>24}  {printable(text)}")
+    return "\n".join(lines)
 
 
 def participant_of(

@@ -47,13 +47,11 @@ def register(app: typer.Typer) -> None:
 
         def tell(event: ChannelEvent) -> None:
             nonlocal heard
-            if isinstance(event, MessageReceived):
-                if enough.is_set():
-                    return
-                heard += 1
+            heard += isinstance(event, MessageReceived)
             if everything or isinstance(event, MessageReceived | ChannelProblem):
                 say(event, as_json)
-            if count is not None and heard >= count:
+            if count is not None and heard >= count and isinstance(event, MessageReceived):
+                seat.channel.close()  # here: what came with it waits for the next who listens
                 enough.set()
 
         with participant(settings, who) as seat:

@@ -87,9 +87,18 @@ def _payloads(messages: list[str], files: list[Path], stdin: bool) -> list[bytes
 
     return [
         *(message.encode() for message in messages),
-        *(file.read_bytes() for file in files),
+        *(_content(file) for file in files),
         *([sys.stdin.buffer.read()] if stdin else []),
     ]
+
+
+def _content(file: Path) -> bytes:
+    from reliable_channel.errors import ConfigurationError
+
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}.", "Name a file.") from None
 
 
 def _lines() -> Iterator[bytes]:

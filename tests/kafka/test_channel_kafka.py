@@ -162,7 +162,7 @@ def test_waiting_for_delivery_and_json_and_status(shells: tuple[Shell, Shell]) -
     assert status["unacknowledged_segments"] == 0
     assert not status["in_use"]
     (status,) = (json.loads(line) for line in bob.run("channel", "status", "shell-2", "--json").splitlines())
-    assert status["delivered"] == 1
+    assert status["received"] == 1
 
 
 @pytest.mark.e2e

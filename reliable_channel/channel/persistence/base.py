@@ -7,9 +7,11 @@ The order that makes SIGKILL harmless, whatever the point it comes at:
 
 1. ``append`` the inputs of a step, in one transaction;
 2. only then dispatch what the step wants sent: no id or clock value leaves the process before it is kept;
-3. ``hand_over`` the messages about to be delivered, in one transaction; only then call the application.
+3. call the application; ``told`` notes every message right after its callbacks returned, events about sends at the end
+   of the step.
 
-So a restart repeats sends that were perhaps not made (receivers know them by their ids) and never repeats a delivery.
+So a restart repeats sends that were perhaps not made (receivers know them by their ids), and tells again, marked as
+``redelivered``, what no note says was told: nothing is lost, and no more than one finished callback is repeated.
 """
 
 from __future__ import annotations
@@ -31,13 +33,12 @@ class ChannelKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredChannel:
-    """What is kept of a channel: ``snapshot`` (``None``: never taken), the journal since, the deliveries handed over
-    since, and the running number of the last one. ``fingerprint`` is the configuration the journal was written under.
-    """
+    """What is kept of a channel: ``snapshot`` (``None``: never taken), the journal since, the events told since, and
+    the running number of the last message told. ``fingerprint`` is the configuration the journal was written under."""
 
     snapshot: bytes | None = None
     journal: tuple[bytes, ...] = ()
-    handed_over: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()
     sequence: int = 0
     fingerprint: str = ""
 
@@ -81,11 +82,11 @@ class Persistence(Protocol):
         ...
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
-        """Replace journal and handed-over marks by a snapshot that contains them."""
+        """Replace journal and notes of what was told by a snapshot that contains them."""
         ...
 
-    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
-        """Remember that these deliveries are being given to the application."""
+    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
+        """Note that the application was told these events, and messages up to number ``sequence``."""
         ...
 
     def forget(self, key: ChannelKey) -> None:

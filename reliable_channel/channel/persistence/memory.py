@@ -14,7 +14,7 @@ from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, 
 class _Kept:
     snapshot: bytes | None = None
     journal: list[bytes] = field(default_factory=list)
-    handed_over: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
     sequence: int = 0
     fingerprint: str = ""
     labels: dict[str, LabelledSend] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class MemoryPersistence:
         with self._lock:
             kept = self._channels.get(key, _Kept())
             return StoredChannel(
-                kept.snapshot, tuple(kept.journal), frozenset(kept.handed_over), kept.sequence, kept.fingerprint
+                kept.snapshot, tuple(kept.journal), frozenset(kept.told), kept.sequence, kept.fingerprint
             )
 
     def append(
@@ -83,14 +83,14 @@ class MemoryPersistence:
             kept.snapshot = snapshot
             kept.fingerprint = fingerprint
             kept.journal.clear()
-            kept.handed_over.clear()
+            kept.told.clear()
 
-    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
+    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         with self._lock:
             kept = self._channels.setdefault(key, _Kept())
             kept.sequence = sequence
             if self.keeps_journal:
-                kept.handed_over.update(deliveries)
+                kept.told.update(events)
 
     def forget(self, key: ChannelKey) -> None:
         with self._lock:

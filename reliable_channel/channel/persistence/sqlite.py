@@ -15,7 +15,7 @@ from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, 
 from reliable_channel.channel.persistence.lock import SenderLock
 from reliable_channel.errors import EnvironmentFault
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE channel (
@@ -28,8 +28,8 @@ CREATE TABLE journal (
   id INTEGER PRIMARY KEY, channel INTEGER NOT NULL REFERENCES channel(id), entry BLOB NOT NULL
 );
 CREATE INDEX journal_of_channel ON journal(channel, id);
-CREATE TABLE handed_over (
-  channel INTEGER NOT NULL REFERENCES channel(id), delivery TEXT NOT NULL, PRIMARY KEY (channel, delivery)
+CREATE TABLE told (
+  channel INTEGER NOT NULL REFERENCES channel(id), event TEXT NOT NULL, PRIMARY KEY (channel, event)
 ) WITHOUT ROWID;
 CREATE TABLE labelled (
   channel INTEGER NOT NULL REFERENCES channel(id), label TEXT NOT NULL, send_id TEXT NOT NULL,
@@ -42,9 +42,18 @@ CREATE TABLE labelled_segment (
 CREATE TABLE value (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 
+_MIGRATIONS = {
+    1: """
+ALTER TABLE handed_over RENAME TO told;
+ALTER TABLE told RENAME COLUMN delivery TO event;
+UPDATE told SET event = 'reliable:message:received ' || event
+"""
+}
+"""From a schema version to the next."""
+
 _TABLES = (
     ("journal", "channel"),
-    ("handed_over", "channel"),
+    ("told", "channel"),
     ("labelled", "channel"),
     ("labelled_segment", "channel"),
     ("channel", "id"),
@@ -77,15 +86,15 @@ class SqlitePersistence:
         self._connection.execute(f"PRAGMA synchronous={synchronous}")
         with self._transaction() as do:
             version = do.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                for statement in _SCHEMA.split(";"):
-                    do.execute(statement)
-                do.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            elif version != SCHEMA_VERSION:
+            if version > SCHEMA_VERSION:
                 raise DamagedStore(
                     f"The channel database {self.path} has schema {version}, this program knows {SCHEMA_VERSION}.",
                     "Use the program that wrote it.",
                 )
+            scripts = [_SCHEMA] if version == 0 else [_MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
+            for statement in (statement for script in scripts for statement in script.split(";")):
+                do.execute(statement)
+            do.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -145,9 +154,9 @@ class SqlitePersistence:
                 "SELECT snapshot, fingerprint, sequence FROM channel WHERE id=?", (channel,)
             ).fetchone()
             journal = do.execute("SELECT entry FROM journal WHERE channel=? ORDER BY id", (channel,)).fetchall()
-            handed = do.execute("SELECT delivery FROM handed_over WHERE channel=?", (channel,)).fetchall()
+            told = do.execute("SELECT event FROM told WHERE channel=?", (channel,)).fetchall()
         return StoredChannel(
-            snapshot, tuple(row[0] for row in journal), frozenset(row[0] for row in handed), sequence, fingerprint
+            snapshot, tuple(row[0] for row in journal), frozenset(row[0] for row in told), sequence, fingerprint
         )
 
     def append(
@@ -186,12 +195,12 @@ class SqlitePersistence:
             channel = self._id(do, key)
             do.execute("UPDATE channel SET snapshot=?, fingerprint=? WHERE id=?", (snapshot, fingerprint, channel))
             do.execute("DELETE FROM journal WHERE channel=?", (channel,))
-            do.execute("DELETE FROM handed_over WHERE channel=?", (channel,))
+            do.execute("DELETE FROM told WHERE channel=?", (channel,))
 
-    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
+    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
-            do.executemany("INSERT OR IGNORE INTO handed_over VALUES (?, ?)", [(channel, d) for d in deliveries])
+            do.executemany("INSERT OR IGNORE INTO told VALUES (?, ?)", [(channel, event) for event in events])
             do.execute("UPDATE channel SET sequence=? WHERE id=?", (sequence, channel))
 
     def forget(self, key: ChannelKey) -> None:

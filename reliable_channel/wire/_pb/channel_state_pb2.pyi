@@ -69,7 +69,7 @@ class Ticked(_message.Message):
     def __init__(self) -> None: ...
 
 class ChannelState(_message.Message):
-    __slots__ = ("version", "now", "last_active", "sds", "reassembler", "sends", "pending", "notes", "chunk_gate")
+    __slots__ = ("version", "now", "last_active", "sds", "reassembler", "sends", "pending", "notes", "chunk_gate", "untold")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     LAST_ACTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class ChannelState(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_GATE_FIELD_NUMBER: _ClassVar[int]
+    UNTOLD_FIELD_NUMBER: _ClassVar[int]
     version: int
     now: int
     last_active: int
@@ -88,7 +89,8 @@ class ChannelState(_message.Message):
     pending: _containers.RepeatedCompositeFieldContainer[PendingState]
     notes: _containers.RepeatedCompositeFieldContainer[SegmentNoteState]
     chunk_gate: bytes
-    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., last_active: _Optional[int] = ..., sds: _Optional[bytes] = ..., reassembler: _Optional[bytes] = ..., sends: _Optional[_Iterable[_Union[SendState, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingState, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[SegmentNoteState, _Mapping]]] = ..., chunk_gate: _Optional[bytes] = ...) -> None: ...
+    untold: _containers.RepeatedCompositeFieldContainer[UntoldState]
+    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., last_active: _Optional[int] = ..., sds: _Optional[bytes] = ..., reassembler: _Optional[bytes] = ..., sends: _Optional[_Iterable[_Union[SendState, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingState, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[SegmentNoteState, _Mapping]]] = ..., chunk_gate: _Optional[bytes] = ..., untold: _Optional[_Iterable[_Union[UntoldState, _Mapping]]] = ...) -> None: ...
 
 class SendState(_message.Message):
     __slots__ = ("send_id", "message_id", "sds_ids", "required", "dispatched", "sent", "delivered", "failed")
@@ -141,3 +143,47 @@ class SegmentNoteState(_message.Message):
     lost: _containers.RepeatedScalarFieldContainer[str]
     at: int
     def __init__(self, sds_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., delivered: _Optional[bool] = ..., late: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., at: _Optional[int] = ...) -> None: ...
+
+class UntoldState(_message.Message):
+    __slots__ = ("mark", "at", "received", "sent", "delivered", "error")
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    mark: str
+    at: int
+    received: UntoldMessage
+    sent: UntoldSend
+    delivered: UntoldSend
+    error: UntoldSend
+    def __init__(self, mark: _Optional[str] = ..., at: _Optional[int] = ..., received: _Optional[_Union[UntoldMessage, _Mapping]] = ..., sent: _Optional[_Union[UntoldSend, _Mapping]] = ..., delivered: _Optional[_Union[UntoldSend, _Mapping]] = ..., error: _Optional[_Union[UntoldSend, _Mapping]] = ...) -> None: ...
+
+class UntoldMessage(_message.Message):
+    __slots__ = ("payload", "sender_id", "sds_id", "lamport_timestamp", "late", "lost_dependencies")
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    SDS_ID_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    LOST_DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    sender_id: str
+    sds_id: str
+    lamport_timestamp: int
+    late: bool
+    lost_dependencies: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, payload: _Optional[bytes] = ..., sender_id: _Optional[str] = ..., sds_id: _Optional[str] = ..., lamport_timestamp: _Optional[int] = ..., late: _Optional[bool] = ..., lost_dependencies: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UntoldSend(_message.Message):
+    __slots__ = ("request_id", "message_id", "after_error", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    message_id: str
+    after_error: bool
+    error: str
+    def __init__(self, request_id: _Optional[str] = ..., message_id: _Optional[str] = ..., after_error: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...

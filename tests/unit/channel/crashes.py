@@ -23,16 +23,13 @@ class Fuse:
 
     left: int = -1
     after: bool = False
-    lost_deliveries: int = 0
-    """Deliveries that were marked and whose process died before the application was called."""
 
-    def burn(self, operation: Callable[[], None], deliveries: int = 0) -> None:
+    def burn(self, operation: Callable[[], None]) -> None:
         self.left -= 1
         if self.left == 0 and not self.after:
             raise Crash
         operation()
         if self.left == 0:
-            self.lost_deliveries += deliveries
             raise Crash
 
 
@@ -63,8 +60,8 @@ class MortalPersistence:
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         self.fuse.burn(lambda: self.inner.compact(key, snapshot, fingerprint))
 
-    def hand_over(self, key: ChannelKey, deliveries: Sequence[str], sequence: int) -> None:
-        self.fuse.burn(lambda: self.inner.hand_over(key, deliveries, sequence), len(deliveries))
+    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
+        self.fuse.burn(lambda: self.inner.told(key, events, sequence))
 
     def forget(self, key: ChannelKey) -> None:
         self.inner.forget(key)

@@ -1,7 +1,8 @@
 """A participant in a process of its own, to be killed: envelopes and commands come in as lines, and go out as lines.
 
-In: ``M <hex>`` an envelope from the network, ``S <text>`` send it. Out: ``READY <sender id>``, ``A <text>`` a send was
-accepted, ``E <hex>`` an envelope goes to the network, ``R <sequence> <hex>`` a message was delivered.
+In: ``M <hex>`` an envelope from the network, ``S <text>`` send it. Out: ``READY <sender id>``, ``A <send id> <text>`` a
+send was accepted, ``E <hex>`` an envelope goes to the network, ``R <sequence> <redelivered> <hex>`` a message was
+received, ``D <send id>`` a send was acknowledged.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def main(database: str) -> None:
         max_journal_entries=7,
     )
     channel = create_reliable_channel(node, CHANNEL, TOPIC, config=config, threaded=False)
-    channel.on_message_received(lambda event: say(f"R {event.sequence} {received(event)}"))
+    channel.on_message_received(lambda event: say(f"R {received(event)}"))
+    channel.on_message_delivered(lambda event: say(f"D {event.request_id}"))
     say(f"READY {channel.sender_id}")
     for line in sys.stdin:
         kind, _, rest = line.rstrip("\n").partition(" ")
         if kind == "S":
-            channel.send(rest.encode())
-            say(f"A {rest}")
+            say(f"A {channel.send(rest.encode())} {rest}")
         elif kind == "M":
             message = decode_waku_message(bytes.fromhex(rest))
             assert not isinstance(message, Malformed)
@@ -61,7 +62,7 @@ def main(database: str) -> None:
 
 
 def received(event: MessageReceived) -> str:
-    return event.message.hex()
+    return f"{event.sequence} {int(event.redelivered)} {event.message.hex()}"
 
 
 if __name__ == "__main__":

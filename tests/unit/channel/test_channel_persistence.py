@@ -48,8 +48,8 @@ def test_what_is_appended_is_loaded_in_order_and_by_channel(backend: Persistence
 
 def test_a_snapshot_replaces_journal_and_marks_but_not_the_sequence(backend: Persistence) -> None:
     backend.append(KEY, [b"1"], "f")
-    backend.hand_over(KEY, ["a", "b"], 2)
-    assert backend.load(KEY).handed_over == {"a", "b"}
+    backend.told(KEY, ["a", "b"], 2)
+    assert backend.load(KEY).told == {"a", "b"}
     backend.compact(KEY, b"snapshot", "g")
     assert backend.load(KEY) == StoredChannel(b"snapshot", (), frozenset(), 2, "g")
     backend.forget(KEY)
@@ -73,6 +73,20 @@ def test_sqlite_keeps_everything_over_a_reopening(tmp_path: Path) -> None:
     second = SqlitePersistence(tmp_path / "channel.db")
     assert second.sender_id() == name
     assert second.load(KEY).journal == (b"1",)
+
+
+def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "channel.db"
+    first = SqlitePersistence(path)
+    first.append(KEY, [b"1"], "f")
+    first.close()
+    with sqlite3.connect(path) as old:  # what the first schema called the notes, and what it wrote there
+        old.executescript(
+            "ALTER TABLE told RENAME COLUMN event TO delivery; ALTER TABLE told RENAME TO handed_over;"
+            "INSERT INTO handed_over VALUES (1, 'sds id'); PRAGMA user_version=1"
+        )
+    old.close()
+    assert SqlitePersistence(path).load(KEY).told == {"reliable:message:received sds id"}
 
 
 def test_the_database_is_in_wal_mode_and_its_owners_alone(tmp_path: Path) -> None:

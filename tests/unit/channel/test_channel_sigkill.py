@@ -33,7 +33,9 @@ class Child:
     def __init__(self, database: Path) -> None:
         self.database = database
         self.accepted: list[str] = []
-        self.delivered: list[tuple[int, bytes]] = []
+        self.sends: set[str] = set()
+        self.acknowledged: set[str] = set()
+        self.received: list[tuple[int, bool, bytes]] = []
         self.envelopes: list[WakuMessage] = []
         self.sender_ids: set[str] = set()
         self.lines = 0
@@ -81,10 +83,14 @@ class Child:
         if kind == "READY":
             self.sender_ids.add(rest)
         elif kind == "A":
-            self.accepted.append(rest)
+            send_id, _, text = rest.partition(" ")
+            self.sends.add(send_id)
+            self.accepted.append(text)
+        elif kind == "D":
+            self.acknowledged.add(rest)
         elif kind == "R":
-            sequence, payload = rest.split()
-            self.delivered.append((int(sequence), bytes.fromhex(payload)))
+            sequence, redelivered, payload = rest.split()
+            self.received.append((int(sequence), redelivered == "1", bytes.fromhex(payload)))
         elif kind == "E":
             message = decode_waku_message(bytes.fromhex(rest))
             assert not isinstance(message, Malformed)
@@ -129,6 +135,9 @@ def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(
     network.node("bystander").start()
     peer_sent: list[bytes] = []
 
+    def heard() -> set[bytes]:
+        return {payload for _, _, payload in child.received}
+
     def talk(until_lines: int | None) -> None:
         """Carry envelopes both ways until the child said that many lines, or until all is acknowledged."""
         for turn in range(3_000):
@@ -141,10 +150,8 @@ def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(
                 return
             if until_lines is None and turn % 10 == 0:
                 peer.channel.send(b"acknowledges %d" % turn)
-                done = set(child.accepted) <= {payload.decode() for payload in peer.payloads}
-                # Killed between mark and callback a delivery is not repeated: it leaves a gap in the numbers.
-                gaps = max((number for number, _ in child.delivered), default=0) - len(child.delivered)
-                if done and len(set(peer_sent) - {payload for _, payload in child.delivered}) <= gaps:
+                arrived = set(child.accepted) <= {payload.decode() for payload in peer.payloads}
+                if arrived and child.sends <= child.acknowledged and set(peer_sent) <= heard():
                     return
             # Every line makes the child run its timers.
             for line in (*to_child, "T"):
@@ -172,9 +179,13 @@ def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(
     counts = Counter(peer.payloads)
     assert max(counts.values()) == 1
     assert {text.encode() for text in child.accepted} <= set(counts)
-    sequences = [sequence for sequence, _ in child.delivered]
-    assert sequences == sorted(set(sequences))
-    assert max(Counter(payload for _, payload in child.delivered).values()) == 1
+    numbers: dict[int, bytes] = {}
+    for sequence, redelivered, payload in child.received:
+        assert redelivered or sequence not in numbers, "told twice, and not as redelivered"
+        assert numbers.setdefault(sequence, payload) == payload
+    assert [*numbers] == sorted(numbers)
+    assert len(set(numbers.values())) == len(numbers)
+    assert len(child.received) - len(numbers) <= LIVES, "a kill repeated more than the callback it came in"
     by_id: dict[str, bytes] = {}
     by_clock: dict[int | None, str] = {}
     for envelope in child.envelopes:

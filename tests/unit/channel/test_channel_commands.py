@@ -1,0 +1,51 @@
+"""``send`` and ``channel status``, as far as they need no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from channel_world import CHANNEL, TOPIC, World
+
+from reliable_channel.channel import SqlitePersistence, create_reliable_channel
+from reliable_channel.cli import main
+from reliable_channel.config import load
+from reliable_channel.gateway.participant import Participant, channel_config
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+@pytest.mark.parametrize("name", ["missing", "."])
+def test_a_file_that_cannot_be_read_is_named_before_anything_is_sent(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    database = tmp_path / "channel.sqlite"
+    status, out, err = run(capsys, "send", CHANNEL, "--file", str(tmp_path / name), "--database", str(database))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"reliable-channel: {tmp_path / name} cannot be read: ")
+    assert not database.exists()
+
+
+def test_the_status_is_for_people_and_shows_no_control_characters(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    database, name = tmp_path / "channel.sqlite", "alice\x1b[2J"
+    persistence = SqlitePersistence(database)
+    settings = load("local", paths={"run_dir": str(tmp_path)})
+    config = channel_config(settings, Participant(CHANNEL, TOPIC, name, database), persistence)
+    world = World()
+    with create_reliable_channel(
+        world.node("alice"), CHANNEL, TOPIC, name, config=config, clock=world.network.clock, threaded=False
+    ) as channel:
+        channel.send(b"hello")
+    persistence.close()
+    status, out, _ = run(capsys, "channel", "status", CHANNEL, "--database", str(database))
+    assert status == 0
+    assert "sends  1 sending, 0 sent, 0 delivered, 0 failed\n" in out
+    assert "alice\\x1b[2J" in out
+    assert "\x1b" not in out
