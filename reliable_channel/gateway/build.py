@@ -11,7 +11,7 @@ from reliable_channel.errors import ConfigurationError
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.rest_node import RestStoreNode
 from reliable_channel.transport.bridge import Bridge, BridgeNode
-from reliable_channel.transport.bridge_inbound import BridgeTopics
+from reliable_channel.transport.bridge_context import BridgeTopics
 from reliable_channel.transport.bridge_outbound import DispatchPolicy
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import BoundedHttp

@@ -16,8 +16,9 @@ from typing import Any
 
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.store.client import StoreClient
+from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
-from reliable_channel.transport.bridge_inbound import BridgeTopics, Inbound, SharedRecent
+from reliable_channel.transport.bridge_inbound import Inbound
 from reliable_channel.transport.bridge_outbound import LOOP_POLICY, DispatchPolicy, Outbound, loop_publish
 from reliable_channel.transport.bridge_state import BridgeState
 from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
@@ -143,40 +144,24 @@ class Bridge:
         )
 
     def _works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:
-        stopping, count = self._stopping, self._add
-        writer = SafeWriter(producer, stopping)
-        recent = SharedRecent(self._state.recent)
-        node = self._node
+        stopping, node = self._stopping, self._node
+        bridge = BridgeContext(
+            self._topics,
+            self._state,
+            SharedRecent(self._state.recent),
+            SafeWriter(producer, stopping),
+            self._clock,
+            self._add,
+            "" if node is None else node.api.name,
+        )
         if node is None:
-            loop = Outbound(loop_publish, writer, recent, self._topics, self._clock, count, LOOP_POLICY)
+            loop = Outbound(loop_publish, bridge, LOOP_POLICY)
             return [("loop", lambda: loop.run(reader, stopping))]
         publish = node.api.relay_publish if node.mode is Mode.RELAY else node.api.lightpush
-        outbound = Outbound(publish, writer, recent, self._topics, self._clock, count, node.policy)
-        inbound = self._inbound = Inbound(
-            WakuReceiver(node.api, node.mode, self._clock),
-            writer,
-            self._state,
-            recent,
-            self._topics,
-            node.api.name,
-            self._clock,
-            count,
-            node.poll_s,
-            node.max_backoff_s,
-        )
-        filler = GapFiller(
-            self._stores,
-            writer,
-            self._state,
-            recent,
-            self._topics,
-            node.api.name,
-            self._clock,
-            count,
-            node.gap_margin_ms,
-            node.gap_settle_ms,
-            node.gap_retry_ms,
-        )
+        outbound = Outbound(publish, bridge, node.policy)
+        receiver = WakuReceiver(node.api, node.mode, self._clock)
+        inbound = self._inbound = Inbound(receiver, bridge, node.poll_s, node.max_backoff_s)
+        filler = GapFiller(self._stores, bridge, node.gap_margin_ms, node.gap_settle_ms, node.gap_retry_ms)
         return [
             ("receive", lambda: inbound.run(stopping)),
             ("dispatch", lambda: outbound.run(reader, stopping)),

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.transport.base import RETRIABLE, FailureReason, Source
-from reliable_channel.transport.bridge_inbound import BridgeTopics, SharedRecent
-from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter, envelope_record
-from reliable_channel.transport.clock import Clock, Timestamps, now_ms
+from reliable_channel.transport.bridge_context import BridgeContext
+from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
+from reliable_channel.transport.clock import Timestamps
 from reliable_channel.transport.evidence import dispatch_record
 from reliable_channel.transport.http import NodeUnreachable
 from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
@@ -51,29 +51,16 @@ def loop_publish(_pubsub_topic: str, _message: WakuMessage) -> Published:
 
 
 class Outbound:
-    """Dispatches the outgoing topic. ``count`` is told ``dispatched``, ``failed``, ``malformed`` as they happen.
+    """Dispatches the outgoing topic. Counts ``dispatched``, ``failed`` and ``malformed`` as they happen.
 
     An envelope the node cannot take now holds up those behind it: order within a channel matters more than speed. The
     same bytes are tried again while they are fresh, so that a duplicate is recognised as the success that it is."""
 
-    def __init__(
-        self,
-        publish: Publish,
-        writer: SafeWriter,
-        recent: SharedRecent,
-        topics: BridgeTopics,
-        clock: Clock,
-        count: Callable[[str, int], None],
-        policy: DispatchPolicy | None = None,
-    ) -> None:
+    def __init__(self, publish: Publish, bridge: BridgeContext, policy: DispatchPolicy | None = None) -> None:
         self._publish = publish
-        self._writer = writer
-        self._recent = recent
-        self._topics = topics
-        self._clock = clock
-        self._count = count
+        self._bridge = bridge
         self._policy = policy or DispatchPolicy()
-        self._timestamps = Timestamps(clock)
+        self._timestamps = Timestamps(bridge.clock)
 
     def run(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Dispatch until ``stopping``, then close the reader. Raises ``Interrupted`` when a batch is not safe."""
@@ -113,7 +100,7 @@ class Outbound:
             record = read_record(raw.value, raw.headers)
             if isinstance(record, Malformed):
                 _log.error("outgoing record %s:%s is no envelope: %s", raw.partition, raw.offset, record.reason)
-                self._count("malformed", 1)
+                self._bridge.count("malformed", 1)
                 done.append(raw)
                 continue
             request_id = dict(raw.headers).get(REQUEST_HEADER, b"")[:64].decode("ascii", "replace") or None
@@ -121,12 +108,14 @@ class Outbound:
             if outcome is None:
                 break  # stopping
             if outcome.reason is None:
-                copies.append(envelope_record(self._topics.envelopes, message, record.pubsub_topic, Source.SENDER))
+                copies.append(
+                    envelope_record(self._bridge.topics.envelopes, message, record.pubsub_topic, Source.SENDER)
+                )
                 hashes.append(message_hash(record.pubsub_topic, message))
-                self._count("dispatched", 1)
+                self._bridge.count("dispatched", 1)
             done.append(raw)
-        self._writer.write(copies)
-        self._recent.add(hashes)
+        self._bridge.writer.write(copies)
+        self._bridge.recent.add(hashes)
         return done
 
     def _deliver(
@@ -135,11 +124,11 @@ class Outbound:
         """Publish until the node takes it, refuses it, or time is up; ``None`` when stopped before that."""
         message = self._fresh(record.message)
         backoff = Backoff(0.5, self._policy.max_backoff_s)
-        begun_ms = now_ms(self._clock)
+        begun_ms = self._bridge.now_ms()
         while True:
             # Before it is out: its echo, or a store, may be quicker than its copy.
             found = message_hash(record.pubsub_topic, message)
-            self._recent.claim(found)
+            self._bridge.recent.claim(found)
             try:
                 outcome = self._publish(record.pubsub_topic, message)
             except NodeUnreachable as error:
@@ -148,21 +137,21 @@ class Outbound:
                 outcome = Published()  # the network has it
             if outcome.reason is None:
                 return message, outcome
-            over = now_ms(self._clock) - begun_ms >= self._policy.give_up_after_ms
+            over = self._bridge.now_ms() - begun_ms >= self._policy.give_up_after_ms
             final = over or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
                 evidence.append(self._evidence(record, message, outcome, request_id, final))
             if final:
-                self._recent.release(found)
+                self._bridge.recent.release(found)
                 _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
-                self._count("failed", 1)
+                self._bridge.count("failed", 1)
                 return message, outcome
             if stopping.wait(backoff.fault()):
-                self._recent.release(found)
+                self._bridge.recent.release(found)
                 return message, None
             fresh = self._fresh(message)
             if fresh is not message:
-                self._recent.release(found)  # should it be out after all, it is an envelope of its own
+                self._bridge.recent.release(found)  # should it be out after all, it is an envelope of its own
             message = fresh
 
     def _evidence(
@@ -173,16 +162,16 @@ class Outbound:
             pubsub_topic=record.pubsub_topic,
             content_topic=message.content_topic,
             envelope_hash=message_hash(record.pubsub_topic, message),
-            at_ms=now_ms(self._clock),
+            at_ms=self._bridge.now_ms(),
             request_id=request_id,
             reason=outcome.reason.value if outcome.reason else None,
             detail=outcome.detail,
         )
-        return OutRecord(self._topics.evidence, key, value)
+        return OutRecord(self._bridge.topics.evidence, key, value)
 
     def _fresh(self, message: WakuMessage) -> WakuMessage:
         """The envelope with a timestamp that stores still take."""
-        age_ms = None if message.timestamp is None else (self._clock.now_ns() - message.timestamp) // 1_000_000
+        age_ms = None if message.timestamp is None else (self._bridge.clock.now_ns() - message.timestamp) // 1_000_000
         if age_ms is not None and age_ms < self._policy.restamp_after_ms:
             return message
         return replace(message, timestamp=self._timestamps.next_ns())

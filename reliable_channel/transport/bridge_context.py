@@ -1,0 +1,82 @@
+"""What the halves of a bridge share: the Kafka and Waku topics, what is safe already, the writer, the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from reliable_channel.transport.bridge_state import BridgeState
+from reliable_channel.transport.bridge_writer import SafeWriter
+from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.recent import RecentHashes
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeTopics:
+    """Kafka topics, and the Waku topics that are read: pairs of pubsub topic and content topic (``None``: all)."""
+
+    envelopes: str
+    outgoing: str
+    evidence: str
+    waku: tuple[tuple[str, str | None], ...]
+
+    def wants(self, content_topic: str) -> bool:
+        """Whether envelopes of this content topic are forwarded."""
+        named = {c for _, c in self.waku}
+        return None in named or content_topic in named
+
+
+class SharedRecent:
+    """Message hashes that are safe in Kafka, shared by the threads of a bridge."""
+
+    def __init__(self, known: Collection[bytes]) -> None:
+        self._lock = threading.Lock()
+        self._recent = RecentHashes(known=known)
+        self._claimed: set[bytes] = set()
+
+    def has(self, message_hash: bytes) -> bool:
+        """Whether it is safe, or another thread is about to make it so."""
+        with self._lock:
+            return message_hash in self._recent or message_hash in self._claimed
+
+    def claim(self, message_hash: bytes) -> None:
+        """It will be safe soon: Kafka's offset of the outgoing record sees to that, also over a crash. Claims are not
+        kept over a restart."""
+        with self._lock:
+            self._claimed.add(message_hash)
+
+    def release(self, message_hash: bytes) -> None:
+        """It will not be."""
+        with self._lock:
+            self._claimed.discard(message_hash)
+
+    def add(self, message_hashes: Collection[bytes]) -> None:
+        """Now they are."""
+        with self._lock:
+            for one in message_hashes:
+                self._recent.add(one)
+                self._claimed.discard(one)
+
+    def newest(self, count: int) -> list[bytes]:
+        """The last ones, oldest first."""
+        with self._lock:
+            return self._recent.newest(count)
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeContext:
+    """One bridge, as its threads see it. ``node`` names the Waku node in evidence (empty for the local loop);
+    ``count(name, number)`` adds to the numbers of :class:`~reliable_channel.transport.bridge.BridgeStatus`."""
+
+    topics: BridgeTopics
+    state: BridgeState
+    recent: SharedRecent
+    writer: SafeWriter
+    clock: Clock
+    count: Callable[[str, int], None]
+    node: str = ""
+
+    def now_ms(self) -> int:
+        """Unix ms."""
+        return now_ms(self.clock)
