@@ -15,6 +15,7 @@ from reliable_channel.config.kafka import BrokerSettings, KafkaSettings, Securit
 from reliable_channel.config.loading import load
 from reliable_channel.config.model import PathSettings, PipelineSettings, Settings, SparkSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreNodeSettings, StoreSettings
+from reliable_channel.config.quotas import Quota, QuotaSettings
 
 __all__ = [
     "BridgeSettings",
@@ -25,6 +26,8 @@ __all__ = [
     "NodeSettings",
     "PathSettings",
     "PipelineSettings",
+    "Quota",
+    "QuotaSettings",
     "SecuritySettings",
     "Settings",
     "SparkSettings",

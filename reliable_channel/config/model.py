@@ -17,6 +17,7 @@ from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
+from reliable_channel.config.quotas import QuotaSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.rate_limit import RateLimitConfig
@@ -99,7 +100,8 @@ class SparkSettings(Section):
 class PipelineSettings(Section):
     """The jobs (design.md *Decisions*).
 
-    Expiry and quotas of segment sets stand in ``segmentation``, budgets of missing dependencies in ``sds``. A
+    Expiry and bounds of segment sets stand in ``segmentation``, those of missing dependencies in ``sds``, and what
+    is refused before it reaches either in ``quotas``. A
     dependency missing for ``timeout_for_lost_messages_ms`` is lost: the observer's value, ``sds`` has a participant's.
     """
 
@@ -137,6 +139,7 @@ class Settings(BaseSettings):
     sds: SdsConfig = Field(default_factory=SdsConfig)
     rate_limit: RateLimitConfig = Field(default_factory=RateLimitConfig)
     pipeline: PipelineSettings = PipelineSettings()
+    quotas: QuotaSettings = QuotaSettings()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings = AlertSettings()
     node: NodeSettings = NodeSettings()

@@ -52,15 +52,17 @@ class IngestClock:
     reached: dict[Place, Reached] = field(default_factory=dict)
     _loaded_for: tuple[str, int] | None = None
 
-    def load(self, query_id: str, batch_id: int) -> None:
-        """Read what was recorded before this micro-batch: all of other checkpoints, and of this one earlier batches.
+    def load(self, query_id: str, batch_id: int) -> bool:
+        """Read what was recorded before this micro-batch: all of other checkpoints, and of this one earlier batches;
+        whether that was needed, or is known from the micro-batch before.
 
         So a replay after a crash computes the same event times, also when the crash came after the record."""
         if self._loaded_for == (query_id, batch_id - 1):
-            return
+            return False
         rows = open_table(self.paths, CLOCK).to_pyarrow_table()
         earlier = pc.or_(pc.not_equal(rows["query_id"], query_id), pc.less(rows["batch_id"], batch_id))
         self.reached = _latest(rows.filter(earlier))
+        return True
 
     def record(self, sink: BatchSink, reached: dict[Place, Reached]) -> None:
         """Write down how far this micro-batch came."""

@@ -14,9 +14,16 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import Row
 
-from reliable_channel.config import ChannelsSettings, KafkaSettings, PathSettings, PipelineSettings, Settings
-from reliable_channel.pipeline import counters
+from reliable_channel.config import (
+    ChannelsSettings,
+    KafkaSettings,
+    PathSettings,
+    PipelineSettings,
+    Settings,
+)
+from reliable_channel.pipeline import admission, counters
 from reliable_channel.pipeline.arrow import DECODED_DDL, decoded_array
 from reliable_channel.pipeline.clock import IngestClock, Place, Reached
 from reliable_channel.pipeline.decode import RecordDecoder
@@ -117,6 +124,7 @@ class IngestWriter:
 
     def __init__(self, settings: Settings) -> None:
         self._pipeline = settings.pipeline
+        self._admission = admission.Admission(settings.quotas)
         self.clock = IngestClock(settings.paths)
         self.lock = threading.Lock()
         _WRITERS[settings.paths.data_dir] = self
@@ -126,10 +134,24 @@ class IngestWriter:
             self._write(rows, sink)
 
     def _write(self, rows: DataFrame, sink: BatchSink) -> None:
-        self.clock.load(sink.query_id, sink.batch_id)
-        stats = _stats(rows)
+        if self.clock.load(sink.query_id, sink.batch_id):
+            places = {place: (at.event_time_us, at.next_offset) for place, at in self.clock.reached.items()}
+            self._admission.restore(rows.sparkSession, sink.paths, places)
         floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
         rows = rows.withColumn("event_time", F.timestamp_micros(F.greatest("d.event_time_us", _floor(floors))))
+        groups = self._admission.groups(
+            rows,
+            F.count("*").alias("records"),
+            F.min("offset").alias("first_offset"),
+            F.max("offset").alias("last_offset"),
+            F.min("d.event_time_us").alias("first_time_us"),
+            F.max("d.event_time_us").alias("event_time_us"),
+            F.max("ingest_time").alias("ingest_time"),
+            F.count("d.reason").alias("refused"),
+        )
+        stats = _by_place(groups)
+        refused = self._admission.refused(rows, groups)
+        rows = admission.marked(rows, refused)
         reached = {
             place: Reached(max(s["event_time_us"], floors.get(place, 0)), s["last_offset"] + 1)
             for place, s in stats.items()
@@ -137,12 +159,13 @@ class IngestWriter:
         sink.append(envelope_rows(rows), ENVELOPES)
         ticks = tick_rows(rows.sparkSession, reached, max((s["ingest_time"] for s in stats.values()), default=None))
         sink.append(segment_rows(rows).unionByName(ticks), SEGMENTS)
-        if any(s["refused"] for s in stats.values()):
+        quarantined = sum(s["refused"] for s in stats.values()) + len(refused)
+        if quarantined:
             sink.append(quarantine_rows(rows, self._pipeline.quarantine_raw_bytes), QUARANTINE)
         gaps = missing_offsets(rows, stats, self.clock.reached)
         sink.append_small(gap_rows(gaps), SOURCE_GAPS)
         self.clock.record(sink, reached)
-        counters.put(sink.query_id, sink.batch_id, quarantined_rows=sum(s["refused"] for s in stats.values()))
+        counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
 
 
 _WRITERS: dict[str, IngestWriter] = {}
@@ -153,17 +176,26 @@ def running_writer(paths: PathSettings) -> IngestWriter:
     return _WRITERS[paths.data_dir]
 
 
-def _stats(rows: DataFrame) -> dict[Place, dict[str, Any]]:
-    grouped = rows.groupBy("topic", "partition").agg(
-        F.count("*").alias("records"),
-        F.min("offset").alias("first_offset"),
-        F.max("offset").alias("last_offset"),
-        F.min("d.event_time_us").alias("first_time_us"),
-        F.max("d.event_time_us").alias("event_time_us"),
-        F.max("ingest_time").alias("ingest_time"),
-        F.count("d.reason").alias("refused"),
-    )
-    return {(row["topic"], row["partition"]): row.asDict() for row in grouped.collect()}
+_FOLDS: dict[str, Callable[[list[Any]], Any]] = {
+    "records": sum,
+    "first_offset": min,
+    "last_offset": max,
+    "first_time_us": min,
+    "event_time_us": max,
+    "ingest_time": max,
+    "refused": sum,
+}
+
+
+def _by_place(groups: list[Row]) -> dict[Place, dict[str, Any]]:
+    """The numbers of a micro-batch by Kafka partition alone."""
+    found: dict[Place, list[Row]] = {}
+    for row in groups:
+        found.setdefault((row["topic"], row["partition"]), []).append(row)
+    return {
+        place: {name: fold([row[name] for row in rows]) for name, fold in _FOLDS.items()}
+        for place, rows in found.items()
+    }
 
 
 def _floor(floors: dict[Place, int]) -> Column:

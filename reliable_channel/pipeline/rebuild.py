@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import EnvironmentFault, LocalError
 from reliable_channel.pipeline import tables, verdict
+from reliable_channel.pipeline.admission import Admission, marked
 from reliable_channel.pipeline.checkpoints import filesystem, read_checkpoint
 from reliable_channel.pipeline.ddl import create_tables
 from reliable_channel.pipeline.ingest import decoded, envelope_rows, quarantine_rows, segment_rows
@@ -161,6 +162,7 @@ def _decode_again(
     at = F.unix_micros("ingest_time")
     cuts = _cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
     ticks = _ticks(spark, settings.paths)
+    admission = Admission(settings.quotas)
     for number, (low, high) in enumerate(zip([None, *cuts], [*cuts, None], strict=True)):
         say(f"decoding {number + 1} of {len(cuts) + 1}")
         inside = F.lit(True)
@@ -169,13 +171,14 @@ def _decode_again(
         if high is not None:
             inside = inside & (at < high)
         sink = BatchSink(new, _SINK, number)
-        rows = _decoded(settings, snapshot.where(inside)).persist()
+        cached = _decoded(settings, snapshot.where(inside)).persist()
         try:
+            rows = marked(cached, admission.refused(cached, admission.groups(cached)))
             sink.append(envelope_rows(rows), tables.ENVELOPES)
             sink.append(segment_rows(rows).unionByName(ticks.where(inside)), tables.SEGMENTS)
             sink.append(quarantine_rows(rows, settings.pipeline.quarantine_raw_bytes), tables.QUARANTINE)
         finally:
-            rows.unpersist()
+            cached.unpersist()
     return count
 
 

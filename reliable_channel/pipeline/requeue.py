@@ -1,7 +1,8 @@
 """Quarantined records once more, after a fix or with a key that came: what can be decoded now goes on to ``segments``.
 
 A record keeps its place (Kafka coordinates) and its event time, so it joins the record order as one that comes late.
-Exactly once by that place: what stands in ``segments`` already is not appended again, whenever a run was interrupted.
+Exactly once by that place: ``segments`` is merged into, so that neither a run that was killed between two tables nor
+two runs at a time append a record twice; and only when it stands there is its quarantine row settled.
 """
 
 from __future__ import annotations
@@ -13,45 +14,62 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
+from reliable_channel.pipeline.admission import Admission, marked
 from reliable_channel.pipeline.ddl import create_tables
 from reliable_channel.pipeline.ingest import decoded, envelope_rows, segment_rows
 from reliable_channel.pipeline.io import read_table
-from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS
+from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, Table
 
 _PLACE = ["kafka_topic", "kafka_partition", "kafka_offset"]
+_SAME = " and ".join(f"old.{name} = new.{name}" for name in _PLACE)
 REQUEUED = "requeued"
 
 
 def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()) -> int:
     """Decode again what was dropped (of the given reasons, or of all); how many records go on now.
 
-    What is refused again stays as it is. Records of which only a part was kept cannot be decoded and stay, too."""
+    What is refused again, or is above a quota still, stays as it is. Records of which only a part was kept cannot be
+    decoded and stay, too."""
     paths = settings.paths
     create_tables(spark, paths, (ENVELOPES, SEGMENTS, QUARANTINE))
-    rows = dropped(spark, settings, reasons).transform(decoded(settings.channels, settings.pipeline)).persist()
-    try:
-        refused_before = read_table(spark, paths, QUARANTINE).select(
-            F.col("kafka_topic").alias("topic"),
-            F.col("kafka_partition").alias("partition"),
-            F.col("kafka_offset").alias("offset"),
-            "event_time",
-        )
-        good = rows.where("d.kind in ('sds', 'plain')").join(
-            refused_before.dropDuplicates(["topic", "partition", "offset"]), ["topic", "partition", "offset"]
-        )
-        # Counted before anything is written: Spark computes a cached plan again when a table below it has changed.
-        count = good.count()
-        for table, made in ((ENVELOPES, envelope_rows(good)), (SEGMENTS, segment_rows(good))):
-            new = made.join(read_table(spark, paths, table).select(*_PLACE), _PLACE, "left_anti")
-            new.select(*table.names()).write.format("delta").mode("append").save(paths.table(table.name))
-        places = good.select(*(F.col(name.removeprefix("kafka_")).alias(name) for name in _PLACE)).distinct()
-        target = DeltaTable.forPath(spark, paths.table(QUARANTINE.name)).alias("q")
-        same = " and ".join(f"q.{name} = p.{name}" for name in _PLACE)
-        changed: dict[str, str | Column] = {"disposition": F.lit(REQUEUED)}
-        target.merge(places.alias("p"), same).whenMatchedUpdate("q.disposition = 'dropped'", changed).execute()
-        return count
-    finally:
-        rows.unpersist()
+    good = _within_quotas(_good(spark, settings, reasons), settings)
+    count = good.count()
+    if count:
+        for table, rows in ((SEGMENTS, segment_rows(good)), (ENVELOPES, envelope_rows(good)), (QUARANTINE, good)):
+            _settle(spark, settings, table, rows)
+    return count
+
+
+def _good(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
+    """The dropped records that can be decoded now, computed once: the tables below change while they are written."""
+    times = read_table(spark, settings.paths, QUARANTINE).select(
+        *(F.col(name).alias(name.removeprefix("kafka_")) for name in _PLACE), "event_time"
+    )
+    place = ["topic", "partition", "offset"]
+    rows = dropped(spark, settings, reasons).transform(decoded(settings.channels, settings.pipeline))
+    good = rows.where("d.kind in ('sds', 'plain')").join(times.dropDuplicates(place), place)
+    return good.localCheckpoint()
+
+
+def _within_quotas(rows: DataFrame, settings: Settings) -> DataFrame:
+    admission = Admission(settings.quotas)
+    groups = admission.groups(rows)
+    admission.restore_for(rows.sparkSession, settings.paths, groups)
+    return marked(rows, admission.refused(rows, groups)).where("d.kind <> 'quarantined'")
+
+
+def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
+    """Write ``rows`` into ``table`` where they lack, and say of those that stand there what they are now."""
+    target = DeltaTable.forPath(spark, settings.paths.table(table.name)).alias("old")
+    if table is QUARANTINE:
+        places = rows.select(*(F.col(name.removeprefix("kafka_")).alias(name) for name in _PLACE))
+        merge = target.merge(places.alias("new"), _SAME)
+        merge.whenMatchedUpdate("old.disposition = 'dropped'", {"disposition": F.lit(REQUEUED)}).execute()
+        return
+    merge = target.merge(rows.select(*table.names()).alias("new"), _SAME).whenNotMatchedInsertAll()
+    if table is ENVELOPES:
+        merge = merge.whenMatchedUpdate("old.kind = 'quarantined'", {"kind": F.col("new.kind")})
+    merge.execute()
 
 
 def dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.channel.aes_gcm import AesGcm
-from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
+from reliable_channel.config import ChannelsSettings, ChannelTopic, QuotaSettings, Settings
+from reliable_channel.pipeline import requeue as requeueing
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.ddl import create_tables
 from reliable_channel.pipeline.ingest import TABLES_WRITTEN, IngestWriter, decoded
@@ -86,20 +89,39 @@ def test_good_bad_and_plain_records_each_have_their_place(
     assert gaps == [(6, 8)]
 
 
-def test_a_second_run_adds_only_what_is_new(spark: SparkSession, configured: Settings, tmp_path: Path) -> None:
+def test_a_second_run_goes_on_with_clock_and_quotas_and_what_is_above_one_waits_until_it_is_raised(
+    spark: SparkSession, configured: Settings, tmp_path: Path
+) -> None:
+    def with_quota(messages: int) -> Settings:
+        quota = QuotaSettings().sender.model_copy(update={"messages": messages})
+        return configured.model_copy(update={"quotas": QuotaSettings(sender=quota)})
+
+    def sent() -> list[int]:
+        return sorted(r["kafka_offset"] for r in rows(configured, tables.SEGMENTS) if r["sds_kind"] == "content")
+
     log = KafkaLog(spark, tmp_path / "log")
-    log.produce([Record(envelope(0), 0, START_MS)])
-    run_ingest(spark, configured, log)
-    log.produce([Record(envelope(1), 4, START_MS - 5_000)])
-    run_ingest(spark, configured, log)
-    found = {r["kafka_offset"]: r["event_time"] for r in rows(configured, tables.ENVELOPES)}
-    assert sorted(found) == [0, 4]
-    assert found[4] == found[0], "event time never goes back in a partition"
-    assert [(r["first_offset"], r["last_offset"]) for r in rows(configured, tables.SOURCE_GAPS)] == [(1, 3)]
+    log.produce([Record(envelope(n), n, START_MS) for n in range(2)])
+    run_ingest(spark, with_quota(3), log)
+    log.produce([Record(envelope(n), n, START_MS - 5_000) for n in range(3, 7)])
+    run_ingest(spark, with_quota(3), log)
+    assert len({r["event_time"] for r in rows(configured, tables.ENVELOPES)}) == 1, "event time never goes back"
+    assert [(r["first_offset"], r["last_offset"]) for r in rows(configured, tables.SOURCE_GAPS)] == [(2, 2)]
+    assert sent() == [0, 1, 3], "a restart counts what was admitted before"
+    refused = {r["kafka_offset"]: (r["stage"], r["reason"], r["detail"]) for r in rows(configured, tables.QUARANTINE)}
+    assert refused == dict.fromkeys([4, 5, 6], ("quota", "over_quota", "quotas.sender.messages is 3 in 600000 ms"))
+    kinds = {r["kafka_offset"]: r["kind"] for r in rows(configured, tables.ENVELOPES)}
+    assert kinds == {**dict.fromkeys([0, 1, 3], "sds"), **dict.fromkeys([4, 5, 6], "quarantined")}
+
+    assert requeue(spark, with_quota(5)) == 2
+    assert sent() == [0, 1, 3, 4, 5]
+    told = {r["kafka_offset"]: r["disposition"] for r in rows(configured, tables.QUARANTINE)}
+    assert told == {4: "requeued", 5: "requeued", 6: "dropped"}
+    kinds = {r["kafka_offset"]: r["kind"] for r in rows(configured, tables.ENVELOPES)}
+    assert kinds == {**dict.fromkeys([0, 1, 3, 4, 5], "sds"), 6: "quarantined"}
 
 
 def test_a_key_that_comes_later_brings_back_what_it_opens_exactly_once(
-    spark: SparkSession, configured: Settings, tmp_path: Path
+    spark: SparkSession, configured: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key_file = tmp_path / "channel.key"
     topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=(str(key_file),))
@@ -115,9 +137,32 @@ def test_a_key_that_comes_later_brings_back_what_it_opens_exactly_once(
     assert refused == {0: "undecryptable", 1: "malformed_envelope"}
 
     key_file.write_text(key.hex())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(requeueing, "_settle", interrupted_after(requeueing._settle, tables.SEGMENTS))
+        requeue(spark, secret)
     assert requeue(spark, secret) == 1
     assert requeue(spark, secret) == 0
     found = [(r["sds_id"], r["content"]) for r in rows(secret, tables.SEGMENTS) if r["sds_kind"] == "content"]
     assert found == [("m0", b"secret")]
     told = {r["kafka_offset"]: r["disposition"] for r in rows(secret, tables.QUARANTINE)}
     assert told == {0: "requeued", 1: "dropped"}
+    assert [r["kind"] for r in rows(secret, tables.ENVELOPES)] == ["sds"]
+    removed = [action for action in commits(secret, tables.SEGMENTS) if "remove" in action]
+    assert not removed, "the streams that read segments take what was requeued as appended"
+
+
+def interrupted_after(settle: Callable[..., None], last: tables.Table) -> Callable[..., None]:
+    """``settle``, and after it wrote the table ``last`` the process ends."""
+
+    def settled(spark: SparkSession, settings: Settings, table: tables.Table, rows: DataFrame) -> None:
+        settle(spark, settings, table, rows)
+        if table is last:
+            raise KeyboardInterrupt
+
+    return settled
+
+
+def commits(settings: Settings, table: tables.Table) -> list[dict[str, object]]:
+    """Every action in a table's log."""
+    log = Path(settings.paths.table(table.name)) / "_delta_log"
+    return [json.loads(line) for file in sorted(log.glob("*.json")) for line in file.read_text().splitlines()]
