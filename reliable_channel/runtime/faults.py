@@ -1,7 +1,7 @@
 """What is printed when a command or a job ends by an error: one sentence with the cause, one with the remedy.
 
-A stack trace is shown when it is asked for (``--debug``, or ``RELIABLE_CHANNEL_DEBUG=1``, which jobs know as well). What
-nobody foresaw is said in one line too, with how to see the rest. docs/errors.md lists what a new user may meet.
+A stack trace is shown when it is asked for (``--debug``, or ``RELIABLE_CHANNEL_DEBUG=1``, which jobs know as well).
+What nobody foresaw is said in one line too, with how to see the rest. docs/errors.md lists what a new user may meet.
 """
 
 from __future__ import annotations
@@ -55,9 +55,13 @@ def as_fault(error: Exception) -> ReliableChannelError:
 
         if (fault := known("Spark", str(error))) is not None:
             return fault
-    first = (str(error).strip().splitlines() or ["no more is known"])[0]
+    if type(error).__module__ == "_internal":  # delta-rs
+        return EnvironmentFault(
+            f"A Delta table cannot be read: {_shortened(_first_line(error))}.",
+            "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",
+        )
     return Unforeseen(
-        f"This should not have happened: {type(error).__name__}: {_shortened(first)}.",
+        f"This should not have happened: {type(error).__name__}: {_shortened(_first_line(error))}.",
         "Run it again with RELIABLE_CHANNEL_DEBUG=1 to see where, and report what it prints.",
     )
 
@@ -79,6 +83,10 @@ def _of_the_system(error: OSError) -> ReliableChannelError | None:
     if error.errno == errno.EISDIR:
         return LocalError(f"{name} is a directory.", "Name a file.")
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no more is known"])[0]
 
 
 def _shortened(text: str) -> str:
