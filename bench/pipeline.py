@@ -12,7 +12,9 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,10 @@ WARM_UP = 0.02
 """Of the pairs, which pass every stage: what the JVM compiles in its first minute is nobody's cost."""
 
 THROUGH_STATE = ("pairs", "large")
-STEADY_S = 100.0
+WARM_BATCHES, BATCHES = 10, 50
+STEADY_S = 240.0
+"""At most; on a busy machine that may be fewer micro-batches."""
+ENDLESS = 10**9
 PATIENCE_S = 300.0
 
 
@@ -131,17 +136,38 @@ def _steady(there: Any, run_dir: Path, best: Best) -> Iterator[Result]:
         return
     chain = sum(used[stage].seconds for stage in (*JOBS, "deliver"))
     rate = used["ingest"].records / chain / 2
-    seconds = STEADY_S / 3 if SIZES.quick else STEADY_S
     template = next(w for w in workloads(1) if w.name == "pairs")
-    traffic = replace(template, name="steady", messages=int(rate * seconds))
+    traffic = replace(template, name="steady", messages=ENDLESS)
     prepared = _produced(there, replace(traffic, messages=16))  # a first micro-batch that pays for planning
-    spec = {"servers": there.kafka.servers, "run_dir": str(run_dir), "cores": 2, "topic": prepared["topic"]}
-    with child("bench.jobs.steady", spec) as process:
-        answers = process.answers()
-        if "ready" in next(answers, {}):
-            sent = produce_steadily(there.kafka.client_options(), traffic, rate, seconds)
+    spec = {
+        "servers": there.kafka.servers,
+        "run_dir": str(run_dir),
+        "cores": 2,
+        "topic": prepared["topic"],
+        "warm_batches": WARM_BATCHES,
+        "batches": BATCHES,
+    }
+    stop = threading.Event()
+    with child("bench.jobs.steady", spec) as process, ThreadPoolExecutor(1) as pool:
+
+        def end() -> None:
+            stop.set()
             process.close_input()
-        answer = next(answers, None)
+
+        answers = process.answers()
+        next(answers, None)  # the queries run
+        patience = threading.Timer(STEADY_S / 3 if SIZES.quick else STEADY_S, end)
+        sending = pool.submit(produce_steadily, there.kafka.client_options(), traffic, rate, stop)
+        patience.start()
+        measured = None
+        try:
+            for answer in answers:
+                if "enough" in answer:
+                    end()
+                measured = answer if "batches" in answer else None
+        finally:
+            patience.cancel()
+            end()
         process.finish(PATIENCE_S)
-    if answer is not None:
-        yield from steady(answer, rate, sent / seconds)
+    if measured is not None:
+        yield from steady(measured, rate, sending.result())

@@ -1,14 +1,17 @@
 """``python -m bench.jobs.steady SPEC``: all queries at once over steady traffic, in one pinned process.
 
 Latency is from the Kafka record's time to the commit in ``delivered_messages`` that shows the message to readers.
-Prints one line of JSON when the queries run, and one at the end.
+Prints one line of JSON when the queries run, one when ``warm_batches`` of ingest are done and measuring begins, one
+when ``batches`` more are done, and, after its input has ended, one with what was measured.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +42,24 @@ def main(arguments: list[str]) -> int:
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
     progress: dict[str, dict[int, dict[str, Any]]] = {}
+    marks: dict[str, float] = {}
+
+    def mark(what: str) -> None:
+        if what not in marks:
+            marks[what] = time.time()
+            print(json.dumps({what: marks[what]}), flush=True)
 
     with spark_session(settings, "bench") as spark:
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
 
         def watch() -> None:
-            while not stop.wait(2):
+            while not stop.wait(1):
                 collect()
+                done = len(progress.get("ingest", {}))
+                if done >= spec["warm_batches"]:
+                    mark("warm")
+                if done >= spec["warm_batches"] + spec["batches"]:
+                    mark("enough")
 
         def collect() -> None:
             for query in spark.streams.active:
@@ -56,33 +70,36 @@ def main(arguments: list[str]) -> int:
 
         def started(text: str) -> None:
             if text.startswith("deliver"):
-                print(json.dumps({"ready": True}), flush=True)
+                mark("ready")
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         with Usage() as usage:
             run_continuously(spark, settings, stop, on_progress=started)
         watcher.join()
+    since = marks.get("warm", marks["ready"])
     batches = {
         name: [
             {
-                "rows": found[number]["numInputRows"],
-                "ms": found[number]["durationMs"]["triggerExecution"],
-                "state_rows": sum(operator["numRowsTotal"] for operator in found[number]["stateOperators"]),
-                "state_bytes": sum(operator["memoryUsedBytes"] for operator in found[number]["stateOperators"]),
+                "rows": update["numInputRows"],
+                "ms": update["durationMs"]["triggerExecution"],
+                "state_rows": sum(operator["numRowsTotal"] for operator in update["stateOperators"]),
+                "state_bytes": sum(operator["memoryUsedBytes"] for operator in update["stateOperators"]),
             }
-            for number in sorted(found)
+            for _, update in sorted(found.items())
+            if dt.datetime.fromisoformat(update["timestamp"]).timestamp() >= since
         ]
         for name, found in progress.items()
     }
-    answer = {"batches": batches, "latency_s": latencies(settings.paths.table("delivered_messages")),
+    answer = {"batches": batches, "latency_s": latencies(settings.paths.table("delivered_messages"), since),
               "cpu_s": usage.cpu_s, "others_s": usage.others_s, "peak_mb": usage.peak_mb}  # fmt: skip
     print(json.dumps(answer), flush=True)
     return 0
 
 
-def latencies(table: str) -> list[float]:
-    """Seconds from event time (Kafka's, for these topics) to the commit that shows the row, for every row."""
+def latencies(table: str, since: float) -> list[float]:
+    """Seconds from event time (Kafka's, for these topics) to the commit that shows the row, for every row whose event
+    time is not before ``since`` (Unix s)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -94,7 +111,7 @@ def latencies(table: str) -> list[float]:
             if "add" in action:
                 rows = pq.read_table(Path(table) / action["add"]["path"], columns=["event_time"])
                 times = rows["event_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-                found += [committed / 1_000 - at / 1_000_000 for at in times]
+                found += [committed / 1_000 - at / 1_000_000 for at in times if at >= since * 1_000_000]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,18 +121,20 @@ def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:
     return count, size
 
 
-def produce_steadily(client: dict[str, Any], workload: Workload, rate: float, seconds: float) -> int:
-    """Write at ``rate`` records/s for ``seconds``; returns how many. What was late is caught up with at once."""
+def produce_steadily(client: dict[str, Any], workload: Workload, rate: float, stop: threading.Event) -> float:
+    """Write at ``rate`` records/s until ``stop``; returns the rate that was reached. What was late is caught up with at
+    once."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(**client, acks=1, linger_ms=5)
     started, sent = time.monotonic(), 0
     source = records(workload)
-    while (elapsed := time.monotonic() - started) < seconds:
+    while not stop.wait(0.02):
+        elapsed = time.monotonic() - started
         while sent < elapsed * rate and (record := next(source, None)) is not None:
             producer.send(workload.topic, record[2], record[1].encode(), HEADERS, partition=record[0])
             sent += 1
-        time.sleep(0.02)
+    reached = sent / (time.monotonic() - started)
     producer.flush()
     producer.close()
-    return sent
+    return reached
