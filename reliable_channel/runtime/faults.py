@@ -16,6 +16,7 @@ from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChanne
 UNFORESEEN = 70
 """Exit code of an error that nobody foresaw (``EX_SOFTWARE``)."""
 
+_DELTA_RS = frozenset({"_internal", "deltalake"})
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
 _LONGEST = 300
@@ -50,12 +51,13 @@ def as_fault(error: Exception) -> ReliableChannelError:
         return error
     if isinstance(error, OSError) and (fault := _of_the_system(error)) is not None:
         return fault
-    if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
+    module = type(error).__module__.partition(".")[0]
+    if module in {"pyspark", "py4j", *_DELTA_RS}:
         from reliable_channel.pipeline.failures import known
 
-        if (fault := known("Spark", str(error))) is not None:
+        if (fault := known("Writing a table" if module in _DELTA_RS else "Spark", str(error))) is not None:
             return fault
-    if type(error).__module__ == "_internal":  # delta-rs
+    if module in _DELTA_RS:
         return EnvironmentFault(
             f"A Delta table cannot be read: {_shortened(_first_line(error))}.",
             "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",

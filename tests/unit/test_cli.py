@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from deltalake.exceptions import DeltaError
 import typer
 
 from reliable_channel import __version__, cli
@@ -125,6 +126,15 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     status, _, err = run(capsys, "fail")
     assert status == 1
     assert err.startswith("reliable-channel: The disk is full writing /data/x.")
+
+
+def test_a_full_disk_is_one_line_also_when_a_delta_table_meets_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, DeltaError("Generic LocalFileSystem error: No space left on device (os error 28)"))
+    status, _, err = run(capsys, "fail")
+    assert status == 1
+    assert err.startswith("reliable-channel: Writing a table failed: the disk is full.")
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), KeyError("x\x1b[2J"), RuntimeError("")])
