@@ -21,7 +21,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"UnknownTopicOrPartition",
         "the Kafka topic does not exist.",
-        "Create it (`reliable-channel kafka start` does), or set kafka.topics.envelopes.",
+        "Create it (`reliable-channel kafka topics`), or set kafka.topics.envelopes.",
     ),
     (
         r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM",

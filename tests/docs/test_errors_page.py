@@ -1,0 +1,190 @@
+"""Every error on docs/errors.md is provoked as a user would, and prints what the page says.
+
+Those that need Spark are provoked in tests/spark, by ``expected("heading")``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.channel import SqlitePersistence
+from reliable_channel.cli import main
+from tests.support.error_page import PAGE, exit_code, expected, messages
+
+SPARK_TESTS = Path(__file__).parents[1] / "spark"
+QUICK = '{"bootstrap_timeout_ms": 300, "request_timeout_ms": 300}'
+
+
+@dataclass
+class Shell:
+    """The command line in an empty directory."""
+
+    place: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        """Run a command line; environment variables as keywords, ``X__Y`` being ``RELIABLE_CHANNEL__X__Y``."""
+        for name, value in environment.items():
+            self.monkeypatch.setenv(name if name.isupper() and "__" not in name else f"RELIABLE_CHANNEL__{name}", value)
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        return int(ended.value.code or 0), self.capsys.readouterr().err
+
+    def file(self, name: str, content: str | bytes) -> str:
+        path = self.place / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path / "run"))
+    return Shell(tmp_path, monkeypatch, capsys)
+
+
+@contextmanager
+def taken_port() -> Iterator[str]:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield str(taken.getsockname()[1])
+
+
+def free_port() -> str:
+    with taken_port() as port:
+        return port
+
+
+def forbidden(place: Path) -> str:
+    """A file that this user must not write: root may write every file, but not every number of the kernel's."""
+    if os.geteuid() == 0:
+        return "/proc/sys/kernel/ngroups_max"
+    file = place / "forbidden"
+    file.touch(mode=0o400)
+    return str(file)
+
+
+def check(heading: str, ended: tuple[int, str]) -> None:
+    status, printed = ended
+    assert expected(heading).search(printed), printed
+    assert status == exit_code(heading)
+    assert "Traceback" not in printed
+
+
+def provoke(heading: str, shell: Shell) -> tuple[int, str]:
+    match heading:
+        case "A file that does not exist":
+            return shell("--config", "nope.yaml", "config", "show")
+        case "A key that does not exist":
+            return shell("-c", shell.file("a.yaml", "spark: {shufle_partitions: 3}"), "config", "show")
+        case "A value of the wrong type":
+            return shell("-c", shell.file("a.yaml", "spark: {shuffle_partitions: many}"), "config", "show")
+        case "A file that is not YAML":
+            return shell("-c", shell.file("a.yaml", "spark:\n  a: [1\n"), "config", "show")
+        case "A variable with an unknown section":
+            return shell("config", "show", SPRAK__UI="true")
+        case "A password that is missing":
+            return shell("config", "show", KAFKA__SECURITY__PROTOCOL="SASL_SSL")
+        case "No Java":
+            return shell("run", "--once", JAVA_HOME="/nowhere")
+        case "A Java that is too old":
+            (shell.place / "bin").mkdir()
+            java = Path(shell.file("bin/java", "#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n"))
+            java.chmod(0o755)
+            return shell("run", "--once", JAVA_HOME=str(shell.place))
+        case "Jars that are not there":
+            return shell("jars", PATHS__CACHE_DIR=str(shell.place))
+        case "A port that is taken":
+            with taken_port() as port:
+                return shell("kafka", "start", KAFKA__BROKER__PORT=port)
+        case "No permission":
+            return shell("tables", "docs", "--output", forbidden(shell.place))
+        case "A full disk":
+            return shell("tables", "docs", "--output", "/dev/full")
+        case "A place that cannot be":
+            return shell("tables", "docs", "--output", shell.file("file", "") + "/tables.md")
+        case "A directory of somebody else":
+            shell.file("mine.txt", "")
+            return shell("demo", "--dir", str(shell.place))
+        case "The development broker does not run":
+            return shell("kafka", "topics", KAFKA__BROKER__PORT=free_port(), KAFKA__CLIENT=QUICK)
+        case "A wrong broker address":
+            address = f"127.0.0.1:{free_port()}"
+            return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS=address, KAFKA__CLIENT=QUICK)
+        case "An address without a port":
+            return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS="kafka-1")
+        case "A key file that holds no key":
+            return shell("send", "lobby", "Hello", "--key-file", shell.file("key", "xyz"))
+        case "A message that is too large":
+            large = shell.file("large", bytes(2_000_000))
+            return shell("send", "lobby", "--file", large, "--transport", "waku-rest")
+        case "An empty message":
+            return shell("send", "lobby", "", "--transport", "waku-rest")
+        case "A file that is not there":
+            return shell("send", "lobby", "--file", str(shell.place / "nothing"))
+        case "Two processes with one sender":
+            database = shell.place / "channel.sqlite"
+            other = SqlitePersistence(database)
+            release = other.acquire("alice")
+            try:
+                return shell(
+                    "send", "lobby", "Hello", "--sender", "alice", "--database", str(database),
+                    "--transport", "waku-rest",
+                )  # fmt: skip
+            finally:
+                release()
+                other.close()
+        case "A Waku node that does not answer":
+            address = f"http://127.0.0.1:{free_port()}"
+            return shell("send", "lobby", "Hello", "--transport", "waku-rest", "--timeout", "0.5", NODE__URL=address)
+        case "A server off loopback without a token":
+            return shell("api", "serve", "--host", "0.0.0.0")  # noqa: S104  it is refused
+        case "An unknown quarantine reason":
+            return shell("requeue", "--reason", "nonsense")
+        case "A table that cannot be read":
+            log = shell.place / "tables" / "quarantine" / "_delta_log"
+            log.mkdir(parents=True)
+            (log / "00000000000000000000.json").write_text("{")
+            return shell("status", "--no-kafka", PATHS__DATA_DIR=str(shell.place / "tables"))
+    raise NotImplementedError(heading)
+
+
+HERE = re.findall(r'^        case "(.+)":$', Path(__file__).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("heading", HERE)
+def test_the_error_prints_what_the_page_says(heading: str, shell: Shell) -> None:
+    check(heading, provoke(heading, shell))
+
+
+def test_every_error_of_the_page_is_provoked_somewhere() -> None:
+    tests = "".join(file.read_text(encoding="utf-8") for file in SPARK_TESTS.glob("test_*.py"))
+    elsewhere = set(re.findall(r'expected\("(.+?)"\)', tests))
+    assert sorted([*HERE, *elsewhere]) == sorted(messages())
+    assert len(messages()) >= 20
+
+
+def test_every_exit_code_is_on_the_page() -> None:
+    from reliable_channel.cli import EXIT_CODES
+
+    named = {
+        int(code) for row in re.findall(r"^\| ([\d, ]+) \|", PAGE.read_text(), re.MULTILINE) for code in row.split(",")
+    }
+    assert named == set(EXIT_CODES)
+
+
+def test_an_ordinary_read_error_is_no_full_disk(shell: Shell) -> None:
+    """The sentence follows the error's number, not its text."""
+    from reliable_channel.runtime.faults import as_fault
+
+    assert "disk" not in str(as_fault(OSError(errno.EIO, "No space left on device", "x")))
