@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from deltalake.exceptions import DeltaError
 import typer
+from deltalake.exceptions import DeltaError
 
 from reliable_channel import __version__, cli
 from reliable_channel.cli import build, main
