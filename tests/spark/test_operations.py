@@ -20,7 +20,7 @@ from reliable_channel.pipeline.rebuild import rebuild
 from reliable_channel.pipeline.status import collect
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
-from tests.support.error_page import expected
+from tests.support import error_page
 
 from .chain import as_kafka, chain_over, rows, run_once
 from .kafka_log import KafkaLog
@@ -65,7 +65,7 @@ def test_progress_is_recorded_and_a_frozen_setting_is_named(
             run_once(spark, configured, chain_over(log)[1:2])
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(before))
-    assert expected("A checkpoint that was made with another setting").fullmatch(str(fault.value))
+    assert error_page.expected("A checkpoint that was made with another setting").fullmatch(str(fault.value))
 
 
 # A tick that was deleted comes back from the clock, which keeps its event time and its own time of recording.
