@@ -92,6 +92,8 @@ def test_the_block_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    (tmp_path / "build" / "demo").mkdir(parents=True)
+    (tmp_path / "build" / "demo" / "tables").symlink_to(sample_tables)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__DATA_DIR", str(sample_tables))

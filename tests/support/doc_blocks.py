@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMMAND_LANGUAGES = {"sh", "bash", "console", "shell", "python", "sql"}
+COMMAND_LANGUAGES = {"sh", "bash", "console", "shell", "python"}
+"""What needs a marker. SQL stands on docs/questions.md only, and every text there is run."""
 _BLOCK = re.compile(
     r"(?:^[ ]*<!-- (?P<marker>run|test|example)(?:: (?P<about>[^\n]*?))? -->\n+)?"
     r"^(?P<indent>[ ]*)```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```",

@@ -1,0 +1,28 @@
+"""Every question of docs/questions.md has an answer in the sample tables, of the shape that the page promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.config import PathSettings
+from reliable_channel.report.lake import Lake
+from tests.support.questions import Question, questions
+
+
+@pytest.fixture(scope="module")
+def lake(sample_tables: Path) -> Lake:
+    return Lake(PathSettings(data_dir=str(sample_tables)))
+
+
+def test_there_are_at_least_twenty() -> None:
+    assert len(questions()) >= 20
+    assert [int(question.title.split(".")[0]) for question in questions()] == list(range(1, len(questions()) + 1))
+
+
+@pytest.mark.parametrize("question", questions(), ids=str)
+def test_duckdb_answers_in_the_shape_that_the_page_promises(question: Question, lake: Lake) -> None:
+    answer = lake.arrow(question.duckdb)
+    assert tuple(answer.column_names) == question.columns
+    assert answer.num_rows > 0

@@ -1,0 +1,35 @@
+"""The questions of docs/questions.md in Spark SQL: the same answers as DuckDB gives over the same tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reliable_channel.config import PathSettings
+from reliable_channel.report.lake import Lake
+from reliable_channel.runtime import spark as runtime
+from tests.support.doc_blocks import blocks_of
+from tests.support.questions import PAGE, comparable, questions
+
+pytestmark = pytest.mark.spark
+
+
+def test_spark_and_duckdb_give_the_same_answers(
+    spark: SparkSession, sample_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/questions.md opens the tables itself; the session is the shared one."""
+    monkeypatch.setattr(runtime, "open_session", lambda settings: spark)
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__DATA_DIR", str(sample_tables))
+    (opening,) = [block for block in blocks_of(PAGE) if block.language == "python" and block.marker == "test"]
+    exec(compile(opening.text, str(opening), "exec"), {"__name__": "example"})  # noqa: S102  our own document
+    lake = Lake(PathSettings(data_dir=str(sample_tables)))
+    different = {}
+    for question in questions():
+        ours = comparable(spark.sql(question.spark).toArrow().to_pylist())
+        theirs = comparable(lake.arrow(question.duckdb).to_pylist())
+        if ours != theirs:
+            different[question.title] = (ours[:3], theirs[:3])
+    assert different == {}
