@@ -21,6 +21,7 @@ from typing import Any
 
 import pandas as pd
 
+from reliable_channel.errors import LocalError
 from reliable_channel.report.source import Source
 
 LANES = (
@@ -101,6 +102,19 @@ def find(source: Source, wanted: str, limit: int = 20) -> list[Message]:
     judged = {sds_id for message in found for sds_id in message.sds_ids}
     unjudged = [sds_id for sds_id in ids["sds_id"] if sds_id not in judged]
     return (found + _not_judged(source, unjudged))[:limit]
+
+
+def example(source: Source) -> Message:
+    """A message worth a look: the newest one that lacks a segment, or else that is missing, or else any. Raises
+    :class:`LocalError` when no message is known."""
+    rows = source.query(
+        """SELECT message_key FROM delivery_status
+           ORDER BY (cause = 'segment_missing') IS TRUE DESC, verdict = 'missing' DESC, first_seen DESC, message_key
+           LIMIT 1"""
+    )
+    if rows.empty:
+        raise LocalError("No message is known in this window.", "Choose an earlier --from, or look at another channel.")
+    return find(source, rows["message_key"][0])[0]
 
 
 def _not_judged(source: Source, sds_ids: list[str]) -> list[Message]:

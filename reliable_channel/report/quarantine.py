@@ -39,13 +39,13 @@ def over_time(source: Source, seconds: int | None = None) -> pd.DataFrame:
 
 
 def share(source: Source) -> pd.DataFrame:
-    """How many records came, and which share of them was dropped. A restriction to a channel cannot apply to what could
-    not be read: those are counted by their content topic alone."""
+    """How many records came, and which share of them was dropped. What is no envelope (stages ``record`` and
+    ``envelope``) has no row in ``envelopes``. A restriction to a channel does not reach records that could not be
+    read."""
     return source.query(
         """SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share FROM (
-               SELECT (SELECT count(DISTINCT (kafka_topic, kafka_partition, kafka_offset)) FROM (
-                           SELECT kafka_topic, kafka_partition, kafka_offset FROM envelopes
-                           UNION ALL SELECT kafka_topic, kafka_partition, kafka_offset FROM quarantine)) AS records,
+               SELECT (SELECT count(kafka_offset) FROM envelopes)
+                    + (SELECT count(*) FROM quarantine WHERE stage IN ('record', 'envelope')) AS records,
                       (SELECT count(*) FROM quarantine WHERE disposition = 'dropped') AS refused)"""
     )
 
@@ -54,6 +54,7 @@ def source_gaps(source: Source) -> pd.DataFrame:
     """Gaps in what was read, those that are still open first."""
     return source.query(
         """SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time
-           FROM source_gaps QUALIFY row_number() OVER (PARTITION BY name ORDER BY ingest_time DESC, first_offset DESC) = 1
+           FROM source_gaps
+           QUALIFY row_number() OVER (PARTITION BY name ORDER BY ingest_time DESC, first_offset DESC) = 1
            ORDER BY status = 'filled', to_time DESC, name"""
     )

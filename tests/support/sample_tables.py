@@ -511,10 +511,27 @@ class Story:
         disposition: str = "dropped",
         message_hash: bytes | None = None,
     ) -> None:
-        """A record that went to quarantine."""
+        """A record that went to quarantine; it has a row in ``envelopes`` when it is an envelope at all."""
+        place = self._place(content_topic or "unknown")
+        if stage not in ("record", "envelope"):
+            self.add(
+                "envelopes",
+                **place,
+                record_time=at(at_s),
+                event_time=at(at_s),
+                ingest_time=at(at_s + 2),
+                source="relay",
+                pubsub_topic=PUBSUB_TOPIC,
+                content_topic=content_topic,
+                message_hash=message_hash,
+                value=raw,
+                value_bytes=len(raw or b""),
+                ephemeral=False,
+                kind="quarantined",
+            )
         self.add(
             "quarantine",
-            **self._place(content_topic or "unknown"),
+            **place,
             record_time=at(at_s),
             event_time=at(at_s),
             ingest_time=at(at_s + 2),

@@ -1,0 +1,139 @@
+"""Charts of one message: its time line (``report/investigate.py``) and its causal graph (``report/graph.py``)."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from reliable_channel.report.charts.look import (
+    BLUE,
+    GREY,
+    ORANGE,
+    VERMILION,
+    Chart,
+    named_colours,
+    nothing,
+    readable,
+    sized,
+    time_axis,
+    titled,
+)
+from reliable_channel.report.graph import Graph
+from reliable_channel.report.investigate import LANES
+
+MOST_MARKS = 400
+
+
+def timeline(frame: pd.DataFrame) -> Chart:
+    """Everything that happened to a message, by lane (:func:`investigate.timeline`)."""
+    title = "What happened to the message"
+    if frame.empty:
+        return nothing(title, "No table says anything about it in this window.")
+    shown = readable(frame.head(MOST_MARKS), "what", "who", "detail")
+    lanes = [lane for lane in LANES if lane in set(shown["lane"])]
+    shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
+    # Marks that fall on each other share one label: how many, of what.
+    span = max((shown["time"].max() - shown["time"].min()).total_seconds(), 0.001)
+    shown["place"] = ((shown["time"] - shown["time"].min()).dt.total_seconds() / span * 8).round()
+    labels = shown.groupby(["lane", "place"], as_index=False).agg(
+        time=("time", "min"), label=("label", "first"), count=("label", "size")
+    )
+    more = labels["count"] > 1
+    labels["label"] = labels["label"] + (" +" + (labels["count"] - 1).astype(str)).where(more, "")
+    y = alt.Y("lane:N", sort=lanes, title=None, axis=alt.Axis(grid=True))
+    subtitle = f"{len(frame):,} events from {_moment(frame['time'].min())} to {_moment(frame['time'].max())}"
+    points = (
+        alt.Chart(shown, title=titled(title, subtitle))
+        .mark_point(filled=True, size=60, opacity=0.7, color=BLUE)
+        .encode(
+            x=time_axis(shown["time"], title="time (UTC)"),
+            y=y,
+            color=alt.Color("lane:N", sort=lanes, legend=None, scale=_lanes(lanes)),
+        )
+    )
+    words = [
+        alt.Chart(labels[labels["place"] <= 5 if align == "left" else labels["place"] > 5])
+        .mark_text(align=align, dx=4 if align == "left" else -4, dy=-11, fontSize=10, limit=180)
+        .encode(x="time:T", y=y, text="label:N")
+        for align in ("left", "right")
+    ]
+    return sized(alt.layer(points, *words), 30 + 36 * len(lanes))
+
+
+def _lanes(lanes: list[str]) -> alt.Scale:
+    trouble = {"loss", "channel"}
+    asked = {"refetch", "store", "repair"}
+    colours = [VERMILION if lane in trouble else ORANGE if lane in asked else BLUE for lane in lanes]
+    return alt.Scale(domain=lanes, range=colours)
+
+
+def _moment(time: pd.Timestamp) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d} UTC"
+
+
+KINDS = {"this message": BLUE, "came": GREY, "did not come": VERMILION}
+
+
+def causal_graph(graph: Graph) -> Chart:
+    """The message between its past (left) and what names it (right)."""
+    title = "The causal graph around the message"
+    if len(graph.nodes) <= 1 and not graph.edges:
+        return nothing(title, "It names nothing that is known here, and nothing that came names it.")
+    columns: dict[int, int] = {}
+    rows = []
+    for node in graph.nodes:
+        slot = columns.get(node.generation, 0)
+        columns[node.generation] = slot + 1
+        kind = "this message" if node.own else ("came" if node.known else "did not come")
+        rows.append((node.sds_id, node.generation, slot, node.sender_id, kind))
+    nodes = readable(pd.DataFrame(rows, columns=["sds_id", "generation", "slot", "sender", "kind"]), "sender")
+    tallest = max(columns.values())
+    nodes["y"] = [
+        -(slot + (tallest - columns[gen]) / 2) for slot, gen in zip(nodes["slot"], nodes["generation"], strict=True)
+    ]
+    nodes["label"] = nodes["sds_id"].str[:8].map(lambda text: text if text.isprintable() else "…")
+    nodes["label"] = nodes["label"] + (" " + nodes["sender"]).fillna("")
+    place = nodes.set_index("sds_id")
+    lines = pd.DataFrame(
+        [
+            (
+                place.at[later, "generation"],
+                place.at[later, "y"],
+                place.at[earlier, "generation"],
+                place.at[earlier, "y"],
+            )
+            for later, earlier in graph.edges
+        ],
+        columns=["x", "y", "x2", "y2"],
+    )
+    low, high = min(columns), max(columns)
+    x = alt.X(
+        "generation:Q",
+        title="steps in the causal history: its past to the left, what names it to the right",
+        scale=alt.Scale(domain=[low - 0.3, high + 0.7]),
+        axis=alt.Axis(values=list(range(low, high + 1)), format="d", grid=False),
+    )
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-tallest + 0.3, 0.7]))
+    subtitle = "A line joins a message with one that it names, which stands to its left." + (
+        " There is more than is drawn." if graph.cut else ""
+    )
+    rules = alt.Chart(lines).mark_rule(color="#BBBBBB").encode(x=alt.X("x:Q", title=None), y=y, x2="x2:Q", y2="y2:Q")
+    points = (
+        alt.Chart(nodes, title=titled(title, subtitle))
+        .mark_point(filled=True, size=110, opacity=1)
+        .encode(
+            x=x,
+            y=y,
+            color=named_colours("kind", list(KINDS), list(KINDS.values())),
+            shape=alt.Shape(
+                "kind:N",
+                sort=list(KINDS),
+                legend=None,
+                scale=alt.Scale(domain=list(KINDS), range=["square", "circle", "cross"]),
+            ),
+        )
+    )
+    words = (
+        alt.Chart(nodes).mark_text(align="left", dx=-5, dy=-13, fontSize=10, limit=140).encode(x=x, y=y, text="label:N")
+    )
+    return sized(rules + points + words, min(640, 60 + 34 * tallest))

@@ -1,0 +1,102 @@
+"""Every chart can be drawn: of a story with everything in it, of nothing, and of strings that strangers chose."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from reliable_channel.report import capacity, delivery, depth, drawing, graph, investigate, loss, quarantine
+from reliable_channel.report.charts import capacity as capacity_charts
+from reliable_channel.report.charts import delivery as delivery_charts
+from reliable_channel.report.charts import look
+from reliable_channel.report.charts import loss as loss_charts
+from reliable_channel.report.charts import message as message_charts
+from reliable_channel.report.source import Source
+from tests.support.sample_tables import HOSTILE
+
+CHARTS: dict[str, Callable[[Source], look.Chart]] = {
+    "outcomes": lambda s: delivery_charts.outcomes(delivery.by_channel(s)),
+    "rate": lambda s: delivery_charts.rate(delivery.rate(s)),
+    "curve": lambda s: delivery_charts.curve(delivery.latency_curve(s), "t", "how", delivery.latency(s)),
+    "quantiles": lambda s: delivery_charts.quantiles(delivery.latency(s, "sender_id"), "t", "messages"),
+    "depth": lambda s: delivery_charts.depth(depth.depth_over_time(depth.causal_depth(s))),
+    "causes": lambda s: loss_charts.causes(loss.causes(s)),
+    "losses": lambda s: loss_charts.over_time(loss.over_time(s)),
+    "bursts": lambda s: loss_charts.bursts(loss.bursts(s)),
+    "index": lambda s: loss_charts.by_segment_index(loss.by_segment_index(s)),
+    "parity": lambda s: loss_charts.parity(loss.parity(s)),
+    "stores": lambda s: loss_charts.stores(loss.stores(s)),
+    "refetch": lambda s: loss_charts.refetch(loss.refetch(s)),
+    "quarantine": lambda s: loss_charts.quarantine(quarantine.reasons(s)),
+    "throughput": lambda s: capacity_charts.throughput(capacity.throughput(s)),
+    "lag": lambda s: capacity_charts.lag(capacity.lag(s)),
+    "state": lambda s: capacity_charts.state(capacity.state(s)),
+    "phases": lambda s: capacity_charts.phases(capacity.phases(s)),
+    "cost": lambda s: capacity_charts.cost(capacity.cost(s)),
+}
+
+
+def drawn(chart: look.Chart) -> str:
+    """The SVG, which must be well-formed, without script, handler or address."""
+    text = drawing.svg(chart)
+    for element in ET.fromstring(text).iter():  # noqa: S314  our own
+        assert not element.tag.endswith("script")
+        assert not [name for name in element.attrib if name.lower().startswith("on") or name.endswith("href")]
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    return text
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_it_can_be_drawn(sample_tables: Path, name: str) -> None:
+    assert drawn(CHARTS[name](Source(sample_tables))).count("<path") > 5
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_without_data_it_says_so(tmp_path: Path, name: str) -> None:
+    assert re.search(r"window|delivered", drawn(CHARTS[name](Source(tmp_path))))
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_a_message_of_a_hostile_channel_is_drawn(sample_tables: Path, number: int) -> None:
+    source = Source(sample_tables)
+    (message,) = investigate.find(source, f"{HOSTILE[number]} {number}")
+    assert "envelope" in drawn(message_charts.timeline(investigate.timeline(source, message)))
+    drawn(message_charts.causal_graph(graph.graph(source, message)))
+
+
+def test_the_causal_graph_is_drawn(sample_tables: Path) -> None:
+    source = Source(sample_tables)
+    message = investigate.example(source)
+    assert "causal graph" in drawn(message_charts.causal_graph(graph.graph(source, message)))
+
+
+def test_many_names_become_few() -> None:
+    frame = pd.DataFrame({"name": [f"n{i}" for i in range(40)], "messages": range(40)})
+    assert set(look.topmost(frame, "name", "messages")["name"]) == {f"n{i}" for i in range(33, 40)} | {look.OTHER}
+    assert len(look.kept_topmost(frame, "name", "messages")) == look.MOST_NAMES
+
+
+def test_a_stack_stands_on_its_lower_part() -> None:
+    time = pd.Timestamp("2026-01-01", tz="UTC")
+    frame = pd.DataFrame({"time": [time, time], "name": ["small", "large"], "n": [1, 5]})
+    rows, names = look.stacked(frame, "name", "n", 60)
+    assert names == ["large", "small"]
+    assert list(zip(rows["low"], rows["high"], strict=True)) == [(0, 5), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(60, "every minute"), (15, "every 15 s"), (21_600, "every 6 h"), (604_800, "every 7 days")]
+)
+def test_widths_of_time_are_words(seconds: int, words: str) -> None:
+    assert look.every(seconds) == words
+
+
+def test_a_picture_is_a_png(sample_tables: Path) -> None:
+    chart = CHARTS["causes"](Source(sample_tables))
+    assert drawing.png(chart).startswith(b"\x89PNG")
+    assert drawing.data_uri(chart).startswith("data:image/svg+xml;base64,")
