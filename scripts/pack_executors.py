@@ -23,11 +23,19 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 PACKAGE = "reliable-channel"
-LEFT_OUT = frozenset({"pyspark", "py4j", "delta-spark", "duckdb"})
-"""What executors have from Spark itself (``--jars`` for Delta), and what only reports read with."""
+LEFT_OUT = frozenset(
+    {"pyspark", "py4j", "delta-spark"}
+    | {"duckdb", "altair", "vl-convert-python", "jinja2"}
+    | {"fastapi", "uvicorn", "httpx", "typer", "rich", "kafka-python", "prometheus-client"}
+)
+"""What executors have from Spark itself (``--jars`` for Delta), what only reports use, and what only drivers, servers
+and the command line do. ``tests/e2e/test_spark_cluster.py`` runs the jobs without it."""
 
 NOT_AT_RUN_TIME = frozenset({"tests", "include", "__pycache__"})
 """Directories of packages that nothing imports while jobs run: a third of the size."""
+
+NOT_LOADED = re.compile(r"^(lib|_)(arrow_)?(flight|substrait)")
+"""Parts of Arrow that are loaded only when they are imported: 40 MB."""
 
 
 def dependencies(root: str) -> dict[str, Distribution]:
@@ -57,7 +65,7 @@ def pack(target: Path) -> int:
         (packages,) = environment.glob("lib/python*/site-packages")
         for there in dependencies(PACKAGE).values():
             for file in there.files or []:
-                if ".." in file.parts or NOT_AT_RUN_TIME & {*file.parts}:
+                if ".." in file.parts or NOT_AT_RUN_TIME & {*file.parts} or NOT_LOADED.match(file.name):
                     continue
                 copy = packages / file
                 copy.parent.mkdir(parents=True, exist_ok=True)

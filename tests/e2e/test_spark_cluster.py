@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,7 @@ from tests.support.spark_cluster import SparkCluster, processes_of, spark_cluste
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.faults]
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 600.0
 SIX_SEGMENTS = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 
 
@@ -47,14 +51,27 @@ def executors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def submit(cluster: SparkCluster, executors: Path, py_files: Path) -> Submit:
-    return Submit(cluster, executors, py_files)
+    """With the archive shipped to every executor."""
+    return Submit(cluster, py_files, archive=executors)
+
+
+@pytest.fixture(scope="module")
+def submit_to_shared(cluster: SparkCluster, executors: Path, py_files: Path) -> Submit:
+    """With the archive unpacked once, at a place that all machines have."""
+    place = cluster.home / "shared"
+    with tarfile.open(executors) as archive:
+        archive.extractall(place, filter="fully_trusted")  # noqa: S202  our own
+    return Submit(cluster, py_files, python=place / "bin" / "python")
 
 
 class Submit:
-    """``spark-submit`` as docs/scale-out.md shows it."""
+    """``spark-submit`` as docs/scale-out.md shows it: executors have ``python``, or else that of an archive."""
 
-    def __init__(self, cluster: SparkCluster, executors: Path, py_files: Path) -> None:
+    def __init__(
+        self, cluster: SparkCluster, py_files: Path, *, archive: Path | None = None, python: Path | None = None
+    ) -> None:
         self.cluster = cluster
+        self._python = "./environment/bin/python" if python is None else str(python)
         self._options = {
             "--master": cluster.master,
             "--deploy-mode": "client",
@@ -64,27 +81,72 @@ class Submit:
             "--properties-file": str(ROOT / "conf" / "spark-standalone.conf"),
             "--jars": ",".join(map(str, jars.paths("spark", default_cache_dir()))),
             "--py-files": str(py_files),
-            "--archives": f"{executors}#environment",
         }
+        if archive is not None:
+            self._options["--archives"] = f"{archive}#environment"
 
-    def __call__(self, job: Path, *arguments: str, **environment: str) -> None:
+    def __call__(
+        self,
+        job: Path,
+        *arguments: str,
+        meanwhile: Callable[[subprocess.Popen[str]], object] = lambda _: None,
+        **environment: str,
+    ) -> None:
+        """Run one job to its end, which must be a good one. ``meanwhile`` is called while it runs."""
         command = [str(Path(sys.executable).parent / "spark-submit")]
         for option in self._options.items():
             command += option
         command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"]
         ours = ("PYSPARK", "PYTHON", "SPARK_", "RELIABLE_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-        python = {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": sys.executable}
-        done = subprocess.run(
-            [*command, str(job), *arguments],
-            env=kept | python | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
-            cwd=self.cluster.home,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-        assert done.returncode == 0, f"{job.name}: {done.stderr[-6000:]}"
+        python = {"PYSPARK_PYTHON": self._python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(
+                [*command, str(job), *arguments],
+                env=kept | python | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+                cwd=self.cluster.home,
+                stdout=said,
+                stderr=said,
+                text=True,
+            )
+            try:
+                meanwhile(process)
+                process.wait(PATIENCE_S)
+            finally:
+                process.kill()
+            said.seek(0)
+            assert process.returncode == 0, f"{job.name}: {said.read()[-6000:]}"
+
+
+def kill_an_executor(home: Path, started: Path) -> Callable[[subprocess.Popen[str]], None]:
+    """Once ``started`` exists, SIGKILL one of the executors, each of which works in a directory below ``home``."""
+
+    def meanwhile(process: subprocess.Popen[str]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not started.exists():
+            assert process.poll() is None, "it ended before an executor could be killed"
+            assert time.monotonic() < deadline, f"{started} did not come"
+            time.sleep(0.01)
+        os.kill(executors_below(home)[0], signal.SIGKILL)
+
+    return meanwhile
+
+
+def executors_below(home: Path) -> list[int]:
+    """Process ids of the executors' JVMs."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line, directory = (entry / "cmdline").read_bytes(), (entry / "cwd").resolve(strict=True)
+        except OSError:  # it has ended
+            continue
+        if (
+            b"CoarseGrainedExecutorBackend" in line
+            and line.split(b"\0")[0].endswith(b"java")
+            and directory.is_relative_to(home)
+        ):
+            found.append(int(entry.name))
+    return found
 
 
 def test_executors_run_only_what_was_shipped_to_them(submit: Submit, tmp_path: Path) -> None:
@@ -121,7 +183,10 @@ def conversations() -> tuple[list[tuple[str, bytes]], Counter[tuple[str, bytes]]
     return records, sent
 
 
-def test_the_jobs_on_a_cluster_deliver_what_was_sent(submit: Submit, broker: Settings, tmp_path: Path) -> None:
+def test_the_jobs_on_a_cluster_deliver_what_was_sent_also_when_an_executor_dies(
+    submit_to_shared: Submit, broker: Settings, tmp_path: Path
+) -> None:
+    submit = submit_to_shared
     from kafka import KafkaProducer
 
     topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.cluster", "partitions": 2})
@@ -134,10 +199,12 @@ def test_the_jobs_on_a_cluster_deliver_what_was_sent(submit: Submit, broker: Set
         producer.send(topics.envelopes, envelope, topic.encode(), headers, partition=numbers[topic])
     producer.flush()
     producer.close()
+    planned = tmp_path / "checkpoints" / "reassembly" / "offsets" / "0"
     for job in ("ingest", "reassembly", "ack", "deliver"):
         submit(
             ROOT / "jobs" / f"{job}.py",
             "--once",
+            meanwhile=kill_an_executor(submit.cluster.home, planned) if job == "reassembly" else lambda _: None,
             RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS=broker.kafka.servers,
             RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES=topics.envelopes,
             RELIABLE_CHANNEL__PATHS__RUN_DIR=str(tmp_path),
