@@ -1,0 +1,117 @@
+"""``reliable-channel status`` as a person waits for it: wall time of the whole process, from its call to its end.
+
+Over tables with a long history (delta-rs, no Spark), three streams that lag, and a broker that does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.registry import SIZES, Result, bench
+
+COMMITS = 400
+"""Appending commits per table: an hour of a run that writes every ten seconds."""
+ROWS = 200
+RUNS = 5
+TARGET_S = 2.0
+READERS = {"segments": "reassembly", "sds_input": "ack", "deliveries": "deliver"}
+
+
+@bench
+def status() -> Iterator[Result]:
+    """The command with and without Kafka, which is away, and so waited for as long as it ever is."""
+    commits = COMMITS // 10 if SIZES.quick else COMMITS
+    with tempfile.TemporaryDirectory() as place:
+        _fill(place, commits)
+        for name, option in (("status --no-kafka", "--no-kafka"), ("status, no broker answers", "--kafka")):
+            asked = [_asked(place, option) for _ in range(RUNS)]
+            label = f"{name}: {commits} commits per table"
+            seconds = statistics.median(wall for wall, _ in asked)
+            yield Result(f"{label}, wall", seconds, "s", TARGET_S, lower_is_better=True)
+            yield Result(f"{label}, CPU", min(cpu for _, cpu in asked), "s")
+
+
+def _asked(place: str, option: str) -> tuple[float, float]:
+    """Wall and CPU time of one call (s)."""
+    environment = {
+        **os.environ,
+        "RELIABLE_CHANNEL__PATHS__RUN_DIR": place,
+        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9",
+    }
+    command = [sys.executable, "-m", "reliable_channel.cli", "status", option]
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    took, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert "reassembly" in done.stdout
+    return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _fill(place: str, commits: int) -> None:
+    """All tables, those that grow with history, and checkpoints that are half way through it."""
+    from reliable_channel.config import PathSettings
+    from reliable_channel.pipeline.io import append_rows, as_arrow, create_unclustered
+    from reliable_channel.pipeline.tables import BY_NAME, TABLES
+
+    paths = PathSettings(run_dir=place)
+    for table in TABLES:
+        create_unclustered(paths, table)
+    for name in (*READERS, "envelopes", "quarantine", "refetch_requests", "open_keys", "delivered_messages"):
+        table = BY_NAME[name]
+        for commit in range(commits):
+            append_rows(paths, table, as_arrow([_row(commit, number) for number in range(ROWS)], table))
+    for name, query in READERS.items():
+        _checkpoint(Path(paths.checkpoint(query)), _id(paths.table(name)), commits // 2)
+    _checkpoint(Path(paths.checkpoint("ingest")), None, commits // 2)
+
+
+def _row(commit: int, number: int) -> dict[str, object]:
+    """More than a table has is left out; what it needs and is not here is null."""
+    return {
+        "pubsub_topic": "/waku/2/rs/1/0",
+        "content_topic": "/reliable-channel/1/bench/proto",
+        "channel_id": f"channel {number % 7}",
+        "sds_id": f"{commit}-{number}",
+        "sender_id": "alice",
+        "event_time": 1_767_225_600_000_000 + commit * 10_000_000,
+        "ingest_time": 1_767_225_600_000_000 + commit * 10_000_000,
+        "kafka_topic": "waku.envelopes",
+        "kafka_partition": number % 3,
+        "kafka_offset": commit * ROWS + number,
+        "sub_order": 0,
+        "row_kind": "message",
+        "job": "reassembly",
+        "query_id": "query",
+        "batch_id": commit,
+        "key": f"{number}",
+        "reason": "empty_content_topic",
+        "attempt": 1,
+    }
+
+
+def _id(table: str) -> str:
+    from deltalake import DeltaTable
+
+    return str(DeltaTable(table).metadata().id)
+
+
+def _checkpoint(place: Path, table_id: str | None, version: int) -> None:
+    """A checkpoint as Spark leaves it: the id of the query, offsets and commits of one micro-batch."""
+    conf = {"batchWatermarkMs": 0, "batchTimestampMs": 1_767_225_600_000, "conf": {}}
+    if table_id is None:
+        source: dict[str, object] = {"waku.envelopes": {"0": version, "1": version, "2": version}}
+    else:
+        source = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": version, "index": -1}
+    for folder in ("offsets", "commits"):
+        (place / folder).mkdir(parents=True)
+    (place / "metadata").write_text(json.dumps({"id": "query"}), encoding="utf-8")
+    (place / "offsets" / "0").write_text("\n".join(["v1", json.dumps(conf), json.dumps(source)]), encoding="utf-8")
+    (place / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}', encoding="utf-8")
