@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow.fs as pafs
 from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import LocalError
-from reliable_channel.pipeline.checkpoints import read_checkpoints
+from reliable_channel.pipeline.checkpoints import filesystem, read_checkpoints
 from reliable_channel.pipeline.io import open_table
 from reliable_channel.pipeline.maintain_plan import TablePlan, plans, superseded_keys
 from reliable_channel.pipeline.tables import BY_NAME, OPEN_KEYS
@@ -81,18 +82,23 @@ def run(
 
 
 def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_run: bool) -> Outcome:
+    """Every step starts Spark only where there is something to do: most tables are small, and most days quiet."""
     paths, name = settings.paths, plan.table.name
     place = paths.table(name)
     files = len(open_table(paths, plan.table).file_uris())
     after = None
-    if plan.table is OPEN_KEYS:
+    if not files:
+        deleted = 0
+    elif plan.table is OPEN_KEYS:
         deleted = _forget_keys(spark, paths, dry_run)
     else:
         deleted = _delete_expired(spark, place, plan, dry_run)
     if not dry_run:
-        _optimize(spark, place)
+        if len(open_table(paths, plan.table).file_uris()) > 1:
+            _optimize(spark, place)
         after = len(open_table(paths, plan.table).file_uris())
-    vacuumed = _vacuum(spark, place, plan.keep_files_ms, dry_run)
+    replaced = _files_on_disk(place) > len(open_table(paths, plan.table).file_uris())
+    vacuumed = _vacuum(spark, place, plan.keep_files_ms, dry_run) if replaced else 0
     return Outcome(name, deleted, files, after, vacuumed, plan.keep_files_ms, plan.held_by)
 
 
@@ -136,14 +142,16 @@ def _vacuum(spark: SparkSession, place: str, keep_files_ms: int, dry_run: bool) 
         hours = math.ceil(keep_files_ms / HOUR_MS)  # Delta rounds to the nearest hour: 20 minutes would be none
         if dry_run:
             return spark.sql(f"VACUUM delta.`{place}` RETAIN {hours} HOURS DRY RUN").count()
-        before = _parquet_files(spark, place)
+        before = _files_on_disk(place)
         DeltaTable.forPath(spark, place).vacuum(float(hours))
-        return max(0, before - _parquet_files(spark, place))
+        return max(0, before - _files_on_disk(place))
 
 
-def _parquet_files(spark: SparkSession, place: str) -> int:
-    files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
-    return files.load(place).select("path").where(~F.col("path").contains("/_delta_log/")).count()
+def _files_on_disk(place: str) -> int:
+    """How many data files lie in a table's directory, those that no version needs included."""
+    files, root = filesystem(place)
+    found = files.get_file_info(pafs.FileSelector(root, recursive=True))
+    return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in found)
 
 
 @contextmanager
