@@ -149,7 +149,8 @@ class OutgoingPipeline:
             ephemeral=True if dispatch.ephemeral else None,
         )
         try:
-            request_id = self._node.send(message, self._pubsub_topic)
+            # Never waits: the channel's lock is held, and a full node is asked again soon enough.
+            request_id = self._node.send(message, self._pubsub_topic, max_wait_s=0)
         except (SendBufferFull, NodeStoppedError):
             self._blocked_until = now + BLOCKED_RETRY_MS
             return

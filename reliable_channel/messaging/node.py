@@ -141,16 +141,24 @@ class MessagingNode(RecordLookups):
     # -- sending ------------------------------------------------------------------------------------------------
 
     @overload
-    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId: ...
+    def send(
+        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+    ) -> RequestId: ...
 
     @overload
     def send(self, message: Encoder, pubsub_topic: Message) -> RequestId: ...
 
-    def send(self, message: WakuMessage | Encoder, pubsub_topic: Message | str | None = None) -> RequestId:
+    def send(
+        self,
+        message: WakuMessage | Encoder,
+        pubsub_topic: Message | str | None = None,
+        *,
+        max_wait_s: float | None = None,
+    ) -> RequestId:
         """Schedule a message: ``send(encoder, message)``, or an envelope as the node port has it.
 
-        Returns the request id, a GUID. Raises ``UnsupportedTopicError``, ``EmptyMessage``, ``MessageTooLarge``,
-        ``PendingLimitError``, and what the encoder raises."""
+        Returns the request id, a GUID, and never waits. Raises ``UnsupportedTopicError``, ``EmptyMessage``,
+        ``MessageTooLarge``, ``PendingLimitError``, and what the encoder raises."""
         if isinstance(message, WakuMessage):
             if isinstance(pubsub_topic, Message):
                 raise LocalError("send takes an encoder and a message, or an envelope and a pubsub topic.")

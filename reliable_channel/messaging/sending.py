@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from reliable_channel.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.errors import LocalError, MessageTooLarge, ReliableChannelError
 from reliable_channel.messaging.codec import checked
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.ledger import Ledger
@@ -23,7 +23,7 @@ from reliable_channel.messaging.records import MessageRecord, bounded
 from reliable_channel.messaging.requests import PENDING, StoredRequest
 from reliable_channel.messaging.send_service import Request, SendService, State
 from reliable_channel.messaging.sender_events import SenderEventKind, SenderEventSink, sender_event
-from reliable_channel.transport.base import FailureReason, Node, NodeEvent, RequestId, SendFailed, Sent
+from reliable_channel.transport.base import FailureReason, Node, NodeEvent, RequestId, SendBufferFull, SendFailed, Sent
 from reliable_channel.transport.clock import Clock, Timestamps
 from reliable_channel.transport.node import new_request_id
 from reliable_channel.wire.waku import WakuMessage, message_hash
@@ -39,7 +39,7 @@ MAX_EARLY = 10_000
 Announce: TypeAlias = Callable[[NodeEvent], None]
 
 
-class PendingLimitError(EnvironmentFault):
+class PendingLimitError(SendBufferFull):
     """As many requests as configured are pending: the network does not take them as fast as they are made."""
 
 

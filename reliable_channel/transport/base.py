@@ -149,11 +149,14 @@ class Node(Protocol):
         threads. Stopping twice does nothing; a stopped node can be started again."""
         ...
 
-    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+    def send(
+        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+    ) -> RequestId:
         """Dispatch one envelope, without waiting for the network; :class:`Sent` or :class:`SendFailed` follows, once.
 
         A ``timestamp`` of ``None`` is the normal case: the node sets it at the moment of dispatch, fresh and unique
-        (protocol.md §2). ``pubsub_topic=None`` takes what ``pubsub_topic_for`` says. Raises ``MessageTooLarge``,
+        (protocol.md §2). ``pubsub_topic=None`` takes what ``pubsub_topic_for`` says. ``max_wait_s``: how long to wait
+        for room in a full buffer; ``None`` leaves it to the node, 0 never waits. Raises ``MessageTooLarge``,
         :class:`NodeStoppedError`, and :class:`SendBufferFull` when the buffer stays full."""
         ...
 

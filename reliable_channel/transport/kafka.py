@@ -97,8 +97,12 @@ class KafkaNode(NodeBase):
                 self._producer = EnvelopeProducer(
                     self._options, self._buffer_bytes, self._max_block_s, self._delivery_timeout_s
                 )
+                self._producer.know(self._outgoing_topic)
             except BaseException:
                 reader.close()
+                producer, self._producer = self._producer, None
+                if producer is not None:
+                    producer.close()
                 raise
             self._dispatcher.start()
             self._set_health(Health(HealthState.HEALTHY, "Kafka answers"))
@@ -121,7 +125,9 @@ class KafkaNode(NodeBase):
         if thread is not None and thread is not threading.current_thread():
             thread.join(STOP_TIMEOUT_S)
 
-    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+    def send(
+        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+    ) -> RequestId:
         producer = self._producer
         if producer is None:
             raise self._not_started()
@@ -137,7 +143,7 @@ class KafkaNode(NodeBase):
                     reason = FailureReason.STOPPED
                 self._emit(self._failed(request_id, reason, detail, message_hash(topic, message)))
 
-        producer.send(self._outgoing_topic, message, topic, None, done, request_id)
+        producer.send(self._outgoing_topic, message, topic, None, done, request_id, max_wait_s)
         return request_id
 
     def query_store(self, query: StoreQuery) -> StorePage:

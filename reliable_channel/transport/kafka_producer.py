@@ -67,16 +67,25 @@ class EnvelopeProducer:
         source: Source | None,
         done: Done,
         request_id: str | None = None,
+        max_wait_s: float | None = None,
     ) -> None:
-        """Queue one envelope. Raises ``SendBufferFull`` when there is no room for ``max_block_s``."""
-        self.send_raw(topic, key_of(message), value_of(message), headers_of(pubsub_topic, source, request_id), done)
+        """Queue one envelope. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or ``max_block_s``
+        where that is ``None``."""
+        headers = headers_of(pubsub_topic, source, request_id)
+        self.send_raw(topic, key_of(message), value_of(message), headers, done, max_wait_s)
 
     def send_raw(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]], done: Done
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes]],
+        done: Done,
+        max_wait_s: float | None = None,
     ) -> None:
         """Queue one record as it is."""
         size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD
-        self._budget.take(size, self._max_block_s)
+        self._budget.take(size, self._max_block_s if max_wait_s is None else max_wait_s)
 
         number = next(self._numbers)
 
@@ -101,6 +110,14 @@ class EnvelopeProducer:
             ) from None
         future.add_callback(lambda _metadata: settled(None, ""))
         future.add_errback(lambda error: settled(reason_of(error), type(error).__name__))
+
+    def know(self, topic: str) -> None:
+        """Learn the topic's partitions: kafka-python waits for them at the first record, and this is a better moment.
+        Raises ``EnvironmentFault``."""
+        try:
+            self._producer.partitions_for(topic)
+        except KafkaError as error:
+            raise unreachable(error) from None
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything queued is settled. Raises ``EnvironmentFault`` when it is not in time."""

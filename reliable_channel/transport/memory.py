@@ -174,7 +174,9 @@ class MemoryNode(NodeBase):
         """Make the node report this health."""
         self._set_health(health)
 
-    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+    def send(
+        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+    ) -> RequestId:
         if not self._started:
             raise self._not_started()
         message, topic = self._prepare(message, pubsub_topic)

@@ -143,13 +143,16 @@ class WakuRestNode(NodeBase):
         super().subscribe(content_topics)
         self._wake.set()
 
-    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+    def send(
+        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+    ) -> RequestId:
         if not self._running:
             raise self._not_started()
         message, topic = self._prepare(message, pubsub_topic)
         request_id = new_request_id()
         try:
-            self._outgoing.put((request_id, message, topic), timeout=self._pace.max_block_s)
+            wait_s = self._pace.max_block_s if max_wait_s is None else max_wait_s
+            self._outgoing.put((request_id, message, topic), timeout=wait_s)
         except queue.Full:
             raise SendBufferFull(
                 f"{MAX_QUEUED} envelopes wait to be sent by {self._api.name}.", "Send more slowly, or see the node."

@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError, ChannelNotStartedError
 from reliable_channel.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
 from reliable_channel.messaging.rest.models import Error
-from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
 from reliable_channel.messaging.topics import UnsupportedTopicError
+from reliable_channel.transport.base import SendBufferFull
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
     (ChannelExistsError, 409),
     (ChannelClosedError, 409),
     (ChannelNotStartedError, 409),
-    (PendingLimitError, 429),
+    (SendBufferFull, 429),
     (ChannelLimitError, 429),
     (SubscriptionLimitError, 429),
     (LocalError, 400),

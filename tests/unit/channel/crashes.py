@@ -80,7 +80,7 @@ def make_mortal(node: MemoryNode, fuse: Fuse) -> None:
     """Let the process also die around a dispatch."""
     send = type(node).send
 
-    def mortal(message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+    def mortal(message: WakuMessage, pubsub_topic: str | None = None, **_: object) -> RequestId:
         sent: list[RequestId] = []
         fuse.burn(lambda: sent.append(send(node, message, pubsub_topic)))
         return sent[0]

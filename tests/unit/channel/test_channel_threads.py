@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from channel_world import CHANNEL, TOPIC, quick
@@ -16,7 +17,8 @@ from reliable_channel.channel import (
     ReliableChannelConfig,
     create_reliable_channel,
 )
-from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.messaging.sending import PendingLimitError
+from reliable_channel.transport.base import RequestId, SendBufferFull
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
 
@@ -52,7 +54,7 @@ def pumped() -> Iterator[Pumped]:
     world = Pumped()
     yield world
     world.end()
-    assert set(threading.enumerate()) <= before, "a thread was left behind"
+    assert [thread.name for thread in threading.enumerate() if thread not in before] == [], "a thread was left behind"
 
 
 def test_plain_python_sends_waits_and_leaves_no_thread(pumped: Pumped) -> None:
@@ -132,13 +134,30 @@ def test_send_waits_for_space_and_says_so_when_there_is_none(pumped: Pumped) -> 
     config = quick(max_queued_bytes=1_000, send_timeout_ms=50)
     with pumped.channel("alice", config) as alice:
 
-        def full(*_: object) -> None:
+        def full(*_: object, **__: object) -> None:
             raise SendBufferFull("The buffer is full.")
 
         pumped.network.node("alice").send = full  # type: ignore[assignment]
         alice.send(bytes(2_000))
         with pytest.raises(SendBufferFull, match="1000 bytes"):
             alice.send(b"no room")
+
+
+def test_a_full_node_is_asked_again_and_never_waited_for(pumped: Pumped) -> None:
+    node, asked = pumped.network.node("alice"), []
+    send = node.send
+
+    def full_at_first(*arguments: Any, max_wait_s: float | None = None) -> RequestId:
+        asked.append(max_wait_s)
+        if len(asked) < 3:
+            raise PendingLimitError("10 send requests are pending.", "Try again later.")
+        return send(*arguments)
+
+    node.send = full_at_first  # type: ignore[assignment, method-assign]
+    with pumped.channel("alice") as alice:
+        assert alice.wait([alice.send(b"hello")], timeout_s=WAIT_S)
+        assert alice.status()["sends"]["sent"] == 1
+    assert asked == [0, 0, 0]
 
 
 def test_opening_and_closing_many_times_leaves_nothing(pumped: Pumped) -> None:

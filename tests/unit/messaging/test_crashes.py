@@ -117,7 +117,9 @@ class AnsweringNode(NodeBase):
     def stop(self) -> None:
         self._pool.shutdown()
 
-    def send(self, message: WakuMessage, pubsub_topic: str | None = None) -> RequestId:
+    def send(
+        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+    ) -> RequestId:
         request_id = new_request_id()
         self._pool.submit(self._emit, self._sent(request_id, message, PUBSUB))
         return request_id
