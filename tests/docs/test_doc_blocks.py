@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from reliable_channel.cli import build, main
+from reliable_channel.config import Settings, load
 from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks
 
 ALL = list(blocks())
@@ -84,6 +86,13 @@ def test_every_make_target_exists(block: Block) -> None:
             assert {word for word in words[1:] if "=" not in word} <= TARGETS
 
 
+@pytest.mark.parametrize("block", [block for block in ALL if block.language == "yaml"], ids=str)
+def test_pieces_of_configuration_are_valid(block: Block) -> None:
+    given = yaml.safe_load(block.text)
+    if set(given) <= set(Settings.model_fields):  # alert rules are YAML as well
+        load("local", **given)
+
+
 @pytest.mark.parametrize("block", TO_RUN, ids=str)
 def test_the_block_runs(
     block: Block,
@@ -101,6 +110,9 @@ def test_the_block_runs(
         exec(compile(block.text, str(block), "exec"), {"__name__": "example"})  # noqa: S102  our own documents
         return
     for command in block.commands():
+        if exported := re.fullmatch(r"export (\w+)=(.*)", command):
+            monkeypatch.setenv(exported[1], exported[2])
+            continue
         arguments = our_arguments(command)
         assert arguments is not None, f"{command} is no command of ours: mark the block as test or example"
         with pytest.raises(SystemExit) as ended:
