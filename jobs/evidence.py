@@ -9,11 +9,13 @@ import sys
 from reliable_channel.config import load
 from reliable_channel.gateway.collecting import collect_evidence
 from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.logs import tame_kafka
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="jobs/evidence.py")
     parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    tame_kafka()
     try:
         taken = collect_evidence(load(parser.parse_args().config))
     except Exception as error:

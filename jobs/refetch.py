@@ -12,6 +12,7 @@ import threading
 from reliable_channel.config import load
 from reliable_channel.gateway.refetching import refetch_once
 from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.logs import tame_kafka
 
 
 def main() -> int:
@@ -24,6 +25,7 @@ def main() -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    tame_kafka()
     try:
         settings = load(options.config)
         while not stop.is_set():

@@ -19,6 +19,7 @@ import reliable_channel.commands
 from reliable_channel import __version__
 from reliable_channel.commands import Invocation
 from reliable_channel.runtime.faults import UNFORESEEN, debugging, ended_by
+from reliable_channel.runtime.logs import tame_kafka
 
 EXIT_CODES = {
     0: "done",
@@ -85,6 +86,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments or debugging()
     signal.signal(signal.SIGTERM, _terminated)
+    tame_kafka()
     try:
         build()(args=arguments, prog_name="reliable-channel")
     except KeyboardInterrupt:

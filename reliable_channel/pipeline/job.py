@@ -15,6 +15,7 @@ from reliable_channel.pipeline.metrics import measured
 from reliable_channel.pipeline.queries import CHAIN, Query
 from reliable_channel.pipeline.run import run_continuously, run_to_end
 from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.spark import spark_session
 
 
@@ -30,6 +31,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGINT, terminated)
+    tame_kafka()
     try:
         settings = load(options.config)
         with (

@@ -1,0 +1,50 @@
+"""What the Kafka client says, said once: while a broker is away it repeats itself several times a second.
+
+Our own faults and health events tell that it is away and that it is back. The client's words help to see why, so the
+first of a kind is shown, and then one of it a minute with the number of those left out.
+"""
+
+from __future__ import annotations
+
+import logging
+
+INTERVAL_S = 60.0
+MAX_KINDS = 1_000
+
+
+class OncePerInterval(logging.Filter):
+    """Lets one record of a kind (logger, level, text before its arguments are put in) pass per ``interval_s``."""
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._last: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is shown; one that is says how many were not."""
+        kind = (record.name, record.levelno, str(record.msg))
+        shown_at, left_out = self._last.get(kind, (None, 0))
+        if shown_at is not None and record.created - shown_at < self._interval_s:
+            self._last[kind] = shown_at, left_out + 1
+            return False
+        if len(self._last) >= MAX_KINDS:
+            self._last.clear()
+        self._last[kind] = record.created, 0
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} (and {left_out} times before)", None
+        return True
+
+
+def tame_kafka() -> None:
+    """Show warnings and errors of the Kafka client on standard error, each kind once a minute. Twice does nothing.
+
+    A program that uses this package as a library keeps its own logging: only commands and jobs call this."""
+    logger = logging.getLogger("kafka")
+    if any(isinstance(f, OncePerInterval) for handler in logger.handlers for f in handler.filters):
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    handler.addFilter(OncePerInterval())
+    logger.addHandler(handler)
+    logger.propagate = False

@@ -1,0 +1,46 @@
+"""A broker that is away is not told of several times a second."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from reliable_channel.runtime.logs import OncePerInterval, tame_kafka
+
+
+def record(at_s: float, text: str = "Connect attempt to %s failed", level: int = logging.WARNING) -> logging.LogRecord:
+    made = logging.LogRecord("kafka.conn", level, __file__, 1, text, ("node 1",), None)
+    made.created = at_s
+    return made
+
+
+def test_one_of_a_kind_is_shown_per_interval_and_counts_those_that_were_not() -> None:
+    once = OncePerInterval(60)
+    shown = [r.getMessage() for r in (record(at) for at in range(0, 130)) if once.filter(r)]
+    assert shown == [
+        "Connect attempt to node 1 failed",
+        "Connect attempt to node 1 failed (and 59 times before)",
+        "Connect attempt to node 1 failed (and 59 times before)",
+    ]
+
+
+def test_another_kind_is_not_held_back() -> None:
+    once = OncePerInterval(60)
+    assert once.filter(record(0))
+    assert once.filter(record(1, "Node %s is gone"))
+    assert once.filter(record(1, level=logging.ERROR))
+    assert not once.filter(record(1))
+
+
+def test_the_client_is_heard_once_on_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("kafka")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+    tame_kafka()
+    tame_kafka()
+    for _ in range(3):
+        logging.getLogger("kafka.conn").warning("gone")
+    assert capsys.readouterr().err == "kafka.conn: gone\n"
