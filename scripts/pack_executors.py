@@ -26,10 +26,10 @@ PACKAGE = "reliable-channel"
 LEFT_OUT = frozenset(
     {"pyspark", "py4j", "delta-spark"}
     | {"duckdb", "altair", "vl-convert-python", "jinja2"}
-    | {"fastapi", "uvicorn", "httpx", "typer", "rich", "kafka-python", "prometheus-client"}
+    | {"fastapi", "uvicorn", "httpx", "typer", "rich"}
 )
-"""What executors have from Spark itself (``--jars`` for Delta), what only reports use, and what only drivers, servers
-and the command line do. ``tests/e2e/test_spark_cluster.py`` runs the jobs without it."""
+"""What executors have from Spark itself (``--jars`` for Delta), what only reports use, and what only servers and the
+command line do. What the jobs' drivers need stays: on YARN the driver may run in this environment as well."""
 
 NOT_AT_RUN_TIME = frozenset({"tests", "include", "__pycache__"})
 """Directories of packages that nothing imports while jobs run: a third of the size."""

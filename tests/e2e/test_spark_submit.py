@@ -93,7 +93,9 @@ def conversation(texts: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_the_jobs_one_after_another_deliver_what_was_sent(broker: Settings, py_files: Path, tmp_path: Path) -> None:
+def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves_it(
+    broker: Settings, py_files: Path, tmp_path: Path
+) -> None:
     topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.submitted", "partitions": 1})
     ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
     texts = [b"first", b"second", bytes(range(200))]
@@ -106,5 +108,8 @@ def test_the_jobs_one_after_another_deliver_what_was_sent(broker: Settings, py_f
     for job in ("ingest", "reassembly", "ack", "deliver"):
         done = submit(ROOT / "jobs" / f"{job}.py", py_files, environment, "--once")
         assert done.returncode == 0, f"{job}: {done.stderr[-4000:]}"
+    done = submit(ROOT / "jobs" / "maintain.py", py_files, environment)
+    assert done.returncode == 0, f"maintain: {done.stderr[-4000:]}"
+    assert "segments: 0 rows deleted" in done.stdout
     delivered = DeltaTable(str(tmp_path / "tables" / "delivered_messages")).to_pyarrow_table().to_pylist()
     assert [row["payload"] for row in sorted(delivered, key=lambda row: row["delivery_seq"])] == texts
