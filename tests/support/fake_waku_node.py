@@ -1,32 +1,33 @@
 """A Waku node's REST API on loopback, answering as the recordings in ``vectors/waku_rest.json`` do, with faults.
 
 Both dialects: go-waku as recorded, nwaku as documented (waku-rest.md). Nodes of one :class:`FakeWakuNetwork` relay to
-each other and share one archive. ``tests/unit/transport/test_fake_waku_node.py`` holds it to the recordings.
+each other and share one archive. What a node answers is in the modules beside this one;
+``tests/unit/transport/test_fake_waku_node.py`` holds it to the recordings.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import json
 import random
-import re
 import socket
 import threading
-import time
 from collections import deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote
 
 from reliable_channel.store.memory_source import MemorySource
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.wire.waku import WakuMessage, message_hash
+from support.fake_waku_admin import PEER_ADDRESS, AdminAnswers
 from support.fake_waku_faults import Call, Dialect, Faults, Reply
+from support.fake_waku_filter import FilterAnswers
+from support.fake_waku_http import handler_of
+from support.fake_waku_messages import message_to_json
+from support.fake_waku_publish import PUBSUB_TOPIC, PublishAnswers
 from support.fake_waku_store import StoreAnswers
 
-PUBSUB_TOPIC = "/waku/2/rs/16/32"
-PEER_ADDRESS = "/ip4/127.0.0.1/tcp/60001/p2p/16Uiu2HAkvaJ1E6ZaY3dAddTgUqvorsHYsY4cxuqSeCcvuccdR4Xz"
+__all__ = ["PEER_ADDRESS", "PUBSUB_TOPIC", "FakeWakuNetwork", "FakeWakuNode"]
 
 
 class FakeWakuNetwork:
@@ -53,7 +54,7 @@ class FakeWakuNetwork:
             return True
 
 
-class FakeWakuNode(StoreAnswers):
+class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
     """One node; use it as a context manager. ``url`` is its REST address, ``requests`` what it was asked."""
 
     def __init__(
@@ -92,7 +93,7 @@ class FakeWakuNode(StoreAnswers):
         self._last_read: dict[str, list[dict[str, Any]]] = {}
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
-        self._connections: set[socket.socket] = set()
+        self.connections: set[socket.socket] = set()
         if dialect == "nwaku":
             for topic in joined:
                 self._relay[topic] = [deque()]
@@ -114,7 +115,7 @@ class FakeWakuNode(StoreAnswers):
     def up(self) -> None:
         """Listen; on the same port as before when it was up already."""
         if self._server is None:
-            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), _handler(self))
+            self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler_of(self))
             self._server.daemon_threads = True
             self._port = self._server.server_address[1]
             threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -125,7 +126,7 @@ class FakeWakuNode(StoreAnswers):
             self._server.shutdown()
             self._server.server_close()
             self._server = None
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
@@ -153,28 +154,8 @@ class FakeWakuNode(StoreAnswers):
                     held.popleft()
 
     def to_json(self, message: WakuMessage, relay: bool, store: bool = False) -> dict[str, Any]:
-        """A message as this dialect writes it."""
-        entry: dict[str, Any] = {
-            "payload": base64.b64encode(message.payload).decode(),
-            "contentTopic": message.content_topic,
-        }
-        if message.meta:
-            entry["meta"] = base64.b64encode(message.meta).decode()
-        if self.dialect == "nwaku":
-            entry |= {
-                "version": message.version or 0,
-                "timestamp": message.timestamp or 0,
-                "ephemeral": bool(message.ephemeral),
-            }
-            if relay:
-                entry["proof"] = ""
-        else:
-            if message.version is not None:
-                entry["version"] = message.version
-            if message.timestamp is not None:
-                entry["timestamp"] = str(message.timestamp) if store else message.timestamp
-            entry["ephemeral"] = message.ephemeral
-        return entry
+        """A message as this node's dialect writes it."""
+        return message_to_json(self.dialect, message, relay, store)
 
     # answering
 
@@ -219,343 +200,3 @@ class FakeWakuNode(StoreAnswers):
         if head == "store/v1/messages" and self.store and go:
             return self._store_v1(call)
         return Reply(404, "404 page not found\n", "text") if go else Reply(400, "", "text")
-
-    def _ok(self) -> Reply:
-        return Reply(200, True) if self.dialect == "go-waku" else Reply(200, "OK", "text")
-
-    def _about(self, what: str) -> Reply:
-        if what == "info":
-            return Reply(200, {"listenAddresses": [PEER_ADDRESS], "enrUri": "enr:-Jq4Q"})
-        return Reply(200, "-") if self.dialect == "go-waku" else Reply(200, "v0.37.1", "text")
-
-    def _health(self) -> Reply:
-        if self.dialect == "go-waku":
-            return Reply(501, "Non RLN healthcheck is not implemented")
-        ready = "READY" if self.mesh_peers or self.service_peers else "NOT_READY"
-        status = (
-            "Disconnected" if ready == "NOT_READY" else "Connected" if self.mesh_peers >= 6 else "PartiallyConnected"
-        )
-        return Reply(
-            200,
-            {
-                "nodeHealth": "READY",
-                "connectionStatus": status,
-                "protocolsHealth": [{"Relay": ready}, {"Rln Relay": "NOT_MOUNTED"}],
-            },
-        )
-
-    def _peers(self, call: Call) -> Reply:
-        if call.method != "GET":
-            return Reply(400, None, "none")
-        kinds = [["/vac/waku/relay/2.0.0"]] * self.mesh_peers
-        kinds += [["/vac/waku/lightpush/3.0.0", "/vac/waku/filter-subscribe/2.0.0-beta1"]] * self.service_peers
-        if self.dialect == "go-waku":
-            peers: list[dict[str, Any]] = [
-                {"id": f"16U{n}", "multiaddrs": [PEER_ADDRESS], "protocols": p, "connected": True, "pubsubTopics": []}
-                for n, p in enumerate(kinds)
-            ]
-            return Reply(200, [*peers, {"id": "x", "multiaddrs": [], "protocols": None, "connected": False}])
-        return Reply(
-            200,
-            [
-                {
-                    "multiaddr": PEER_ADDRESS,
-                    "protocols": p,
-                    "shards": [32],
-                    "connected": "Connected",
-                    "agent": "",
-                    "origin": "",
-                }
-                for p in kinds
-            ],
-        )
-
-    # relay
-
-    def _relay_subscriptions(self, call: Call) -> Reply:
-        go = self.dialect == "go-waku"
-        if not isinstance(call.body, list) or not all(isinstance(t, str) for t in call.body):
-            return Reply(400, None, "none") if go else Reply(400, "Invalid content body", "text")
-        if not go and (bad := [t for t in call.body if not re.fullmatch(r"/waku/2/rs/\d+/\d+", t)]):
-            return Reply(400, f'Invalid pubsub topic(s): @["{bad[0]}"]', "text")
-        with self.network.lock:
-            for topic in call.body:
-                if call.method == "DELETE":
-                    if topic not in self._relay and go:
-                        return Reply(500, None, "none")
-                    self._relay.pop(topic, None)
-                elif go:
-                    self._relay.setdefault(topic, []).append(deque())
-                else:
-                    self._relay.setdefault(topic, [deque()])
-        return self._ok()
-
-    def _relay_messages(self, call: Call, topic: str) -> Reply:
-        go = self.dialect == "go-waku"
-        if call.method == "POST":
-            message = self._parse(call.body)
-            if topic not in self.joined and topic not in self._relay:
-                return (
-                    Reply(500, None, "none")
-                    if go
-                    else Reply(400, f"Failed to publish: Node not subscribed to topic: {topic}", "text")
-                )
-            size = len(encode_waku_message(message))
-            if size > (150_000 if go else 153_600):
-                return (
-                    Reply(500, None, "none")
-                    if go
-                    else Reply(400, "Failed to publish: Message size exceeded maximum of 153600 bytes", "text")
-                )
-            if self.faults.no_peers and go:
-                return Reply(500, None, "none")
-            self._out(topic, message)
-            return self._ok()
-        with self.network.lock:
-            queues = self._relay.get(topic)
-            if queues is None:
-                return Reply(404, "no subscription found for pubsubTopic" if go else "", "text")
-            chosen = queues[0] if len(queues) == 1 else self._random.choice(queues)
-            return self._drained(call.path, chosen, None if go else [])
-
-    def _drained(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> Reply:
-        found = list(cache)
-        cache.clear()
-        if self.faults.repeat_reads:
-            found, self._last_read[path] = self._last_read.get(path, []) + found, found
-        return Reply(200, found or empty)
-
-    def _out(self, topic: str, message: WakuMessage) -> bool:
-        if self.faults.publish_reaches_nobody:
-            return True
-        if message.timestamp is None and self.dialect == "nwaku":
-            message = WakuMessage(
-                message.payload,
-                message.content_topic,
-                message.version,
-                time.time_ns(),
-                message.meta,
-                None,
-                message.ephemeral,
-            )
-        self.published.append((topic, message))
-        fresh = self.network.publish(topic, message, self)
-        if self.faults.publish_but_fail is not None:
-            raise Reply(self.faults.publish_but_fail, "", "text")
-        return fresh
-
-    # lightpush
-
-    def _lightpush(self, call: Call, v3: bool) -> Reply:
-        go = self.dialect == "go-waku"
-        body = call.body if isinstance(call.body, dict) else {}
-        if "message" not in body and go:
-            return Reply(400, "waku message is required", "text")
-        try:
-            message = self._parse(body.get("message"))
-        except Reply as reply:
-            if go:
-                raise Reply(503, reply.body, "text") from None
-            if v3:
-                raise Reply(400, {"statusDesc": f"Invalid push request: {reply.body}"}) from None
-            raise
-        if "pubsubTopic" not in body and go:
-            return Reply(503, "no suitable remote peers", "text")
-        if self.faults.no_peers or not self.service_peers:
-            if v3:
-                return Reply(505, {"statusDesc": "No peers for topic, skipping publish"})
-            return Reply(
-                503,
-                "no suitable remote peers" if go else "Failed to request a message push: not_published_to_any_peer",
-                "text",
-            )
-        if len(encode_waku_message(message)) > (150_000 if go else 153_600):
-            if v3:
-                return Reply(413, {"statusDesc": "message size exceeded"})
-            return Reply(
-                503, "lightpush errorCould not publish message: message size exceeds gossipsub max message size", "text"
-            )
-        fresh = self._out(body.get("pubsubTopic", PUBSUB_TOPIC), message)
-        if v3:
-            return Reply(200, {"relayPeerCount": 1}) if fresh else Reply(420, {"statusDesc": "duplicate message"})
-        if not fresh and not go:
-            return Reply(503, "Failed to request a message push: not_published_to_any_peer", "text")
-        return self._ok()
-
-    # filter
-
-    def _filter_subscriptions(self, call: Call) -> Reply:
-        go = self.dialect == "go-waku"
-        if call.method == "GET":
-            request_id = call.segments[-1]
-            if self._filter:
-                return Reply(200, {"requestId": request_id, "statusDesc": "OK"})
-            text = "peer has no subscription" if go else "NOT_FOUND: peer has no subscriptions"
-            return Reply(404, {"requestId": request_id, "statusDesc": text})
-        if call.method == "PUT" and go:
-            return Reply(405, None, "none")
-        body = call.body if isinstance(call.body, dict) else {}
-        request_id, topics = body.get("requestId", "unknown"), body.get("contentFilters")
-        if not topics and not go:
-            return Reply(400, {"requestId": "unknown", "statusDesc": "BAD_REQUEST: Failed to decode request"})
-        if not self.service_peers:
-            text = (
-                "subscription failed" if go else "SERVICE_UNAVAILABLE: No suitable service peer & no discovery method"
-            )
-            return Reply(400 if go else 503, {"requestId": request_id, "statusDesc": text})
-        if len(topics) > 100:
-            return Reply(
-                400,
-                {
-                    "requestId": request_id,
-                    "statusDesc": "subscription failed" if go else "BAD_REQUEST: exceeds maximum criteria",
-                },
-            )
-        pubsub_topic = body.get("pubsubTopic", PUBSUB_TOPIC)
-        with self.network.lock:
-            for topic in topics:
-                if call.method == "DELETE":
-                    if self._filter.pop((pubsub_topic, topic), None) is None and go:
-                        return Reply(
-                            200,
-                            {
-                                "requestId": request_id,
-                                "statusDesc": "can't unsubscribe from " + PEER_ADDRESS.rsplit("/", 1)[1],
-                            },
-                        )
-                else:
-                    self._filter.setdefault((pubsub_topic, topic), deque())
-        return Reply(200, {"requestId": request_id, "statusDesc": "OK"})
-
-    def _filter_messages(self, call: Call) -> Reply:
-        with self.network.lock:
-            if self.dialect == "nwaku":
-                topic = call.segments[3] if len(call.segments) == 4 else ""
-                held = [cache for (_, content), cache in self._filter.items() if content == topic]
-                if not held:
-                    return Reply(400, f"Not subscribed to topic: {topic}", "text")
-                return self._drained(call.path, held[0], [])
-            if len(call.segments) == 4:
-                if call.segments[3].count("/") != 4 or call.segments[3].startswith("/waku/2/rs"):
-                    return Reply(400, "bad content topic", "text")
-                pubsub_topic, topic = "/waku/2/rs/1/4", call.segments[3]
-            else:
-                pubsub_topic, topic = call.segments[3], call.segments[4]
-            cache = self._filter.get((pubsub_topic, topic))
-            if cache is None:
-                return Reply(404, f"not subscribed to pubsubTopic:{pubsub_topic} contentTopic: {topic}", "text")
-            return self._drained(call.path, cache, [])
-
-    def _parse(self, body: Any) -> WakuMessage:
-        """A request's message, or the node's refusal."""
-        go = self.dialect == "go-waku"
-        if not isinstance(body, dict):
-            raise Reply(400, "Invalid content body, could not decode: not an object", "text")
-        known = {"payload", "contentTopic", "version", "timestamp", "meta", "ephemeral", "proof"}
-        if not go and set(body) - known:
-            raise Reply(400, "Invalid content body, could not decode: unknown field", "text")
-        if not body.get("payload"):
-            raise Reply(
-                400, "missing Payload field" if go else "Invalid content body, could not decode: payload", "text"
-            )
-        if not body.get("contentTopic"):
-            raise Reply(
-                400,
-                "missing ContentTopic field" if go else "Invalid content body, could not decode: contentTopic",
-                "text",
-            )
-        if isinstance(body.get("timestamp"), str):
-            raise Reply(
-                400,
-                "json: cannot unmarshal string into Go struct field RestWakuMessage.timestamp of type int64"
-                if go
-                else "Invalid content body, could not decode: timestamp",
-                "text",
-            )
-        payload = str(body["payload"])
-        if go:
-            payload = payload.replace("-", "+").replace("_", "/")
-            payload += "=" * (-len(payload) % 4)
-        try:
-            decoded = base64.b64decode(payload, validate=True)
-            meta = base64.b64decode(body.get("meta") or "", validate=True)
-        except binascii.Error:
-            raise Reply(
-                400,
-                "illegal base64 data at input byte 0" if go else "Invalid content body, could not decode: base64",
-                "text",
-            ) from None
-        if len(meta) > 64:
-            raise Reply(
-                400, "invalid length for Meta field" if go else "Invalid content body, could not decode: meta", "text"
-            )
-        return WakuMessage(
-            decoded,
-            body["contentTopic"],
-            body.get("version"),
-            body.get("timestamp"),
-            meta or None,
-            None,
-            body.get("ephemeral"),
-        )
-
-
-def _handler(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def setup(self) -> None:
-            super().setup()
-            node._connections.add(self.connection)
-
-        def finish(self) -> None:
-            node._connections.discard(self.connection)
-            with contextlib.suppress(OSError):
-                super().finish()
-
-        def _serve(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            split = urlsplit(self.path)
-            if "Authorization" in self.headers:
-                node.authorizations.append(self.headers["Authorization"])
-            faults = node.faults
-            if faults.paths in split.path:
-                if faults.slow_s:
-                    time.sleep(faults.slow_s)
-                if faults.down:
-                    self.close_connection = True
-                    self.connection.close()
-                    return
-                if faults.status is not None:
-                    self._reply(Reply(faults.status, faults.body, "text"))
-                    return
-            query = {k: v[-1] for k, v in parse_qs(split.query, keep_blank_values=True).items()}
-            reply = node.answer(Call(self.command, split.path, query, raw))
-            if faults.garbage is not None and faults.paths in split.path:
-                self._send(200, faults.garbage, "application/json")
-                return
-            self._reply(reply)
-
-        def _reply(self, reply: Reply) -> None:
-            if reply.kind == "json":
-                self._send(reply.status, json.dumps(reply.body).encode(), "application/json")
-            else:
-                self._send(reply.status, str(reply.body or "").encode(), "text/plain" if reply.kind == "text" else None)
-
-        def _send(self, status: int, body: bytes, kind: str | None) -> None:
-            try:
-                self.send_response(status)
-                if kind:
-                    self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-            except OSError:
-                pass
-
-        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815 — the names http.server calls
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return Handler
