@@ -14,6 +14,7 @@ import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.config.api import ApiSettings
 from reliable_channel.config.channels import ChannelsSettings
+from reliable_channel.config.dashboard import DashboardSettings
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
@@ -142,6 +143,7 @@ class Settings(BaseSettings):
     quotas: QuotaSettings = QuotaSettings()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertSettings = AlertSettings()
+    dashboard: DashboardSettings = DashboardSettings()
     node: NodeSettings = NodeSettings()
     store: StoreSettings = StoreSettings()
     bridge: BridgeSettings = BridgeSettings()

@@ -1,5 +1,8 @@
 """Snapshots of the Delta tables for people: SQL with bound parameters by DuckDB over Arrow, without Spark.
 
+For questions about a few rows of large tables, from several threads: filters reach the files, nothing is loaded before.
+(Analyses of a whole window load it once: :mod:`reliable_channel.report.source`.)
+
 A :class:`Lake` is one consistent look: a table is opened once, at its newest version then. A table that is not there
 has no rows (its columns come from :mod:`reliable_channel.pipeline.tables`), because a job that has not run yet is no
 fault; one that cannot be read is an ``EnvironmentFault`` that names it. Queries are bounded in memory and time and can
@@ -11,10 +14,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.fs as fs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
@@ -38,6 +43,11 @@ class Lake:
         self._opened: dict[str, DeltaTable | None] = {}
         self._lock = threading.Lock()
 
+    @property
+    def data_dir(self) -> str:
+        """Where the tables are."""
+        return self._paths.data_dir
+
     def table(self, name: str) -> DeltaTable | None:
         """The snapshot of a table, ``None`` when there is none. Raises ``EnvironmentFault`` when it cannot be read."""
         with self._lock:
@@ -45,10 +55,16 @@ class Lake:
                 self._opened[name] = _opened(self._paths, name)
             return self._opened[name]
 
-    def versions(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, int]:
-        """Name → version of those tables that exist."""
-        found = {name: self.table(name) for name in names}
-        return {name: table.version() for name, table in found.items() if table is not None}
+    def states(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, str]:
+        """Name → what identifies the state of the table: its id and version, ``absent``, or ``unreadable``."""
+        found: dict[str, str] = {}
+        for name in names:
+            try:
+                table = self.table(name)
+                found[name] = "absent" if table is None else f"{table.metadata().id}@{table.version()}"
+            except EnvironmentFault as fault:
+                found[name] = f"unreadable {fault}"
+        return found
 
     def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of ``sql``, in which the tables stand by name and ``$name`` are bound parameters. Times are UTC.
@@ -73,6 +89,11 @@ class Lake:
             raise EnvironmentFault(
                 f"The question took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."
             ) from None
+        except (duckdb.BinderException, duckdb.CatalogException) as error:
+            raise EnvironmentFault(
+                f"The table {' or '.join(names)} was made by another version ({_first_line(error)}).",
+                "`reliable-channel rebuild` derives the tables again.",
+            ) from error
         except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException) as error:
             raise EnvironmentFault(
                 f"The table {' or '.join(names)} cannot be read ({_first_line(error)}).",
@@ -84,7 +105,15 @@ class Lake:
 
     def _source(self, name: str) -> Any:
         table = self.table(name)
-        return arrow_schema(BY_NAME[name]).empty_table() if table is None else table.to_pyarrow_dataset()
+        if table is None:
+            return arrow_schema(BY_NAME[name]).empty_table()
+        return table.to_pyarrow_dataset(filesystem=_files(self._paths.table(name)))
+
+
+def _files(place: str) -> fs.FileSystem | None:
+    """Arrow's own file system for tables of this machine: the default of delta-rs calls Python from Arrow's threads,
+    which can abort the process at its end."""
+    return fs.SubTreeFileSystem(place, fs.LocalFileSystem()) if Path(place).is_dir() else None
 
 
 def _opened(paths: PathSettings, name: str) -> DeltaTable | None:

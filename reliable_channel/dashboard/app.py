@@ -1,0 +1,283 @@
+"""The application: addresses to pages. Parameters are typed and bounded; everything a page shows is in its address."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from reliable_channel import __version__
+from reliable_channel.config import PathSettings
+from reliable_channel.dashboard import alerts, channel, channels, message, messages, overview, quarantine
+from reliable_channel.dashboard.figures import MESSAGE_FIGURES, MESSAGE_TABLES, PAGE_FIGURES, Figure, svg
+from reliable_channel.dashboard.guard import SVG_POLICY, Guard, GuardMiddleware
+from reliable_channel.dashboard.keys import ChannelKey
+from reliable_channel.dashboard.render import Renderer, address
+from reliable_channel.dashboard.sections import section
+from reliable_channel.dashboard.shelf import Shelf
+from reliable_channel.dashboard.windows import Last, window
+from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
+from reliable_channel.messaging.rest.guard import LOOPBACK_NAMES
+from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.report.lake import Lake
+from reliable_channel.report.message_lookup import lookup
+
+_log = logging.getLogger(__name__)
+
+Text = Annotated[str, Query(max_length=8_000)]
+Part = Annotated[str | None, Query(max_length=8_000)]
+PageNumber = Annotated[int, Query(ge=1, le=10_000)]
+Window_ = Annotated[Last, Query()]
+STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A template with what it shows; ``known`` are the parameters of the address that its links keep."""
+
+    template: str
+    values: dict[str, Any]
+    known: dict[str, Any]
+    status: int = 200
+
+
+def create_app(
+    paths: PathSettings,
+    *,
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    refresh_ms: int = 5_000,
+    shelf: Shelf | None = None,
+) -> FastAPI:
+    """The dashboard over the tables of ``paths``. ``shelf`` is given by tests."""
+    shelf = shelf or Shelf(paths)
+    renderer = Renderer(paths.data_dir, refresh_ms)
+    app = FastAPI(title="Reliable channels", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    hosts = frozenset(name.lower().strip("[]") for name in allowed_hosts) | LOOPBACK_NAMES
+    app.add_middleware(GuardMiddleware, guard=Guard(token, hosts))
+    _install_faults(app, renderer)
+
+    def answered(request: Request, tables: Sequence[str], make: Callable[[Lake], Answer]) -> Response:
+        """The page, or 304 when the browser has it; made once while its tables stay as they are."""
+        lake = shelf.lake()
+        wanted = str(request.url.path) + "?" + request.url.query
+        tag = shelf.tag(lake, wanted, tables)
+        if request.headers.get("if-none-match", "").strip('"') == tag:
+            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
+        status = 200
+
+        def rendered() -> bytes:
+            nonlocal status
+            answer = make(lake) if _anything(lake) else Answer("start.html", {}, {})
+            status = answer.status
+            return renderer.page(answer.template, request.url.path, answer.known, {**answer.values, "tag": tag})
+
+        body = shelf.kept(tag, rendered, keep=lambda: status == 200)
+        return HTMLResponse(body, status, {"ETag": f'"{tag}"'} if status == 200 else {})
+
+    @app.get("/")
+    def _overview(request: Request, last: Window_ = "24h") -> Response:
+        def make(lake: Lake) -> Answer:
+            span = window(lake, last)
+            figures = {
+                name: section(lake, tables, partial(make_figure, lake, span))
+                for name, (make_figure, tables) in PAGE_FIGURES.items()
+            }
+            parts = overview.page(lake, span)
+            return Answer("overview.html", {**parts, "drawn": figures, "window": span}, {"last": last})
+
+        return answered(request, overview.TABLES, make)
+
+    @app.get("/channels")
+    def _channels(
+        request: Request,
+        last: Window_ = "24h",
+        text: Text = "",
+        order: Annotated[channels.Order, Query()] = "missing",
+        page: PageNumber = 1,
+    ) -> Response:
+        def make(lake: Lake) -> Answer:
+            span = window(lake, last)
+            known = {"last": last, "text": text, "order": order, "page": page}
+            return Answer("channels.html", {**channels.page(lake, span, text, order, page), "window": span}, known)
+
+        return answered(request, channels.TABLES, make)
+
+    @app.get("/channel")
+    def _channel(
+        request: Request,
+        pubsub_topic: Part = None,
+        content_topic: Part = None,
+        channel_id: Part = None,
+        last: Window_ = "24h",
+        verdict: Annotated[channel.VerdictFilter, Query()] = "",
+        page: PageNumber = 1,
+        missing: PageNumber = 1,
+        refetch: PageNumber = 1,
+    ) -> Response:
+        key = ChannelKey(pubsub_topic, content_topic, channel_id)
+
+        def make(lake: Lake) -> Answer:
+            span = window(lake, last)
+            numbers = {"page": page, "missing": missing, "refetch": refetch}
+            parts = channel.page(lake, key, span, verdict, numbers)
+            if parts is None:
+                return _nothing("No table tells of this channel.", "It may be older than the tables' retention.")
+            known = {**key.query, "last": last, "verdict": verdict, **numbers}
+            return Answer("channel.html", {**parts, "window": span, "key": key}, known)
+
+        return answered(request, channel.TABLES, make)
+
+    @app.get("/messages")
+    def _messages(
+        request: Request,
+        q: Text = "",
+        last: Window_ = "24h",
+        verdict: Annotated[messages.VerdictFilter, Query()] = "",
+        cause: Annotated[str, Query(max_length=64)] = "",
+        page: PageNumber = 1,
+    ) -> Response:
+        def make(lake: Lake) -> Answer:
+            span = window(lake, last)
+            known = {"q": q, "last": last, "verdict": verdict, "cause": cause, "page": page}
+            parts = messages.page(lake, span, q, verdict, cause, page)
+            return Answer("messages.html", {**parts, "window": span}, known)
+
+        return answered(request, messages.TABLES, make)
+
+    @app.get("/message")
+    def _message(
+        request: Request,
+        key: Text = "",
+        pubsub_topic: Part = None,
+        content_topic: Part = None,
+        channel_id: Part = None,
+    ) -> Response:
+        where = ChannelKey(pubsub_topic, content_topic, channel_id)
+
+        def make(lake: Lake) -> Answer:
+            found = lookup(lake, key, where, 1)
+            if not found:
+                return _nothing("No table tells of this message.", "Search for its id: it may be in another channel.")
+            values = message.page(lake, window(lake, "all"), found[0])
+            known = {"key": key, **where.query}
+            return Answer("message.html", {**values, "message": found[0], "key": where}, known)
+
+        return answered(request, MESSAGE_TABLES, make)
+
+    @app.get("/quarantine")
+    def _quarantine(
+        request: Request,
+        last: Window_ = "24h",
+        reason: Annotated[str, Query(max_length=64)] = "",
+        page: PageNumber = 1,
+    ) -> Response:
+        def make(lake: Lake) -> Answer:
+            span = window(lake, last)
+            known = {"last": last, "reason": reason, "page": page}
+            parts = quarantine.page(lake, span, reason, page)
+            return Answer("quarantine.html", {**parts, "window": span, "meanings": quarantine.MEANINGS}, known)
+
+        return answered(request, quarantine.TABLES, make)
+
+    @app.get("/alerts")
+    def _alerts(request: Request, page: PageNumber = 1) -> Response:
+        return answered(
+            request, alerts.TABLES, lambda lake: Answer("alerts.html", alerts.page(lake, page), {"page": page})
+        )
+
+    def drawn(request: Request, tables: Sequence[str], theme: str, make: Callable[[Lake], Figure]) -> Response:
+        lake = shelf.lake()
+        tag = shelf.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
+        if request.headers.get("if-none-match", "").strip('"') == tag:
+            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
+        body = shelf.kept(tag, lambda: svg(make(lake), theme == "dark"))
+        headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
+        return Response(body, media_type="image/svg+xml", headers=headers)
+
+    @app.get("/charts/message/{name}.svg")
+    def _message_chart(
+        request: Request,
+        name: str,
+        key: Text = "",
+        pubsub_topic: Part = None,
+        content_topic: Part = None,
+        channel_id: Part = None,
+        theme: Annotated[str, Query(max_length=8)] = "light",
+    ) -> Response:
+        def make(lake: Lake) -> Figure:
+            found = lookup(lake, key, (pubsub_topic, content_topic, channel_id), 1)
+            if not found:
+                raise HTTPException(404)
+            return MESSAGE_FIGURES[name](lake, window(lake, "all"), found[0])
+
+        if name not in MESSAGE_FIGURES:
+            raise HTTPException(404)
+        return drawn(request, MESSAGE_TABLES, theme, make)
+
+    @app.get("/charts/{name}.svg")
+    def _chart(
+        request: Request, name: str, last: Window_ = "24h", theme: Annotated[str, Query(max_length=8)] = "light"
+    ) -> Response:
+        if name not in PAGE_FIGURES:
+            raise HTTPException(404)
+        make, tables = PAGE_FIGURES[name]
+        return drawn(request, tables, theme, lambda lake: make(lake, window(lake, last)))
+
+    @app.get("/static/{name}")
+    def _static(name: str) -> Response:
+        if name not in STATIC:
+            raise HTTPException(404)
+        body = (resources.files("reliable_channel.dashboard") / "static" / name).read_bytes()
+        return Response(body, media_type=STATIC[name], headers={"Cache-Control": "private, max-age=300"})
+
+    @app.get("/favicon.ico")
+    def _icon() -> Response:
+        return RedirectResponse(address("/static/icon.svg"), 308)
+
+    return app
+
+
+def _anything(lake: Lake) -> bool:
+    """Whether there is one table, readable or not."""
+    return any(state != "absent" for state in lake.states(tuple(BY_NAME)).values())
+
+
+def _nothing(cause: str, remedy: str) -> Answer:
+    return Answer("fault.html", {"title": "Not found", "cause": cause, "remedy": remedy}, {}, 404)
+
+
+def _install_faults(app: FastAPI, renderer: Renderer) -> None:
+    """Every fault is a page with one sentence of cause and one of remedy; no stack trace leaves."""
+
+    def page(request: Request, status: int, title: str, cause: str, remedy: str) -> Response:
+        values = {"title": title, "cause": cause, "remedy": remedy}
+        return HTMLResponse(renderer.page("fault.html", request.url.path, {}, values), status)
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        return page(request, error.status_code, "Not found", "There is no such page.", "Start at the overview.")
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        wrong = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in error.errors())[:500]
+        return page(request, 400, "Wrong address", f"The address says something else: {wrong}.", "Use the filters.")
+
+    @app.exception_handler(ReliableChannelError)
+    async def _ours(request: Request, error: ReliableChannelError) -> Response:
+        status = 400 if isinstance(error, LocalError) else 503
+        title = "The tables cannot be read" if isinstance(error, EnvironmentFault) else "This cannot be shown"
+        return page(request, status, title, error.cause, error.remedy)
+
+    @app.exception_handler(Exception)
+    async def _unforeseen(request: Request, error: Exception) -> Response:
+        _log.exception("%s failed", request.url.path)
+        return page(request, 500, "A fault of the dashboard", "Something went wrong here.", "Its log has the details.")

@@ -1,0 +1,84 @@
+"""Who has confirmed whom: per sender and participant, how many of the sender's SDS messages were acknowledged."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from reliable_channel.report.lake import Lake
+
+MOST_NAMES = 24
+"""Rows and columns; who says most comes first. A stranger can invent participants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """SDS messages of a sender that a participant acknowledged: with certain evidence, and with probable one only."""
+
+    certain: int
+    probable: int
+    p50_ms: float | None
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """``senders``: name → SDS messages delivered here; ``participants``: who acknowledges; ``more``: names left out."""
+
+    senders: dict[str | None, int]
+    participants: list[str | None]
+    cells: dict[tuple[str | None, str | None], Cell]
+    more: int
+
+
+def acks_matrix(
+    lake: Lake,
+    key: tuple[str | None, str | None, str | None],
+    since: dt.datetime,
+    until: dt.datetime,
+) -> Matrix:
+    """The matrix of one channel (pubsub topic, content topic, channel id), of SDS messages delivered in the window.
+
+    Each message counts once per participant, by its surest evidence; latency is that of the first evidence, ms."""
+    same = " AND ".join(f"{{t}}.{name} IS NOT DISTINCT FROM $k{n}" for n, name in enumerate(_KEY))
+    parameters = {**{f"k{n}": value for n, value in enumerate(key)}, "since": since, "until": until}
+    sent = lake.select(
+        f"""
+        SELECT sender_id, count(DISTINCT sds_id) AS messages FROM deliveries d
+        WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {same.format(t="d")}
+          AND event_time > $since AND event_time <= $until
+        GROUP BY ALL ORDER BY messages DESC, sender_id
+        """,  # noqa: S608 - names of our own only
+        parameters,
+    )
+    rows = lake.select(
+        f"""
+        WITH sent AS (
+            SELECT DISTINCT sender_id, sds_id FROM deliveries d
+            WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {same.format(t="d")}
+              AND event_time > $since AND event_time <= $until),
+        confirmed AS (
+            SELECT sds_id, acknowledged_by, bool_or(certainty = 'certain') AS certain, min(latency_ms) AS latency_ms
+            FROM acks a WHERE {same.format(t="a")} GROUP BY ALL)
+        SELECT sender_id, acknowledged_by, count(*) FILTER (certain) AS certain,
+               count(*) FILTER (NOT certain) AS probable, median(latency_ms) AS p50_ms
+        FROM sent JOIN confirmed USING (sds_id) GROUP BY ALL ORDER BY count(*) DESC, acknowledged_by
+        """,  # noqa: S608 - names of our own only
+        parameters,
+    )
+    senders = {row["sender_id"]: row["messages"] for row in sent[:MOST_NAMES]}
+    totals: dict[str | None, int] = {}
+    for row in rows:
+        totals[row["acknowledged_by"]] = totals.get(row["acknowledged_by"], 0) + row["certain"] + row["probable"]
+    # Senders first, in their order, so that the diagonal is one.
+    participants = [name for name in senders if name in totals]
+    participants += sorted((name for name in totals if name not in senders), key=lambda name: -totals[name])
+    shown = participants[:MOST_NAMES]
+    cells = {
+        (row["sender_id"], row["acknowledged_by"]): Cell(row["certain"], row["probable"], row["p50_ms"])
+        for row in rows
+        if row["sender_id"] in senders and row["acknowledged_by"] in shown
+    }
+    return Matrix(senders, shown, cells, max(0, len(sent) - len(senders)) + len(participants) - len(shown))
+
+
+_KEY = ("pubsub_topic", "content_topic", "channel_id")
