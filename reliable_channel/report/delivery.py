@@ -3,6 +3,8 @@
 ============================  ==========================================================================================
 ``by_channel``                content_topic, channel_id, messages, delivered, late, missing, unknown, loss (share of
                               what is settled), payload_bytes, repaired, last_seen (UTC)
+``totals``                    one row: messages, delivered, late, missing, unknown, loss and more
+``overall_latency``           one row: messages, p50_ms, p90_ms, p99_ms, max_ms
 ``rate``                      time (UTC, start of the bin), name, messages, payload_bytes; ``seconds`` in ``attrs``
 ``latency``, ``waiting``      name, messages, p50_ms, p90_ms, p99_ms, max_ms
 ``latency_curve``             name, share (0 … 1), ms: at most 101 points per line
@@ -54,6 +56,33 @@ def by_channel(source: Source) -> pd.DataFrame:
              AND j.channel_id IS NOT DISTINCT FROM c.channel_id
         ORDER BY missing DESC, messages DESC, channel_id, content_topic
         """
+    )
+
+
+def totals(source: Source) -> pd.DataFrame:
+    """One row over all channels: messages, delivered, late, missing, unknown (verdicts), loss (share of what is
+    settled), judged_as_of (UTC), payload_bytes and repaired of delivered_messages, channels, senders, first_seen and
+    last_seen (UTC)."""
+    return source.query(
+        """
+        SELECT *, coalesce(missing / nullif(missing + delivered, 0), 0) AS loss FROM (
+            SELECT count(*) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
+                   count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
+                   count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown,
+                   count(DISTINCT (content_topic, channel_id)) AS channels, count(DISTINCT sender_id) AS senders,
+                   min(first_seen) AS first_seen, max(first_seen) AS last_seen, max(as_of) AS judged_as_of
+            FROM delivery_status),
+            (SELECT coalesce(sum(payload_bytes), 0)::BIGINT AS payload_bytes,
+                    count(*) FILTER (repaired_segments > 0) AS repaired FROM delivered_messages)
+        """
+    )
+
+
+def overall_latency(source: Source) -> pd.DataFrame:
+    """One row: messages, p50_ms, p90_ms, p99_ms, max_ms of :func:`latency` over all channels; null without messages."""
+    return source.query(
+        f"""SELECT count(*) AS messages, {_QUANTILES.format(v="ms")}, max(ms)::DOUBLE AS max_ms
+            FROM ({_LATENCY} FROM ({_delivered()}))"""
     )
 
 

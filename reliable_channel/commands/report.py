@@ -1,0 +1,130 @@
+"""``reliable-channel report``: what was delivered, what was lost and why, in a window of time; without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.commands import invocation
+
+if TYPE_CHECKING:
+    from reliable_channel.report.source import Window
+
+CROSSED = 3
+"""The exit code when a threshold is crossed."""
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def report(
+        context: typer.Context,
+        since: Annotated[
+            str | None,
+            typer.Option(
+                "--from", metavar="TIME", help="2026-11-01, 2026-11-01T12:00 (UTC), or back from now: 24h, 7d."
+            ),
+        ] = None,
+        until: Annotated[
+            str | None, typer.Option("--to", metavar="TIME", help="The end, itself not in it; like --from.")
+        ] = None,
+        channel: Annotated[str | None, typer.Option(help="Only this SDS channel id.")] = None,
+        content_topic: Annotated[str | None, typer.Option(help="Only this Waku content topic.")] = None,
+        html: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Write one self-contained page with charts.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/report.md).")] = False,
+        csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Write every table as a CSV file.")] = None,
+        max_loss: Annotated[
+            str | None, typer.Option(metavar="SHARE", help="Exit with 3 when more is lost: 0.1% or 0.001.")
+        ] = None,
+        max_latency: Annotated[
+            str | None, typer.Option(metavar="TIME", help="… when 99 of 100 messages take longer: 30s, 500ms.")
+        ] = None,
+        max_quarantine: Annotated[
+            str | None, typer.Option(metavar="SHARE", help="… when a larger share of records is refused.")
+        ] = None,
+        max_lag: Annotated[
+            int | None, typer.Option(metavar="RECORDS", min=0, help="… when ingest was further behind Kafka.")
+        ] = None,
+        tables: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Where the tables are; paths.data_dir by default.")
+        ] = None,
+    ) -> None:
+        """Report what was delivered, what was lost and why. Needs no Spark.
+
+        Messages belong to the window in which they were first seen, deliveries and acknowledgements to the one in which
+        they happened. Without --from and --to it is everything in the tables.
+
+        Exit codes: 0 all well, 1 the tables cannot be read or say nothing about a threshold, 2 wrong usage, 3 a
+        threshold is crossed. For cron: reliable-channel report --from 1h --max-loss 0.1% --html report.html
+        """
+        import json
+        import sys
+
+        from rich.console import Console
+
+        from reliable_channel.report import csv_files, summary, terminal
+        from reliable_channel.report.channels import require_channel
+        from reliable_channel.report.source import Source
+        from reliable_channel.report.thresholds import Limits, checks, duration_ms, share
+
+        now = dt.datetime.now(dt.UTC)
+        window = chosen_window(since, until, channel, content_topic, now)
+        limits = Limits(
+            loss=None if max_loss is None else share(max_loss),
+            latency_ms=None if max_latency is None else duration_ms(max_latency),
+            quarantine=None if max_quarantine is None else share(max_quarantine),
+            lag_records=max_lag,
+        )
+        source = Source(tables if tables is not None else invocation(context).settings().paths.data_dir, window)
+        source.require_any()
+        require_channel(source)
+        found = summary.collect(source, now)
+        judged = checks(limits, found)
+        found["thresholds"] = [check.as_json() for check in judged]
+        if html is not None:
+            from reliable_channel.report import page  # charts: a second that the other forms do not need
+
+            write_page(html, page.render(source, found, judged))
+        if csv is not None:
+            csv_files.write(found, csv)
+        if as_json:
+            typer.echo(json.dumps(found, indent=1, ensure_ascii=True))
+        else:
+            terminal.render(Console(width=None if sys.stdout.isatty() else 120), found, judged)
+        for place in filter(None, (html, csv)):
+            typer.echo(f"Written: {place}", err=True)
+        if any(check.crossed for check in judged):
+            raise typer.Exit(CROSSED)
+
+
+def chosen_window(
+    since: str | None, until: str | None, channel: str | None, content_topic: str | None, now: dt.datetime
+) -> Window:
+    """The window of the options. Raises ``LocalError`` for what is no time, or an end that is before its beginning."""
+    from reliable_channel.errors import LocalError
+    from reliable_channel.report.source import Window
+    from reliable_channel.report.times import moment
+
+    first, last = (None if text is None else moment(text, now) for text in (since, until))
+    if first is not None and last is not None and first >= last:
+        raise LocalError(f"--from {first:%Y-%m-%d %H:%M} is not before --to {last:%Y-%m-%d %H:%M}.", "Swap them.")
+    return Window(first, last, channel, content_topic)
+
+
+def write_page(place: Path, text: str) -> None:
+    """Write the page, whole or not at all. Raises ``EnvironmentFault`` when the disk refuses."""
+    from reliable_channel.errors import EnvironmentFault
+
+    fresh = place.with_name(place.name + ".tmp")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(place)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"The page cannot be written to {place}: {error.strerror}.", "Choose another place with --html."
+        ) from error

@@ -1,0 +1,99 @@
+"""The report as one HTML file: pictures inside, nothing from a network, nothing that can run, fit for print.
+
+Every string goes through Jinja's autoescape; charts are pictures (``<img>``), in which nothing can act; and a content
+security policy in the page allows its own style sheet and those pictures, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from reliable_channel import __version__
+from reliable_channel.report import capacity, delivery, depth, drawing, layout, loss, quarantine, text
+from reliable_channel.report.charts import capacity as capacity_charts
+from reliable_channel.report.charts import delivery as delivery_charts
+from reliable_channel.report.charts import look
+from reliable_channel.report.charts import loss as loss_charts
+from reliable_channel.report.source import Source
+from reliable_channel.report.thresholds import Check
+
+MOST_ROWS = 50
+DEEPEST = 20_000
+"""So many of the newest SDS messages are walked through for the causal depth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart, what it says in words for who cannot see it, and its place in the page."""
+
+    chapter: str
+    alternative: str
+    uri: str
+
+
+def pictures(source: Source) -> Iterator[tuple[str, str, look.Chart]]:
+    """(chapter, alternative text, chart), in the order of the page."""
+    by_channel = delivery.latency(source)
+    yield "Delivery", "Messages by channel and outcome", delivery_charts.outcomes(delivery.by_channel(source))
+    yield "Delivery", "Messages delivered over time", delivery_charts.rate(delivery.rate(source))
+    how = "From the sender's timestamp to the delivery here, by channel."
+    curve = delivery_charts.curve(delivery.latency_curve(source), "How long messages took", how, by_channel)
+    yield "Delivery", "Distribution of latency by channel", curve
+    by_size = delivery.latency(source, "size")
+    yield (
+        "Delivery",
+        "Latency by size",
+        delivery_charts.quantiles(by_size, "Latency by size of the payload", "messages"),
+    )
+    by_sender = delivery.latency(source, "sender_id")
+    yield "Delivery", "Latency by sender", delivery_charts.quantiles(by_sender, "Latency by sender", "messages")
+    depths = depth.depth_over_time(depth.causal_depth(source, DEEPEST))
+    yield "Delivery", "Causal depth over time", delivery_charts.depth(depths)
+    how = "From the first sight of the message to the first evidence, by its kind."
+    acks = delivery_charts.curve(delivery.acknowledgement_curve(source), "How long acknowledgements took", how)
+    yield "Delivery", "Distribution of acknowledgement latency", acks
+    yield "Loss", "Messages that were not delivered, by cause", loss_charts.causes(loss.causes(source))
+    yield "Loss", "Messages that were not delivered, over time", loss_charts.over_time(loss.over_time(source))
+    yield "Loss", "Runs of lost messages by length", loss_charts.bursts(loss.bursts(source))
+    yield "Loss", "Share of segments lost by index", loss_charts.by_segment_index(loss.by_segment_index(source))
+    yield "Loss", "What parity saved", loss_charts.parity(loss.parity(source))
+    yield "Loss", "Answers of store nodes", loss_charts.stores(loss.stores(source))
+    yield "Loss", "Requests by attempt", loss_charts.refetch(loss.refetch(source))
+    yield "Loss", "Refused records by reason", loss_charts.quarantine(quarantine.reasons(source))
+    yield "Capacity", "Rows per second over time", capacity_charts.throughput(capacity.throughput(source))
+    yield "Capacity", "Lag over time", capacity_charts.lag(capacity.lag(source))
+    yield "Capacity", "Size of the state over time", capacity_charts.state(capacity.state(source))
+    yield "Capacity", "Busy time per record and per message", capacity_charts.cost(capacity.cost(source))
+
+
+def render(source: Source, report: dict[str, Any], checks: list[Check]) -> str:
+    """The page."""
+    drawn = [Picture(chapter, words, drawing.data_uri(chart)) for chapter, words, chart in pictures(source)]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("reliable_channel.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
+    return environment.get_template("report.html").render(
+        report=report,
+        window=layout.window(report),
+        headline=layout.headline(report),
+        checks=[(layout.check(check), check.crossed) for check in checks],
+        chapters=list(dict.fromkeys(picture.chapter for picture in drawn)),
+        pictures=drawn,
+        sections=layout.SECTIONS,
+        most=MOST_ROWS,
+        time=text.time,
+        version=__version__,
+        style=style,
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+    )

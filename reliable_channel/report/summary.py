@@ -1,0 +1,129 @@
+"""The report as one value of plain JSON types: what ``--json`` prints, and what terminal, page and CSV show.
+
+Its shape is documented in docs/report.md and named by ``schema``; fields are added, never renamed or given another
+meaning, without a new name. Strings from the network stand in it as they are: whoever shows them escapes them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import Any
+
+import pandas as pd
+
+from reliable_channel.report import capacity, delivery, loss, quarantine
+from reliable_channel.report.source import Source
+
+SCHEMA = "reliable-channel-report/1"
+MOST_ROWS = 1_000
+"""Rows of a section; ``left_out`` says how many more there are."""
+
+SECTIONS = (
+    "channels",
+    "causes",
+    "causes_by_channel",
+    "latency_by_channel",
+    "acknowledgements_by_channel",
+    "parity",
+    "segment_index",
+    "incomplete",
+    "stores",
+    "store_disagreement",
+    "refetch",
+    "refetch_outcome",
+    "quarantine",
+    "source_gaps",
+    "pipeline",
+    "cost",
+)
+"""The sections that are lists of rows."""
+
+
+def collect(source: Source, now: dt.datetime) -> dict[str, Any]:
+    """Everything the report says about the window of ``source``, without thresholds."""
+    totals = _row(delivery.totals(source))
+    totals["delivered_rows"] = source.rows("delivered_messages", ["payload_bytes"]).num_rows
+    latency = _row(delivery.overall_latency(source))
+    records = _row(quarantine.share(source))
+    window = source.window
+    frames = {
+        "channels": delivery.by_channel(source),
+        "causes": loss.causes(source),
+        "causes_by_channel": loss.causes_by_channel(source),
+        "latency_by_channel": delivery.latency(source),
+        "acknowledgements_by_channel": delivery.acknowledgement_latency(source),
+        "parity": loss.parity(source),
+        "segment_index": loss.by_segment_index(source),
+        "incomplete": loss.incomplete(source),
+        "stores": loss.stores(source),
+        "store_disagreement": loss.store_disagreement(source),
+        "refetch": loss.refetch(source),
+        "refetch_outcome": loss.refetch_outcome(source),
+        "quarantine": quarantine.reasons(source),
+        "source_gaps": quarantine.source_gaps(source),
+        "pipeline": capacity.summary(source),
+        "cost": capacity.cost(source),
+    }
+    return {
+        "schema": SCHEMA,
+        "generated_at": _plain(now),
+        "data_dir": source.data_dir,
+        "window": {
+            "from": _plain(window.since),
+            "to": _plain(window.until),
+            "channel": window.channel_id,
+            "content_topic": window.content_topic,
+        },
+        "totals": totals,
+        "latency_ms": {
+            "messages": latency["messages"],
+            **{k: latency[f"{k}_ms"] for k in ("p50", "p90", "p99", "max")},
+        },
+        "records": {"records": records["records"], "refused": records["refused"], "refused_share": records["share"]},
+        **{name: rows(frames[name]) for name in SECTIONS},
+        "left_out": {name: len(f) - MOST_ROWS for name, f in frames.items() if len(f) > MOST_ROWS},
+        "notes": _notes(source, totals),
+    }
+
+
+def _notes(source: Source, totals: dict[str, Any]) -> list[str]:
+    """What a reader must know before trusting the numbers."""
+    found = []
+    if not totals["messages"] and totals["delivered_rows"]:
+        found.append(
+            "There are no verdicts in this window, so that nothing can be called lost: run jobs/verdict.py or "
+            "`reliable-channel run --verdicts`."
+        )
+    elif not totals["messages"]:
+        found.append("No message is known in this window.")
+    if totals["unknown"]:
+        found.append(
+            f"{totals['unknown']:,} messages are not settled yet; they count neither as delivered nor as lost."
+        )
+    if source.exists("store_presence") and source.rows("store_presence", ["outcome"]).num_rows == 0:
+        found.append("No store node was asked in this window, so that what stores hold is not known.")
+    return found
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The first :data:`MOST_ROWS` rows in JSON types: times in ISO 8601 UTC, what is not known as null."""
+    names = [str(name) for name in frame.columns]
+    head = frame.head(MOST_ROWS)
+    return [dict(zip(names, map(_plain, row), strict=True)) for row in head.itertuples(index=False, name=None)]
+
+
+def _row(frame: pd.DataFrame) -> dict[str, Any]:
+    return rows(frame)[0]
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NaT or value is pd.NA:
+        return None
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

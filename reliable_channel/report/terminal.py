@@ -1,0 +1,48 @@
+"""The report on a terminal. Strings from the network are shown as text, never as markup or control sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reliable_channel.report import layout
+from reliable_channel.report.thresholds import Check
+
+MOST_ROWS = 15
+
+
+def render(console: Console, report: dict[str, Any], checks: list[Check]) -> None:
+    """Print the whole report: the headline, every section that says something, notes, thresholds."""
+    console.print(Text(f"Delivery report: {layout.window(report)}", style="bold"), soft_wrap=True)
+    boxes = [Text.assemble((value, "bold"), f" {what}") for what, value in layout.headline(report)]
+    console.print(Columns(boxes, padding=(0, 3)))
+    silent = []
+    for section in layout.SECTIONS:
+        rows = report[section.key]
+        if rows:
+            console.print(_table(section, rows, report["left_out"].get(section.key, 0)))
+        else:
+            silent.append(section.empty)
+    for note in [*silent, *report["notes"]]:
+        console.print(Text(f"• {note}"), soft_wrap=True)
+    for check in checks:
+        console.print(Text(layout.check(check), style="bold red" if check.crossed else "green"), soft_wrap=True)
+
+
+def _table(section: layout.Section, rows: list[dict[str, Any]], left_out: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=section.title, title_justify="left", title_style="bold")
+    for column in section.columns:
+        table.add_column(
+            column.heading, justify="right" if column.right else "left", overflow="fold", no_wrap=column.right
+        )
+    for row in rows[:MOST_ROWS]:
+        table.add_row(*(Text(column.write(row[column.key])) for column in section.columns))
+    more = len(rows) - MOST_ROWS + left_out
+    if more > 0:
+        table.caption, table.caption_justify = f"and {more:,} more; --json and --csv have them", "left"
+    return table

@@ -1,0 +1,307 @@
+"""``reliable-channel report`` over the sample tables: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from reliable_channel.cli import build
+from reliable_channel.commands.report import write_page
+from reliable_channel.errors import EnvironmentFault, LocalError
+from reliable_channel.report import csv_files, layout, text
+from reliable_channel.report.summary import SCHEMA, SECTIONS
+from reliable_channel.report.thresholds import Check, Limits, checks, duration_ms, share
+from tests.support.sample_tables import HOSTILE, Story, story
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def report(place: Path, *options: str) -> Result:
+    return CliRunner().invoke(build(), ["report", "--tables", str(place), *options])
+
+
+@pytest.fixture(scope="module")
+def told() -> Story:
+    return story()
+
+
+@pytest.fixture(scope="module")
+def everything(sample_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
+    """One run with all forms: what ``--json`` printed, the page, and the directory of the CSV files."""
+    place = tmp_path_factory.mktemp("report") / "deeper"
+    options = ["--json", "--html", str(place / "report.html"), "--csv", str(place / "csv"), "--max-loss", "0.1%"]
+    answer = report(sample_tables, *options)
+    assert answer.exit_code == 3, answer.output
+    assert {path.name for path in place.iterdir()} == {"report.html", "csv"}
+    return answer.stdout, (place / "report.html").read_text(encoding="utf-8"), place / "csv"
+
+
+@pytest.fixture(scope="module")
+def as_json(everything: tuple[str, str, Path]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(everything[0])
+    return found
+
+
+# JSON
+
+
+def test_json_counts_what_the_tables_hold(as_json: dict[str, Any], told: Story) -> None:
+    verdicts = [row["verdict"] for row in told.rows["delivery_status"]]
+    totals = as_json["totals"]
+    assert as_json["schema"] == SCHEMA
+    assert (totals["messages"], totals["delivered"]) == (len(verdicts), verdicts.count("delivered"))
+    lost = verdicts.count("missing")
+    assert totals["loss"] == pytest.approx(lost / (lost + totals["delivered"]))
+    assert sum(row["messages"] for row in as_json["channels"]) == len(verdicts)
+    assert as_json["latency_ms"]["max"] == pytest.approx(400_100)
+    assert as_json["window"] == {"from": None, "to": None, "channel": None, "content_topic": None}
+
+
+def test_json_has_every_documented_section_in_plain_types(as_json: dict[str, Any]) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "report.md").read_text(encoding="utf-8")
+    assert set(SECTIONS) < set(as_json)
+    for key in as_json:
+        assert f"`{key}`" in guide, f"{key} is not in docs/report.md"
+    for section in layout.SECTIONS:
+        assert as_json[section.key], section.key
+        assert all({c.key for c in section.columns} <= set(row) for row in as_json[section.key])
+    times = [row["last_seen"] for row in as_json["channels"]]
+    assert all(dt.datetime.fromisoformat(t).tzinfo is not None for t in times)
+
+
+def test_json_holds_hostile_strings_as_they_are_in_ascii(
+    everything: tuple[str, str, Path], as_json: dict[str, Any]
+) -> None:
+    assert set(HOSTILE) <= {row["channel_id"] for row in as_json["channels"]}
+    assert everything[0].isascii() and not CONTROL.search(everything[0])
+
+
+# The window
+
+
+def test_a_window_restricts_every_section(sample_tables: Path) -> None:
+    answer = json.loads(
+        report(sample_tables, "--from", "2026-11-01T12:00", "--to", "2026-11-01T12:10", "--json").stdout
+    )
+    assert 0 < answer["totals"]["messages"] < 40
+    assert answer["window"]["to"] == "2026-11-01T12:10:00Z"
+
+
+@pytest.mark.parametrize("channel", ["quiet", HOSTILE[7]])
+def test_one_channel(sample_tables: Path, channel: str) -> None:
+    answer = json.loads(report(sample_tables, "--channel", channel, "--json").stdout)
+    assert {row["channel_id"] for row in answer["channels"]} == {channel}
+
+
+def test_an_unknown_channel_is_said_with_those_like_it(sample_tables: Path) -> None:
+    answer = report(sample_tables, "--channel", "tlk")
+    assert isinstance(answer.exception, LocalError)
+    assert str(answer.exception) == "There is no channel 'tlk' in the tables. Known are: talk."
+
+
+def test_a_channel_that_was_silent_in_the_window_is_no_error(sample_tables: Path) -> None:
+    answer = report(sample_tables, "--channel", "quiet", "--from", "2026-11-01T12:30")
+    assert answer.exit_code == 0 and "No message is known in this window." in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--from", "yesterday"], "'yesterday' is not a time"),
+        (["--from", "2026-11-02", "--to", "2026-11-01"], "is not before"),
+        (["--max-loss", "many"], "'many' is not a share"),
+        (["--max-loss", "101%"], "is not a share"),
+        (["--max-latency", "soon"], "is not a length of time"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_with_a_remedy(sample_tables: Path, options: list[str], cause: str) -> None:
+    answer = report(sample_tables, *options)
+    assert isinstance(answer.exception, LocalError) and cause in answer.exception.cause and answer.exception.remedy
+
+
+def test_no_tables_are_said_with_what_to_do(tmp_path: Path) -> None:
+    answer = report(tmp_path)
+    assert isinstance(answer.exception, EnvironmentFault) and "make demo" in answer.exception.remedy
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize(
+    ("limits", "crossed"),
+    [
+        (Limits(loss=0.001), True),
+        (Limits(loss=0.9), False),
+        (Limits(latency_ms=1_000), True),
+        (Limits(latency_ms=600_000), False),
+        (Limits(quarantine=0.01), True),
+        (Limits(quarantine=0.5), False),
+        (Limits(lag_records=10), True),
+        (Limits(lag_records=500), False),
+        (Limits(loss=0.9, lag_records=10), True),
+    ],
+)
+def test_a_threshold_is_crossed_by_what_the_tables_say(as_json: dict[str, Any], limits: Limits, crossed: bool) -> None:
+    assert any(check.crossed for check in checks(limits, as_json)) is crossed
+
+
+def test_a_threshold_that_is_kept_exits_with_0(sample_tables: Path) -> None:
+    answer = report(sample_tables, "--channel", "quiet", "--max-loss", "0%", "--max-latency", "10s", "--max-lag", "500")
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.count(": kept (") == 3
+
+
+def test_a_crossed_threshold_stands_in_json(as_json: dict[str, Any]) -> None:
+    (check,) = as_json["thresholds"]
+    assert check == {"name": "max_loss", "limit": 0.001, "value": check["value"], "unit": "share", "crossed": True}
+
+
+def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -> None:
+    for name in ("delivered_messages", "deliveries"):
+        (tmp_path / name).symlink_to(sample_tables / name)
+    for options, cause in ((["--max-loss", "1%"], "no verdicts"), (["--max-lag", "5"], "says nothing about ingest")):
+        answer = report(tmp_path, *options)
+        assert isinstance(answer.exception, EnvironmentFault) and cause in answer.exception.cause
+    assert "There are no verdicts in this window" in report(tmp_path).stdout
+
+
+@pytest.mark.parametrize(("words", "value"), [("0.1%", 0.001), ("0.001", 0.001), ("0", 0), ("100 %", 1), ("1", 1)])
+def test_a_share(words: str, value: float) -> None:
+    assert share(words) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("words", "ms"), [("500ms", 500), ("30s", 30_000), ("2", 2_000), ("1.5min", 90_000), ("1h", 3.6e6)]
+)
+def test_a_length_of_time(words: str, ms: float) -> None:
+    assert duration_ms(words) == ms
+
+
+def test_a_value_at_the_limit_keeps_it() -> None:
+    assert not Check("max_loss", 0.1, 0.1, "share").crossed
+    assert Check("max_loss", 0.1, 0.1000001, "share").crossed
+    assert not Check("max_latency", 1, None, "ms").crossed
+
+
+# Terminal
+
+
+def test_the_terminal_shows_every_section_and_no_control_characters(sample_tables: Path) -> None:
+    answer = report(sample_tables)
+    for section in layout.SECTIONS:
+        assert section.title in answer.stdout
+    assert not CONTROL.search(answer.stdout)
+    assert "[bold red]rich[/bold red]" in answer.stdout, "markup of strangers is text"
+
+
+# CSV
+
+
+def test_csv_files_hold_the_sections_and_no_formula(everything: tuple[str, str, Path], as_json: dict[str, Any]) -> None:
+    files = list(everything[2].iterdir())
+    assert {path.stem for path in files} == {name for name in SECTIONS if as_json[name]}
+    for path in files:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        assert len(rows) == len(as_json[path.stem]) + 1
+        for cell in (cell for row in rows for cell in row):
+            assert not cell.lstrip().startswith(("=", "+", "@")) and not CONTROL.search(cell)
+            assert not cell.startswith("-") or float(cell) <= 0
+
+
+@pytest.mark.parametrize("value", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =1", "＝1"])
+def test_what_begins_like_a_formula_is_text(value: str) -> None:
+    assert csv_files.safe(value).startswith("'")
+
+
+def test_other_cells_stay_as_they_are() -> None:
+    assert [csv_files.safe(v) for v in ("plain", -1.5, None, "a=b")] == ["plain", -1.5, None, "a=b"]
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """Its tags with their attributes, and its text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def source(everything: tuple[str, str, Path]) -> str:
+    return everything[1]
+
+
+def test_the_page_needs_nothing_else_and_can_run_nothing(source: str) -> None:
+    page = Page(source)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "object", "embed", "form", "base", "svg"}
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        for name in ("src", "href"):
+            if name in attributes:
+                assert str(attributes[name]).startswith(("data:image/svg+xml;base64,", "#"))
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
+    assert policy is not None and policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+
+
+def test_hostile_names_are_words_in_the_page(source: str) -> None:
+    page = Page(source)
+    for hostile in HOSTILE:
+        assert text.name(hostile) in page.text
+    assert "<script" not in source.lower() and not CONTROL.search(source)
+    assert html.escape("<script>alert('x')</script>", quote=True).replace("&#x27;", "&#39;") in source
+
+
+def test_the_page_has_its_pictures_with_words_its_tables_and_the_crossed_threshold(source: str) -> None:
+    page = Page(source)
+    pictures = [a for tag, a in page.tags if tag == "img"]
+    assert len(pictures) == 19 and all(a["alt"] for a in pictures)
+    assert sum(tag == "table" for tag, _ in page.tags) == len(layout.SECTIONS)
+    assert "--max-loss 0.1 %: crossed" in page.text
+
+
+def test_a_page_that_cannot_be_written_is_a_fault_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFault, match="--html"):
+        write_page(tmp_path / "file" / "report.html", "<html>")
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (text.percent(0.0004), "0.04 %"),
+        (text.percent(0), "0 %"),
+        (text.percent(0.5), "50.0 %"),
+        (text.duration(90_000), "90 s"),
+        (text.duration(600_000), "10 min"),
+        (text.duration(None), "–"),
+        (text.size(1536), "1.5 KiB"),
+        (text.number(1234.5), "1,234"),
+        (text.time("2026-11-01T12:00:00.100000Z"), "2026-11-01 12:00:00"),
+        (text.name("a" * 100), "a" * 60 + "…"),
+    ],
+)
+def test_numbers_are_written_for_people(written: str, expected: str) -> None:
+    assert written == expected
