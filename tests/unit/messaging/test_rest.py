@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from conftest_messaging import CONTENT, OTHER, PUBSUB, World
+from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
-from reliable_channel.messaging.events import EventSource
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
-from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 
 GUID = "9978c4f1-4465-4537-9d95-0cf016fb1080"
-
-
-def encoded(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-MESSAGE = {"pubsubTopic": PUBSUB, "contentTopic": CONTENT, "payload": encoded(b"example")}
-
-
-@pytest.fixture
-def client(world: World) -> Iterator[TestClient]:
-    with TestClient(create_app(world.node, run_node=False), base_url="http://localhost") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def refusing() -> Iterator[TestClient]:
-    """One server for everything that is refused: nothing of it changes the node."""
-    world = World()
-    with TestClient(create_app(world.node, run_node=False), base_url="http://localhost") as client:
-        yield client
-    world.node.close()
-
-
-def secured(world: World, **options: Any) -> TestClient:
-    return TestClient(create_app(world.node, run_node=False, **options), base_url="http://localhost")
 
 
 def test_send_answers_with_the_request_id(client: TestClient, world: World) -> None:
@@ -100,26 +70,10 @@ def test_meta_of_up_to_64_bytes_is_taken(client: TestClient, world: World, lengt
     assert world.record(answer.json()["requestId"]).message.meta == b"m" * length
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"payload": ' + b"9" * 5_000 + b"}"])
-def test_a_body_that_is_no_document_is_400(refusing: TestClient, body: bytes) -> None:
-    answer = refusing.post("/send", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 400
-    assert set(answer.json()) == {"error"}
-
-
 def test_a_message_over_the_networks_limit_is_413(client: TestClient) -> None:
     answer = client.post("/send", json={**MESSAGE, "payload": encoded(b"x" * 149_990)})
     assert answer.status_code == 413
     assert "150000 bytes" in answer.json()["error"]
-
-
-def test_a_body_over_the_limit_is_413_and_not_read_to_its_end(world: World) -> None:
-    with secured(world, max_body_bytes=1_000) as client:
-        answer = client.post("/send", json={**MESSAGE, "payload": encoded(b"x" * 2_000)})
-        assert (answer.status_code, answer.json()) == (413, {"error": "The body is larger than 1000 bytes."})
-        chunks = (b"x" * 500 for _ in range(5))
-        answer = client.post("/send", content=chunks, headers={"Content-Type": "application/json"})
-        assert answer.status_code == 413
 
 
 def test_too_many_pending_requests_are_429(new_world: Callable[..., World]) -> None:
@@ -287,150 +241,6 @@ def test_history_without_a_store_is_503(client: TestClient, world: World) -> Non
     assert (answer.status_code, set(answer.json())) == (503, {"error"})
 
 
-def test_unknown_paths_and_methods_answer_in_json(client: TestClient) -> None:
-    assert (client.get("/nothing").status_code, client.get("/nothing").json()) == (404, {"error": "Not Found"})
-    assert (client.get("/send").status_code, set(client.get("/send").json())) == (405, {"error"})
-
-
-def test_only_json_is_taken_so_that_no_web_form_can_send(client: TestClient) -> None:
-    answer = client.post("/send", content="{}", headers={"Content-Type": "text/plain"})
-    assert answer.status_code == 415
-    assert "access-control-allow-origin" not in client.options("/send", headers={"Origin": "http://evil"}).headers
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]"])
-def test_names_that_are_not_on_the_list_are_403(refusing: TestClient, host: str) -> None:
-    assert refusing.get("/health", headers={"Host": host}).status_code == 403
-
-
-@pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:9", "LOCALHOST", "node.example:1"])
-def test_names_on_the_list_are_served(world: World, host: str) -> None:
-    with secured(world, allowed_hosts=["node.example"]) as client:
-        assert client.get("/health", headers={"Host": host}).status_code == 200
-
-
-@pytest.mark.parametrize("given", [None, "Bearer wrong", "Basic s3cret", "s3cret", "Bearer", "Bearer s3cretx"])
-def test_without_the_token_every_call_is_401(world: World, given: str | None) -> None:
-    headers = {} if given is None else {"Authorization": given}
-    with secured(world, token="s3cret") as client:
-        for answer in (client.post("/send", json=MESSAGE, headers=headers), client.get("/health", headers=headers)):
-            assert answer.status_code == 401
-            assert answer.headers["WWW-Authenticate"] == "Bearer"
-            assert "s3cret" not in answer.text
-    assert world.node.get_pending_requests() == []
-
-
-def test_with_the_token_calls_are_served(world: World) -> None:
-    with secured(world, token="s3cret") as client:
-        answer = client.post("/send", json=MESSAGE, headers={"Authorization": "Bearer s3cret"})
-    assert answer.status_code == 200
-
-
-def test_a_fault_of_the_server_is_500_without_its_text(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> list[str]:
-        raise RuntimeError("secret detail")
-
-    monkeypatch.setattr(world.node, "get_pending_requests", broken)
-    app = create_app(world.node, run_node=False)
-    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
-        answer = client.get("/send/requests")
-    assert (answer.status_code, answer.json()) == (500, {"error": "Internal error."})
-
-
-# Long polling. The waits are upper bounds: what is waited for happens at once, so nothing here takes that long.
-
-
-def test_a_look_up_with_since_gives_only_what_is_new_and_a_cursor(client: TestClient, world: World) -> None:
-    world.subscribe()
-    world.arrives(b"old")
-    answer = client.get("/messages", params={"contentTopic": CONTENT})
-    cursor = answer.headers["X-Cursor"]
-    answer = client.get("/messages", params={"contentTopic": CONTENT, "since": cursor})
-    assert (answer.status_code, answer.json(), answer.headers["X-Cursor"]) == (200, [], cursor)
-    world.arrives(b"new")
-    answer = client.get("/messages", params={"contentTopic": CONTENT, "since": cursor})
-    assert [one["message"]["payload"] for one in answer.json()] == [encoded(b"new")]
-    assert client.get("/messages", params={"contentTopic": CONTENT, "since": answer.headers["X-Cursor"]}).json() == []
-
-
-def test_following_the_cursor_page_by_page_misses_nothing(client: TestClient, world: World) -> None:
-    world.subscribe()
-    for number in range(5):
-        world.clock.advance(1)
-        world.arrives(b"%d" % number)
-    cursor, seen = "0", []
-    while page := (
-        answer := client.get("/messages", params={"contentTopic": CONTENT, "since": cursor, "take": 2})
-    ).json():
-        cursor = answer.headers["X-Cursor"]
-        seen += [base64.b64decode(one["message"]["payload"]) for one in page]
-    assert seen == [b"0", b"1", b"2", b"3", b"4"]
-
-
-def waiting(client: TestClient, path: str, **query: Any) -> Callable[[], Any]:
-    """Start a long poll on another thread; the result waits for its answer."""
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(client.get(path, params={**query, "wait": 20_000})))
-    thread.start()
-
-    def result() -> Any:
-        thread.join(30)
-        assert answers, "the long poll did not answer"
-        return answers[0]
-
-    return result
-
-
-def test_a_long_poll_answers_when_a_message_arrives(client: TestClient, world: World) -> None:
-    subscription_id = world.subscribe()
-    result = waiting(client, "/messages", subscriptionId=subscription_id)
-    world.arrives(b"at last")
-    assert [one["message"]["payload"] for one in result().json()] == [encoded(b"at last")]
-
-
-def test_a_long_poll_of_a_request_answers_when_its_record_changes(client: TestClient, world: World) -> None:
-    request_id = world.send()
-    since = world.record(request_id).change_seq
-    result = waiting(client, "/message", requestId=request_id, since=since)
-    world.run()
-    assert result().json()["sent"] is True
-
-
-def test_a_long_poll_of_the_health_answers_when_it_changes(client: TestClient, world: World) -> None:
-    since = client.get("/health").headers["X-Cursor"]
-    result = waiting(client, "/health", since=since)
-    world.transport.report(Health(HealthState.UNHEALTHY))
-    assert result().json() == {"status": "Unhealthy"}
-
-
-def test_a_long_poll_that_waits_in_vain_says_what_there_is(client: TestClient, world: World) -> None:
-    assert client.get("/messages", params={"contentTopic": CONTENT, "wait": 1}).status_code == 404
-    request_id = world.send()
-    since = world.record(request_id).change_seq
-    answer = client.get("/message", params={"requestId": request_id, "since": since, "wait": 1})
-    assert (answer.status_code, answer.json()["sending"]) == (200, True)
-
-
-def test_waiting_calls_are_bounded_in_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reliable_channel.messaging.rest.app.MAX_WAITING", 0)
-    with secured(world) as client:
-        answer = client.get("/messages", params={"contentTopic": CONTENT, "wait": 1_000})
-    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
-
-
-def test_stopping_the_server_ends_waiting_calls() -> None:
-    async def scenario() -> object:
-        poll = LongPoll(EventSource(), max_waiting=1)
-        poll.start()
-        call = asyncio.create_task(poll.until(lambda: "nothing", lambda found: False, wait_ms=20_000))
-        while poll.waiting == 0:
-            await asyncio.sleep(0)
-        poll.stop()
-        return await call
-
-    assert asyncio.run(scenario()) == "nothing"
-
-
 def test_the_openapi_document_names_every_path_of_the_seed(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     calls = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
@@ -448,12 +258,6 @@ def test_the_openapi_document_names_every_path_of_the_seed(client: TestClient) -
     assert all("422" not in call["responses"] for path in document["paths"].values() for call in path.values())
 
 
-def test_with_a_token_the_document_says_so(world: World) -> None:
-    with secured(world, token="s3cret") as client:
-        document = client.get("/openapi.json", headers={"Authorization": "Bearer s3cret"}).json()
-    assert document["security"] == [{"bearer": []}]
-
-
 def test_the_node_starts_and_stops_with_the_server() -> None:
     world = World()
     world.node.stop()
@@ -461,21 +265,3 @@ def test_the_node_starts_and_stops_with_the_server() -> None:
         assert client.get("/health").json() == {"status": "Healthy"}
     assert world.node.health_indicator == "Unhealthy"
     world.node.close()
-
-
-def test_a_body_that_does_not_come_is_408() -> None:
-    answered: list[Any] = []
-
-    async def never() -> Any:
-        await asyncio.Event().wait()
-
-    async def keep(message: Any) -> None:
-        answered.append(message)
-
-    async def unreachable(*_: Any) -> None:
-        raise AssertionError("a refused call reached the application")
-
-    guard = Guard(None, Guard.hosts(()), 1_000, body_timeout_s=0.01)
-    scope = {"type": "http", "method": "POST", "path": "/send", "headers": [(b"host", b"localhost")]}
-    asyncio.run(GuardMiddleware(unreachable, guard)(scope, never, keep))
-    assert answered[0]["status"] == 408
