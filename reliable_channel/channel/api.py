@@ -109,6 +109,7 @@ def create_reliable_channel(
     channel = ReliableChannel(
         driver,
         channel_id=channel_id,
+        pubsub_topic=pubsub_topic,
         content_topic=content_topic,
         sender_id=sender_id,
         emitter=emitter,

@@ -50,6 +50,7 @@ class ReliableChannel:
         driver: ChannelDriver,
         *,
         channel_id: str,
+        pubsub_topic: str,
         content_topic: str,
         sender_id: str,
         emitter: EventEmitter,
@@ -60,6 +61,7 @@ class ReliableChannel:
         threaded: bool,
     ) -> None:
         self.channel_id = channel_id
+        self.pubsub_topic = pubsub_topic
         self.content_topic = content_topic
         self.sender_id = sender_id
         self.message_events = emitter

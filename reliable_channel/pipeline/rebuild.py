@@ -36,6 +36,7 @@ CARRIED_OVER = (
     tables.CLOCK,
     tables.SENDER_EVENTS,
     tables.STORE_PRESENCE,
+    tables.SENT_ROWS,
     tables.PIPELINE_METRICS,
     tables.ALERTS,
 )

@@ -965,6 +965,29 @@ STORE_PRESENCE = Table(
     retention_column="asked_at",
 )
 
+SENT_ROWS = Table(
+    "sent_rows",
+    "Which row of a table of outgoing messages became which segments; joined with acks: who has acknowledged it.",
+    "jobs/send.py",
+    (
+        Column("row_id", "STRING", "the row's own id: the label of its send", nullable=False, example="order-4711"),
+        Column("send_id", "STRING", "the ReliableSendId: the SDS id of the first segment", example=_AN_ID),
+        *_CHANNEL,
+        Column("sender_id", "STRING", "the participant who sent it", example="alice"),
+        Column("required", "INT", "how many of the segments rebuild the message", example="1"),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "SDS ids of the segments, data then parity",
+            example=f'["{_AN_ID}", "{_ANOTHER_ID}"]',
+        ),
+        Column("recorded_at", "TIMESTAMP", "wall clock of the note", example="2026-11-21T14:26:26.834148Z"),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "sender_id", "row_id"),
+    retention_ms=90 * DAY_MS,
+    retention_column="recorded_at",
+)
+
 DELIVERY_STATUS = Table(
     "delivery_status",
     "Verdict and cause per message known to exist, as of a time; later verdicts replace earlier ones.",
@@ -1099,6 +1122,7 @@ TABLES: tuple[Table, ...] = (
     OPEN_KEYS,
     SENDER_EVENTS,
     STORE_PRESENCE,
+    SENT_ROWS,
     DELIVERY_STATUS,
     PIPELINE_METRICS,
     ALERTS,

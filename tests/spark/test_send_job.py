@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -13,16 +13,28 @@ from types import ModuleType
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from reliable_channel.channel import ReliableChannelConfig, SqlitePersistence, create_reliable_channel
+from reliable_channel.channel import (
+    MemoryPersistence,
+    ReliableChannelConfig,
+    SqlitePersistence,
+    create_reliable_channel,
+)
 from reliable_channel.config import Settings
 from reliable_channel.errors import ConfigurationError, EmptyMessage
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.participant import Participant
 from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.pipeline.io import read_table
+from reliable_channel.pipeline.tables import ACKS, SENT_ROWS
+from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.transport.base import NodeEvent, Received
-from reliable_channel.transport.memory import MemoryNetwork
+from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+
+from .chain import chain_over, run_once
+from .kafka_log import KafkaLog, Record
 
 JOB = Path(__file__).parents[2] / "jobs" / "send.py"
 WHO = Participant("outbox", sender_id="driver")
@@ -74,16 +86,15 @@ def test_a_rerun_over_a_grown_table_sends_the_same_bytes_for_the_same_rows(
     spark: SparkSession, settings: Settings, broker: Settings, job: ModuleType, on_wire: list[bytes], tmp_path: Path
 ) -> None:
     here = settings.with_servers(broker.kafka.servers)
-    sent_table = str(tmp_path / "sent")
     rows = [Row(row_id=f"row {number}", payload=bytearray(b"%d " % number * 40_000)) for number in range(3)]
     source = spark.createDataFrame(rows, "row_id STRING, payload BINARY")
-    assert job.send_table(spark, here, WHO, source, sent_table, 120.0) == 3
+    assert job.send_table(spark, here, WHO, source, 120.0) == 3
     until_quiet(on_wire, 3)
     grown = spark.createDataFrame([*rows, Row(row_id="row 3", payload=bytearray(b"new"))], source.schema)
-    assert job.send_table(spark, here, WHO, grown, sent_table, 120.0) == 4
+    assert job.send_table(spark, here, WHO, grown, 120.0) == 4
     until_quiet(on_wire, 7)
 
-    sent = {row["row_id"]: row for row in spark.read.format("delta").load(sent_table).collect()}
+    sent = {row["row_id"]: row for row in read_table(spark, here.paths, SENT_ROWS).collect()}
     assert sorted(sent) == ["row 0", "row 1", "row 2", "row 3"]
     assert sent["row 0"]["required"] == len(sent["row 0"]["sds_ids"]) == 1
     by_id: dict[str, bytes] = {}
@@ -95,54 +106,109 @@ def test_a_rerun_over_a_grown_table_sends_the_same_bytes_for_the_same_rows(
     assert set(by_id) == {sds_id for row in sent.values() for sds_id in row["sds_ids"]}
 
 
-def test_the_sent_table_gets_no_row_twice(spark: SparkSession, job: ModuleType, tmp_path: Path) -> None:
-    row = Row(row_id="a", send_id="s", content_topic="t", channel_id="c", sender_id="me", required=1, sds_ids=["s"])
+def sent_row(row_id: str, required: int, *sds_ids: str, channel_id: str = "c") -> Row:
+    values = (row_id, sds_ids[0], "p", "t", channel_id, "me", required, list(sds_ids), dt.datetime(2026, 1, 1))
+    return Row(**dict(zip(SENT_ROWS.names(), values, strict=True)))
+
+
+def test_the_sent_table_gets_no_row_twice_and_every_channel_has_rows_of_its_own(
+    spark: SparkSession, settings: Settings, job: ModuleType
+) -> None:
     for _ in range(2):
-        job.append_new(spark, [row], str(tmp_path / "sent"))
-    assert spark.read.format("delta").load(str(tmp_path / "sent")).count() == 1
+        job.append_new(spark, settings, [sent_row("a", 1, "s"), sent_row("a", 1, "z", channel_id="another")])
+    found = read_table(spark, settings.paths, SENT_ROWS).collect()
+    assert sorted((row["channel_id"], row["send_id"]) for row in found) == [("another", "z"), ("c", "s")]
 
 
 def test_a_row_is_acknowledged_when_enough_of_its_segments_are_by_one_participant(
     spark: SparkSession, job: ModuleType
 ) -> None:
-    def sent_row(row_id: str, required: int, *sds_ids: str) -> Row:
-        return Row(
-            row_id=row_id,
-            send_id=sds_ids[0],
-            content_topic="t",
-            channel_id="c",
-            sender_id="me",
-            required=required,
-            sds_ids=list(sds_ids),
-        )
-
-    sent = spark.createDataFrame(
-        [sent_row("whole", 2, "a", "b", "p"), sent_row("half", 2, "d", "e"), sent_row("none", 1, "f")],
-        job.SENT_SCHEMA,
-    )
-    at = [datetime.datetime(2026, 1, 1, 0, 0, second) for second in range(6)]
+    rows = [sent_row("whole", 2, "a", "b", "p"), sent_row("half", 2, "d", "e"), sent_row("none", 1, "f")]
+    sent = spark.createDataFrame([tuple(row) for row in rows], SENT_ROWS.ddl())
+    at = [dt.datetime(2026, 1, 1, 0, 0, second) for second in range(6)]
     acks = spark.createDataFrame(
         [
-            ("a", "t", "c", "me", "bob", at[1]),
-            ("a", "t", "c", "me", "bob", at[5]),
-            ("p", "t", "c", "me", "bob", at[2]),
-            ("d", "t", "c", "me", "bob", at[1]),
-            ("e", "t", "c", "me", "carol", at[1]),
-            ("f", "t", "another", "me", "bob", at[1]),
+            ("p", "t", "c", "me", "a", "bob", at[1]),
+            ("p", "t", "c", "me", "a", "bob", at[5]),
+            ("p", "t", "c", "me", "p", "bob", at[2]),
+            ("p", "t", "c", "me", "d", "bob", at[1]),
+            ("p", "t", "c", "me", "e", "carol", at[1]),
+            ("p", "t", "another", "me", "f", "bob", at[1]),
+            ("elsewhere", "t", "c", "me", "f", "bob", at[1]),
         ],
-        "sds_id STRING, content_topic STRING, channel_id STRING, sender_id STRING, acknowledged_by STRING, "
-        "event_time TIMESTAMP",
+        "pubsub_topic STRING, content_topic STRING, channel_id STRING, sender_id STRING, sds_id STRING, "
+        "acknowledged_by STRING, event_time TIMESTAMP",
     )
     found = {row["row_id"]: row for row in job.with_acknowledgements(sent, acks).collect()}
     assert {key: row["acknowledged_by"] for key, row in found.items()} == {"whole": ["bob"], "half": [], "none": []}
     assert found["whole"]["acknowledged_at"] == at[2]
 
 
+def test_rows_are_followed_in_the_acknowledgements_that_the_ack_job_wrote(
+    spark: SparkSession, settings: Settings, job: ModuleType, tmp_path: Path
+) -> None:
+    """The driver sends three rows, one of them in segments with parity; Bob hears two and says something."""
+    network, wire = MemoryNetwork(), []
+
+    def link(sender: str, receiver: str, message: WakuMessage) -> tuple[float, ...]:
+        if receiver == "observer":
+            wire.append((network.clock.now_ns() // 1_000_000, message))
+        return () if receiver == "bob" and b"nobody hears" in message.payload else (0.0,)
+
+    network.link = link
+    config = ReliableChannelConfig(
+        persistence=MemoryPersistence(),
+        segmentation=SegmentationConfig(segment_size_bytes=1_024, enable_reed_solomon=True, parity_rate=0.5),
+        query_on_connect=False,
+        process_task_min_elapse_ms=0,
+    )
+    seats = {}
+    for name in ("driver", "bob", "observer"):
+        network.node(name).start()
+    for name in ("driver", "bob"):
+        seats[name] = create_reliable_channel(
+            network.node(name), WHO.channel_id, WHO.topic, name, config=config, clock=network.clock, threaded=False
+        )
+
+    def talk() -> None:
+        for _ in range(5):
+            network.run(100)
+            for seat in seats.values():
+                seat.step()
+
+    payloads = {"long": b"la " * 1_000, "short": b"la", "unheard": b"nobody hears this"}
+    rows = [Row(row_id=key, payload=payload) for key, payload in payloads.items()]
+    sent_rows = list(job.send_rows(seats["driver"], rows))
+    talk()
+    seats["bob"].send(b"I heard you")
+    talk()
+    for seat in seats.values():
+        seat.close()
+    job.append_new(spark, settings, sent_rows)
+    assert [(row["row_id"], row["required"], len(row["sds_ids"])) for row in sent_rows] == [
+        ("long", 3, 4),
+        ("short", 1, 1),
+        ("unheard", 1, 1),
+    ]
+
+    log = KafkaLog(spark, tmp_path / "kafka")
+    log.produce(
+        [
+            Record(encode_waku_message(message), offset, at_ms, pubsub_topic=DEFAULT_PUBSUB_TOPIC.encode())
+            for offset, (at_ms, message) in enumerate(wire)
+        ]
+    )
+    run_once(spark, settings, [query for query in chain_over(log) if query.name in ("ingest", "reassembly", "ack")])
+    sent, acks = (read_table(spark, settings.paths, table) for table in (SENT_ROWS, ACKS))
+    found = {row["row_id"]: row["acknowledged_by"] for row in job.with_acknowledgements(sent, acks).collect()}
+    assert found == {"long": ["bob"], "short": ["bob"], "unheard": []}
+
+
 def test_a_source_without_the_columns_is_refused_by_name(
     spark: SparkSession, settings: Settings, job: ModuleType
 ) -> None:
     with pytest.raises(ConfigurationError, match="payload"):
-        job.send_table(spark, settings, WHO, spark.createDataFrame([("a",)], "row_id STRING"), "unused", 1.0)
+        job.send_table(spark, settings, WHO, spark.createDataFrame([("a",)], "row_id STRING"), 1.0)
 
 
 def test_a_row_that_cannot_be_sent_is_named(job: ModuleType, tmp_path: Path) -> None:
