@@ -70,5 +70,5 @@ class EventSource:
         for handler in handlers:
             try:
                 handler(event)
-            except Exception:
+            except Exception:  # the seed: an exception of a listener is ignored, whatever it is
                 _log.exception("a listener of %s raised; the event goes on to the others", event.type)

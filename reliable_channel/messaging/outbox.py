@@ -48,5 +48,5 @@ class Outbox:
             task = self._tasks.popleft()
             try:
                 task()
-            except Exception:
+            except Exception:  # of the application: the changes behind it must still be told
                 _log.exception("a listener raised; nobody else is affected")

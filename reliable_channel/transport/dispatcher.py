@@ -88,5 +88,5 @@ def run_safely(task: Task) -> None:
     """Run foreign code: what it raises is logged by type and place, and affects nobody."""
     try:
         task()
-    except Exception:
+    except Exception:  # foreign code; the one thread that tells everybody must live on
         _log.exception("a listener raised; the event is not repeated to it")
