@@ -64,7 +64,13 @@ def _make(place: Path, rows: int) -> None:
 
 def _array(field: pa.Field, columns: dict[str, pa.Array], count: int) -> pa.Array:
     found = columns.get(field.name)
-    return pa.nulls(count, field.type) if found is None else found.cast(field.type)
+    if found is None:
+        return pa.nulls(count, field.type)
+    if pa.types.is_list(field.type) and not pa.types.is_list(
+        found.type
+    ):  # in one table a name, in another a list of it
+        found = pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), found)
+    return found.cast(field.type)
 
 
 def _columns(numbers: np.ndarray, count: int, random: np.random.Generator) -> dict[str, pa.Array]:

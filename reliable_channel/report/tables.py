@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.report.check_verdicts import Judged
 from reliable_channel.report.observed import (
     Acknowledgement,
     DeliveredMessage,
@@ -92,6 +93,12 @@ def read_observed(data_dir: str | Path) -> Observed:
 
 
 _MESSAGE = "channel_id sender_id payload causal_lamport causal_sds_id delivery_seq ephemeral"
+
+
+def read_verdicts(data_dir: str | Path) -> list[Judged]:
+    """The rows of ``delivery_status``."""
+    rows = _rows(data_dir, "delivery_status", "channel_id sds_ids verdict cause")
+    return [Judged(row["channel_id"], tuple(row["sds_ids"]), row["verdict"], row["cause"]) for row in rows]
 
 
 def _rows(data_dir: str | Path, name: str, columns: str) -> list[dict[str, Any]]:

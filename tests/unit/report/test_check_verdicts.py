@@ -1,0 +1,75 @@
+"""The verdicts' check finds nothing where nothing is wrong, and each wrong verdict that is put into the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from report_example import CHANNEL, true_conversation
+
+from reliable_channel.report.check_verdicts import CAUSES, Judged, check_verdicts
+from reliable_channel.simulation.scenario import Fault
+from reliable_channel.simulation.truth import Outcome, Truth
+
+Mutation = Callable[[list[Judged]], list[Judged]]
+
+
+def ids(truth: Truth, number: int) -> tuple[str, ...]:
+    return tuple(segment.sds_id for segment in truth.segments if segment.message == number)
+
+
+def right(truth: Truth) -> list[Judged]:
+    return [
+        Judged(
+            message.channel_id,
+            ids(truth, message.number),
+            "delivered" if message.outcome == Outcome.DELIVERED else "missing",
+            CAUSES.get(Fault(message.fault)) if message.fault else None,
+        )
+        for message in truth.messages
+    ]
+
+
+def example() -> Truth:
+    """The conversation, one of its lost messages with an injected fault."""
+    truth = true_conversation()
+    lost = next(m for m in truth.messages if m.outcome == Outcome.INCOMPLETE)
+    return replace(
+        truth,
+        messages=[replace(m, fault="segment_missing") if m is lost else m for m in truth.messages],
+    )
+
+
+def changed(number: int, **changes: object) -> Mutation:
+    return lambda rows: [replace(row, **changes) if i == number else row for i, row in enumerate(rows)]
+
+
+LOST = next(i for i, m in enumerate(example().messages) if m.fault == "segment_missing")
+MUTATIONS: dict[str, tuple[Mutation, str]] = {
+    "a message has no verdict": (lambda rows: rows[1:], "has no verdict"),
+    "a message has two": (lambda rows: [*rows, replace(rows[0], verdict="missing")], "has 2 verdicts"),
+    "a delivered one is called missing": (changed(0, verdict="missing"), "was delivered and is called missing"),
+    "a lost one is called delivered": (changed(LOST, verdict="delivered"), "was not delivered and is called delivered"),
+    "a lost one is called unsettled": (changed(LOST, verdict="unknown", cause="unsettled"), "is called unknown"),
+    "the cause is another": (changed(LOST, cause="undecodable"), "the cause is said to be undecodable"),
+    "what never was is judged": (lambda rows: [*rows, Judged(CHANNEL, ("zz",), "missing", None)], "was never sent"),
+}
+
+
+def test_right_verdicts_differ_in_nothing() -> None:
+    assert check_verdicts(example(), right(example())) == []
+
+
+def test_what_is_older_than_the_observation_may_stay_unknown() -> None:
+    truth = true_conversation()
+    number = next(i for i, m in enumerate(truth.messages) if m.outcome == Outcome.REFERENCED)
+    rows = changed(number, verdict="unknown", cause="before_observation")(right(truth))
+    assert check_verdicts(truth, rows) == []
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_it_is_found_when(name: str) -> None:
+    mutate, expected = MUTATIONS[name]
+    found = [str(difference) for difference in check_verdicts(example(), mutate(right(example())))]
+    assert any(expected in line for line in found), found
