@@ -276,7 +276,7 @@ class ReliableChannel:
                 **summary(driver.machine),
                 "started": self._started,
                 "queued_envelopes": driver.outgoing.queued,
-                "lost_envelopes": driver.lost_envelopes,
+                "lost_envelopes": driver.arrivals.lost,
             }
 
     # ---- the worker ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from reliable_channel.channel.arrivals import Arrivals
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.effects import Deliver, Dispatch, Effect, Emit, Fetch
 from reliable_channel.channel.events import (
@@ -20,6 +21,7 @@ from reliable_channel.channel.events import (
     ChannelProblem,
     ChunkInfo,
     MessageReceived,
+    MessageSendError,
     MessageSent,
     SegmentSent,
 )
@@ -45,7 +47,6 @@ from reliable_channel.transport.base import (
     Node,
     NodeEvent,
     Received,
-    ReceivedEnvelope,
     RequestId,
     SendFailed,
     Sent,
@@ -58,7 +59,6 @@ from reliable_channel.wire.sds import decode_sds_message
 _log = logging.getLogger(__name__)
 
 MAX_INPUTS_PER_CYCLE = 256
-MAX_WAITING_ENVELOPES = 20_000
 WITHOUT_HINT_RANGE_MS = 3_600_000
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was heard."""
@@ -109,7 +109,7 @@ class ChannelDriver:
         self._audience = audience
         self._wake = wake
         self._results: deque[Sent | SendFailed | HealthChanged | StoreFailure] = deque()
-        self._envelopes: deque[ReceivedEnvelope] = deque()
+        self.arrivals = Arrivals()
         self._effects: deque[Effect] = deque()
         self._untold: deque[Telling] = deque()
         self._unheard = Unheard()
@@ -118,7 +118,6 @@ class ChannelDriver:
         self._last_processing = 0
         self._draining = False
         self._last_range_without_hint = 0
-        self.lost_envelopes = 0
         self.max_queued_bytes = config.max_queued_bytes
         self.send_timeout_ms = config.send_timeout_ms
         self.closed = False
@@ -143,10 +142,8 @@ class ChannelDriver:
             case Received(envelope):
                 if envelope.message.content_topic != self._key.content_topic:
                     return
-                if len(self._envelopes) >= MAX_WAITING_ENVELOPES:
-                    self.lost_envelopes += 1
+                if not self.arrivals.offer(envelope):
                     return
-                self._envelopes.append(envelope)
             case Sent() | SendFailed():
                 self._results.append(event)
             case HealthChanged():
@@ -158,15 +155,12 @@ class ChannelDriver:
         if isinstance(answer, StoreAnswer):
             with self.space:
                 # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
-                while self.retrieval.threaded and not self.retrieval.ended and self._crowded():
+                while self.retrieval.threaded and not self.retrieval.ended and self.arrivals.crowded:
                     self.space.wait(0.1)
-            self._envelopes.extend(answer.envelopes)
+            self.arrivals.put(answer.envelopes)
         else:
             self._results.append(answer)
         self._wake()
-
-    def _crowded(self) -> bool:
-        return len(self._envelopes) >= MAX_WAITING_ENVELOPES // 2
 
     def send(self, payload: bytes, label: str | None = None) -> str:
         """Segment, wrap, keep; the dispatch follows in the worker. Returns the ReliableSendId."""
@@ -248,14 +242,14 @@ class ChannelDriver:
             given = self._result(self._results.popleft(), now)
             if given is not None:
                 outcomes.append(self.machine.apply(given))
-        if self._envelopes and (self._draining or self._pause_over(now)):
-            for _ in range(min(len(self._envelopes), MAX_INPUTS_PER_CYCLE)):
-                heard = self._incoming.decrypt(self._envelopes.popleft(), now)
+        if self.arrivals and (self._draining or self._pause_over(now)):
+            for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
+                heard = self._incoming.decrypt(self.arrivals.take(), now)
                 if isinstance(heard, ChannelProblem):
                     self._say(heard)
                 elif heard is not None:
                     outcomes.append(self._incoming.take(heard))
-            self._draining = bool(self._envelopes)
+            self._draining = bool(self.arrivals)
             self._last_processing = now
         return outcomes
 
@@ -288,7 +282,7 @@ class ChannelDriver:
 
     def _sent(self, dispatch: Dispatch, result: Sent, own: bool, now: int) -> Input | None:
         if dispatch.send_id is not None:
-            self.labels.setdefault(dispatch.send_id, {}).setdefault(dispatch.outgoing.index, result.request_id)
+            self._label(dispatch, result.request_id)
             self._say(
                 SegmentSent(
                     channel_id=self._key.channel_id,
@@ -305,6 +299,12 @@ class ChannelDriver:
             self._say(self._whole_sent(dispatch.sds_id, dispatch.message_id, now))
             return None
         return DispatchDone(now, dispatch.sds_id, result.message_hash, own)
+
+    def _label(self, dispatch: Dispatch, request_id: RequestId) -> None:
+        """Remember a segment's RequestId until its send is told as sent; a retransmission after that has no label."""
+        send = self.machine.sends.get(dispatch.send_id or "")
+        if dispatch.send_id is not None and (dispatch.ephemeral or (send is not None and not send.sent)):
+            self.labels.setdefault(dispatch.send_id, {}).setdefault(dispatch.outgoing.index, request_id)
 
     def _whole_sent(self, send_id: str, message_id: str, now: int) -> MessageSent:
         labels = self.labels.pop(send_id, {})
@@ -323,6 +323,8 @@ class ChannelDriver:
                     case Emit(MessageSent() as sent):
                         self._queue(Emit(self._whole_sent(sent.request_id, sent.message_id, sent.at)))
                     case Deliver() | Emit():
+                        if isinstance(effect, Emit) and isinstance(effect.event, MessageSendError):
+                            self.labels.pop(effect.event.request_id, None)
                         self._queue(effect)
                     case Fetch():
                         self._fetch(effect, now)
@@ -416,7 +418,7 @@ class ChannelDriver:
 
     def _next_due(self, now: int) -> int | None:
         due = [self.machine.next_due(), self.outgoing.next_due(now)]
-        if self._envelopes:
+        if self.arrivals:
             due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
         if self._effects or self._results:
             due.append(now)

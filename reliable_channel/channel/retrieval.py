@@ -6,6 +6,7 @@ connect, and missing segments without a hint). Answers come back as envelopes; S
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from reliable_channel.errors import ReliableChannelError
 from reliable_channel.store.model import MAX_HASHES, StorePage, StoreQuery
 from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
 from reliable_channel.wire.waku import message_hash
+
+_log = logging.getLogger(__name__)
 
 MAX_PAGES = 1_000
 """Pages of one time range; a store that answers for ever is left alone."""
@@ -139,6 +142,9 @@ class StoreRetrieval:
                     self.answered(StoreAnswer(found))
         except ReliableChannelError as error:
             self.answered(StoreFailure(error.cause[:300]))
+        except Exception as error:  # of a node we do not know: a dead thread would never ask again
+            _log.exception("a store query failed")
+            self.answered(StoreFailure(type(error).__name__))
 
     def _pages(self, work: tuple[bytes, ...] | TimeRange) -> Iterator[StorePage]:
         if isinstance(work, TimeRange):

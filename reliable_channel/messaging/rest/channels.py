@@ -113,7 +113,8 @@ class ChannelDesk:
             channel_id,
             content_topic,
             sender_id,
-            config=replace(self._config, auto_start=False),
+            # A full buffer is the caller's to wait for (429): waiting here would keep a thread from other calls.
+            config=replace(self._config, auto_start=False, send_timeout_ms=0),
             clock=self._clock,
             threaded=self._threaded,
         )

@@ -10,17 +10,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.channel import (
+    ChannelProblem,
     IrretrievableMessage,
     MessageDelivered,
     MessagePossiblyAcknowledged,
     MessageReceived,
     MessageSendError,
+    MessageSent,
     MissingMessage,
     ReliableChannelConfig,
+    SegmentSent,
     SendingMessage,
     SendState,
 )
 from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.store.model import StorePage
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.memory import Faults
@@ -326,3 +330,42 @@ def test_over_any_lossy_network_everything_arrives_once_and_is_acknowledged(
     for name, payloads in sent.items():
         heard = {payload for other in names if other != name for payload in world.recorders[other].payloads}
         assert set(payloads) <= heard
+
+
+def test_request_ids_are_remembered_until_a_send_is_sent_or_has_failed_and_no_longer() -> None:
+    world = World()
+    alice = world.join("alice", alone())
+    request_id = alice.channel.send(b"hello")
+    alice.channel.step()
+    world.network.pump()
+    alice.channel.step()
+    assert alice.of(MessageSent)[0].request_ids == ((f"{request_id}:1", alice.of(SegmentSent)[0].node_request_id),)
+    world.run(700_000, step_ms=1_000)
+    world.node("alice").failing = FailureReason.REFUSED
+    failing = alice.channel.send(b"refused")
+    world.run(1_000)
+    assert [event.request_id for event in alice.of(MessageSendError)] == [request_id, failing]
+    assert len(alice.of(SegmentSent)) == 6
+    assert [alice.channel.request_ids(one) for one in (request_id, failing)] == [{}, {}]
+
+
+def test_a_store_that_raises_anything_is_a_problem_told_and_is_asked_again() -> None:
+    world = World()
+    node = world.node("alice")
+
+    class Broken:
+        asked = 0
+
+        def query(self, _: object) -> StorePage:
+            Broken.asked += 1
+            raise KeyError("of somebody else's making")
+
+    node.store = Broken()  # type: ignore[assignment]
+    alice = world.join("alice")
+    world.run(100)
+    node.report(Health(HealthState.UNHEALTHY))
+    node.report(Health(HealthState.HEALTHY))
+    world.run(100)
+    assert Broken.asked == 2
+    problems = [event for event in alice.of(ChannelProblem) if event.kind == "store_failed"]
+    assert [problem.detail for problem in problems] == ["KeyError", "KeyError"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -186,3 +187,14 @@ def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: Wor
     assert queued[keccak256(b"1")] == sends[1].json()["requestId"], "or nobody would know of it"
     dropped = [row for row in world.feed.rows if row.event == "dropped"]
     assert [row.entire_message_hash for row in dropped] == [keccak256(b"gone")]
+
+
+def test_a_channel_whose_buffer_is_full_is_429_at_once(new_world: Callable[..., World]) -> None:
+    world = new_world(max_pending_requests=1)
+    app = create_app(world.node, channels=replace(CONFIG, max_queued_bytes=1), run_node=False)
+    with TestClient(app, base_url="http://localhost") as client:
+        handle = client.post("/channels", json=ALICE).json()["id"]
+        payload = base64.b64encode(b"hello").decode()
+        answers = [client.post(f"/channels/{handle}/send", json={"payload": payload}) for _ in range(3)]
+    assert answers[0].status_code == 200
+    assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "1")

@@ -1,0 +1,37 @@
+"""What waits for a channel is bounded, whatever strangers send."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliable_channel.channel.arrivals import Arrivals
+from reliable_channel.transport.base import ReceivedEnvelope, Source
+from reliable_channel.wire.waku import WakuMessage
+
+
+def envelope(size: int) -> ReceivedEnvelope:
+    return ReceivedEnvelope(WakuMessage(bytes(size), "/t/1/x/proto"), "/waku/2/rs/0/0", b"h" * 32, Source.RELAY, 0)
+
+
+def test_beyond_the_number_or_the_bytes_nothing_is_taken_and_it_is_counted() -> None:
+    arrivals = Arrivals(max_envelopes=3, max_bytes=100)
+    small, large = envelope(1), envelope(98)
+    assert [arrivals.offer(one) for one in (small, large, envelope(2), small, small)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert (len(arrivals), arrivals.lost) == (3, 2)
+    assert [arrivals.take() for _ in range(3)] == [small, large, small]
+    assert arrivals.offer(large)
+    with pytest.raises(IndexError):
+        [arrivals.take() for _ in range(2)]
+
+
+@pytest.mark.parametrize(("sizes", "crowded"), [([1], False), ([1, 1], True), ([49], False), ([50], True), ([], False)])
+def test_it_is_crowded_when_it_is_half_full(sizes: list[int], crowded: bool) -> None:
+    arrivals = Arrivals(max_envelopes=4, max_bytes=100)
+    arrivals.put(map(envelope, sizes))
+    assert arrivals.crowded is crowded
