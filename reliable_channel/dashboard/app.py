@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -36,6 +36,8 @@ Text = Annotated[str, Query(max_length=8_000)]
 Part = Annotated[str | None, Query(max_length=8_000)]
 PageNumber = Annotated[int, Query(ge=1, le=10_000)]
 Window_ = Annotated[Last, Query()]
+Theme = Literal["light", "dark"]
+Width = Literal["wide", "narrow"]
 STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -194,12 +196,14 @@ def create_app(
             request, alerts.TABLES, lambda lake: Answer("alerts.html", alerts.page(lake, page), {"page": page})
         )
 
-    def drawn(request: Request, tables: Sequence[str], theme: str, make: Callable[[Lake], Figure]) -> Response:
+    def drawn(
+        request: Request, tables: Sequence[str], look: tuple[Theme, Width], make: Callable[[Lake], Figure]
+    ) -> Response:
         lake = shelf.lake()
         tag = shelf.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
         if request.headers.get("if-none-match", "").strip('"') == tag:
             return Response(status_code=304, headers={"ETag": f'"{tag}"'})
-        body = shelf.kept(tag, lambda: svg(make(lake), theme == "dark"))
+        body = shelf.kept(tag, lambda: svg(make(lake), look[0] == "dark", look[1]))
         headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
         return Response(body, media_type="image/svg+xml", headers=headers)
 
@@ -211,7 +215,8 @@ def create_app(
         pubsub_topic: Part = None,
         content_topic: Part = None,
         channel_id: Part = None,
-        theme: Annotated[str, Query(max_length=8)] = "light",
+        theme: Annotated[Theme, Query()] = "light",
+        width: Annotated[Width, Query()] = "wide",
     ) -> Response:
         def make(lake: Lake) -> Figure:
             found = lookup(lake, key, (pubsub_topic, content_topic, channel_id), 1)
@@ -221,16 +226,20 @@ def create_app(
 
         if name not in MESSAGE_FIGURES:
             raise HTTPException(404)
-        return drawn(request, MESSAGE_TABLES, theme, make)
+        return drawn(request, MESSAGE_TABLES, (theme, width), make)
 
     @app.get("/charts/{name}.svg")
     def _chart(
-        request: Request, name: str, last: Window_ = "24h", theme: Annotated[str, Query(max_length=8)] = "light"
+        request: Request,
+        name: str,
+        last: Window_ = "24h",
+        theme: Annotated[Theme, Query()] = "light",
+        width: Annotated[Width, Query()] = "wide",
     ) -> Response:
         if name not in PAGE_FIGURES:
             raise HTTPException(404)
         make, tables = PAGE_FIGURES[name]
-        return drawn(request, tables, theme, lambda lake: make(lake, window(lake, last)))
+        return drawn(request, tables, (theme, width), lambda lake: make(lake, window(lake, last)))
 
     @app.get("/static/{name}")
     def _static(name: str) -> Response:

@@ -199,7 +199,11 @@ _DARK = {
 _drawing = threading.Lock()
 
 
-def svg(figure: Figure, dark: bool) -> bytes:
+WIDTHS = {"wide": 1_060, "narrow": 360}
+"""Width of the plot, pixels."""
+
+
+def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     """The picture as an SVG document, on no background."""
     import altair as alt
     import vl_convert
@@ -208,10 +212,13 @@ def svg(figure: Figure, dark: bool) -> bytes:
     spec: dict[str, Any] = _prepared(figure.draw().to_dict(), _DARK if dark else {})
     text, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
     spec["background"] = "transparent"
+    spec.get("spec", spec)["width"] = WIDTHS[width]
     config = spec.setdefault("config", {})
     config.setdefault("axis", {}).update(labelColor=faint, titleColor=faint, domainColor=faint, tickColor=faint)
     config.setdefault("title", {}).update(color=text, subtitleColor=faint)
-    config.setdefault("legend", {}).update(labelColor=text, titleColor=text)
+    config.setdefault("legend", {}).update(labelColor=text, titleColor=text, columnPadding=26)
+    if width == "narrow":
+        config["legend"].update(labelLimit=130)
     config.setdefault("header", {}).update(labelColor=text, titleColor=text)
     config.setdefault("text", {}).update(color=text)
     with _drawing:

@@ -45,10 +45,10 @@
 
   // New pictures are decoded before they take the place of old ones: nothing flickers.
   async function decoded(part) {
-    const dark = matchMedia("screen and (prefers-color-scheme: dark)").matches;
     const waiting = [...part.querySelectorAll("picture")].map((picture) => {
+      const source = [...picture.querySelectorAll("source")].find((s) => matchMedia(s.media).matches);
       const image = new Image();
-      image.src = dark ? picture.querySelector("source").getAttribute("srcset") : picture.querySelector("img").src;
+      image.src = source ? source.srcset : picture.querySelector("img").src;
       return image.decode().catch(() => undefined);
     });
     await Promise.race([Promise.all(waiting), new Promise((done) => setTimeout(done, 3000))]);

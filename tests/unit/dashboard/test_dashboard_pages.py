@@ -1,0 +1,390 @@
+"""Every page over real tables: escaped, bounded, exact, and cheap when nothing changed. No browser here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from starlette.testclient import TestClient
+
+from reliable_channel.config import PathSettings
+from reliable_channel.dashboard import shelf as shelving
+from reliable_channel.dashboard.app import create_app
+from reliable_channel.dashboard.quarantine import MEANINGS
+from reliable_channel.dashboard.shelf import Shelf
+from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.wire.malformed import Reason
+from tests.support.sample_tables import HOSTILE, PUBSUB_TOPIC, digest, topic_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+
+VOID = {"meta", "link", "input", "img", "source", "br", "hr"}
+ATTRIBUTES = {
+    "action", "alt", "aria-busy", "aria-current", "aria-hidden", "aria-keyshortcuts", "aria-label", "aria-labelledby",
+    "aria-live", "aria-pressed", "autocomplete", "charset", "class", "content", "d", "data-copy", "data-live",
+    "data-refresh-ms", "data-tag", "datetime", "decoding", "defer", "for", "height", "hidden", "href", "id", "lang",
+    "maxlength", "media", "method", "name", "placeholder", "rel", "role", "scope", "spellcheck", "src", "srcset",
+    "tabindex", "title", "type", "value", "viewbox", "width",
+}  # fmt: skip
+
+
+def key_of(channel_id: str, content_topic: str | None = None) -> dict[str, str]:
+    topic = topic_of(channel_id) if content_topic is None else content_topic
+    return {"pubsub_topic": PUBSUB_TOPIC, "content_topic": topic, "channel_id": channel_id}
+
+
+def hostile_key(number: int) -> dict[str, str]:
+    """The channel of a hostile string, as the sample tables have it."""
+    return key_of(HOSTILE[number], "/" + HOSTILE[(number + 2) % len(HOSTILE)])
+
+
+FILES = "/channel?" + urlencode(key_of("files"))
+EVERY_PAGE = (
+    "/?last=all",
+    "/channels?last=all",
+    "/channels?last=all&order=name&page=2",
+    FILES + "&last=all",
+    "/messages?last=all",
+    "/messages?last=all&verdict=missing&cause=segment_missing",
+    "/quarantine?last=all",
+    "/quarantine?last=all&reason=malformed_sds",
+    "/alerts",
+    *("/messages?" + urlencode({"q": text}) for text in (HOSTILE[0], HOSTILE[3], HOSTILE[7])),
+    "/channels?" + urlencode({"text": HOSTILE[3], "last": "all"}),
+    "/quarantine?" + urlencode({"reason": HOSTILE[0], "last": "all"}),
+    *("/channel?" + urlencode({**hostile_key(number), "last": "all"}) for number in range(len(HOSTILE))),
+    *("/message?" + urlencode({**hostile_key(n), "key": f"{HOSTILE[n]} {n}"}) for n in (0, 1, 3, 4)),
+    "/channel?" + urlencode(key_of(HOSTILE[0], HOSTILE[1])),
+)
+
+
+class Page(HTMLParser):
+    """A page as a browser would read it; fails on what no template of ours has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.labels: set[str] = set()
+        self.headings: list[str] = []
+        self.references: list[str] = []
+        self.addresses: list[str] = []
+        self.tables = self.captions = 0
+        self.feed(text)
+        assert self.open == [], f"not closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        assert set(given) <= ATTRIBUTES, f"an attribute that no template has: {sorted(set(given) - ATTRIBUTES)}"
+        assert tag not in {"style", "iframe", "object", "embed", "base"}
+        assert tag != "script" or (given.get("src") or "").startswith("/static/live.js")
+        if tag not in VOID:
+            self.open.append(tag)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(tag)
+        self.references += [str(given[name]) for name in ("aria-labelledby", "for") if given.get(name)]
+        self.addresses += [str(given[name]) for name in ("href", "src", "srcset", "action") if given.get(name)]
+        self.tables += tag == "table"
+        self.captions += tag == "caption"
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes something else"
+
+
+@pytest.fixture(scope="module")
+def client(sample_tables: Path) -> TestClient:
+    return TestClient(create_app(PathSettings(data_dir=str(sample_tables))), base_url="http://localhost")
+
+
+def over(place: Path, **more: Any) -> TestClient:
+    """A dashboard over other tables, which looks at them anew with every request."""
+    paths = PathSettings(data_dir=str(place))
+    app = create_app(paths, shelf=Shelf(paths, fresh_s=0), **more)
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("address", EVERY_PAGE, ids=lambda address: address[:60])
+def test_every_page_is_well_formed_and_safe_whatever_the_names_are(client: TestClient, address: str) -> None:
+    answer = client.get(address)
+    assert answer.status_code in (200, 404), answer.text
+    page = Page(answer.text)
+    assert len(page.ids) == len(set(page.ids)), "ids are unique"
+    assert set(page.references) <= set(page.ids), "labels refer to what is there"
+    assert page.headings[0] == "h1" and page.headings.count("h1") == 1
+    assert page.tables == page.captions
+    assert all(target.startswith(("/", "#")) and not target.startswith("//") for target in page.addresses)
+    without_inputs = re.sub(r"<input [^>]+>", "", answer.text)  # they give back what was typed
+    steering = [c for c in without_inputs if not c.isprintable() and c != "\n"]
+    assert steering == [], "nothing that could turn the direction of writing or move a cursor"
+
+
+def test_hostile_names_are_shown_and_their_channels_and_messages_open(client: TestClient) -> None:
+    for number, text in enumerate(HOSTILE):
+        page = client.get("/channel?" + urlencode({**hostile_key(number), "last": "all"}))
+        assert page.status_code == 200, text[:40]
+        messages = re.findall(r'href="(/message\?[^"]+)"', page.text)
+        assert messages
+        if number in (3, 8):
+            assert client.get(messages[0].replace("&amp;", "&")).status_code == 200
+    listed = client.get("/channels?last=all").text
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in listed
+    assert "<script>alert" not in listed
+
+
+def test_pictures_survive_hostile_names(client: TestClient) -> None:
+    query = urlencode({**hostile_key(3), "key": f"{HOSTILE[3]} 3"})
+    addresses = ["/charts/verdicts.svg?last=all", "/charts/rate.svg?last=all", "/charts/lag.svg?theme=dark"]
+    addresses += [f"/charts/message/timeline.svg?{query}", f"/charts/message/graph.svg?{query}&width=narrow"]
+    for address in addresses:
+        answer = client.get(address)
+        assert answer.status_code == 200, address
+        assert answer.headers["content-type"] == "image/svg+xml"
+        assert "<script" not in answer.text and "sandbox" in answer.headers["content-security-policy"]
+
+
+def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tables: Path) -> None:
+    status = DeltaTable(str(sample_tables / "delivery_status")).to_pyarrow_table().to_pylist()
+    settled = [row for row in status if row["verdict"] != "unknown"]
+    delivered = [row for row in settled if row["verdict"] == "delivered"]
+    text = client.get("/?last=all").text
+    assert f"{len(delivered)} of {len(settled)} settled" in text
+    for cause in {row["cause"] for row in status if row["cause"]}:
+        count = sum(row["cause"] == cause for row in status)
+        assert re.search(rf">{cause.replace('_', ' ')}</td>\s*<td class=\"number\"><a [^>]+>{count}</a>", text), cause
+
+
+def test_the_matrix_says_who_has_confirmed_whom(client: TestClient, sample_tables: Path) -> None:
+    acks = DeltaTable(str(sample_tables / "acks")).to_pyarrow_table().to_pylist()
+    deliveries = DeltaTable(str(sample_tables / "deliveries")).to_pyarrow_table().to_pylist()
+    sent = {d["sds_id"] for d in deliveries if d["channel_id"] == "talk" and d["sender_id"] == "alice"}
+    mine = [a for a in acks if a["channel_id"] == "talk" and a["sds_id"] in sent and a["acknowledged_by"] == "bob"]
+    certain = {a["sds_id"] for a in mine if a["certainty"] == "certain"}
+    probable = {a["sds_id"] for a in mine} - certain
+    text = client.get("/channel?" + urlencode({**key_of("talk"), "last": "all"})).text
+    header = re.findall(r'<th scope="col" class="number"><bdi>(\w+)</bdi>', text.split('id="matrix-table"')[1])
+    row = text.split('<th scope="row"><bdi>alice</bdi></th>')[1].split("</tr>")[0]
+    cell = re.findall(r"<td class=\"number (?:heat|self)[^>]*>(.*?)</td>", row)[header.index("bob")]
+    extra = f'<span class="probable">+{len(probable)}</span>' if probable else ""
+    assert cell == f"{len(certain)}{extra}"
+    assert certain
+
+
+def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient, sample_tables: Path) -> None:
+    segments = DeltaTable(str(sample_tables / "segments")).to_pyarrow_table().to_pylist()
+    one = next(s for s in segments if s["channel_id"] == "files" and s["segment_kind"] == "data")
+    wanted = [one["sds_id"], one["sds_id"][:10], one["envelope_hash"].hex(), "0x" + one["entire_message_hash"].hex()]
+    for name in wanted:
+        text = client.get("/messages?" + urlencode({"q": name})).text
+        assert urlencode({"channel_id": "files"}) in text.split('id="found-table"')[1], name
+    nothing = client.get("/messages?" + urlencode({"q": digest("nobody").hex()}))
+    assert "No message has this id or hash" in nothing.text
+
+
+def test_the_page_of_a_message_tells_its_segments_and_who_confirmed_it(client: TestClient, sample_tables: Path) -> None:
+    status = DeltaTable(str(sample_tables / "delivery_status")).to_pyarrow_table().to_pylist()
+    one = next(s for s in status if s["channel_id"] == "files" and s["cause"] == "segment_missing")
+    text = client.get("/message?" + urlencode({**key_of("files"), "key": one["message_key"]})).text
+    assert text.count("did not come</span>") == len(one["data_missing"])
+    assert f"<dd>{', '.join(map(str, one['data_missing']))}</dd>" in text
+    repaired = DeltaTable(str(sample_tables / "deliveries")).to_pyarrow_table().to_pylist()
+    rebuilt = next(d for d in repaired if d["repaired_by"] == "parity")
+    page = client.get("/message?" + urlencode({**key_of("files"), "key": rebuilt["sds_id"]})).text
+    assert "rebuilt by parity" in page
+
+
+def test_quarantine_has_hex_and_a_command_only_for_reasons_that_exist(client: TestClient) -> None:
+    text = client.get("/quarantine?last=all&reason=malformed_sds").text
+    assert 'data-copy="reliable-channel requeue --reason malformed_sds"' in text
+    assert re.search(r"<pre class=\"dump\">0000  ([0-9a-f]{2} )+", text)
+    assert "data-copy" not in client.get("/quarantine?last=all&reason=x;rm+-rf").text
+    assert {reason.value for reason in Reason} == set(MEANINGS)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/?last=2h",
+        "/channels?order=channel_id;drop",
+        "/channels?page=0",
+        "/channels?page=10001",
+        "/channels?page=x",
+        "/messages?verdict=lost",
+        "/charts/lag.svg?theme=sepia",
+        "/quarantine?reason=" + "x" * 65,
+        "/messages?q=" + "x" * 8_001,
+    ],
+)
+def test_a_wrong_address_is_a_page_with_a_sentence(client: TestClient, address: str) -> None:
+    answer = client.get(address)
+    assert answer.status_code == 400
+    assert "The address says something else" in answer.text
+    Page(answer.text)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/nowhere",
+        "/static/../app.py",
+        "/static/app.py",
+        "/charts/none.svg",
+        "/charts/message/none.svg",
+        "/charts/message/graph.svg?key=nobody",
+        "/message",
+        "/message?key=nobody",
+        "/channel",
+        "/channel?channel_id=nobody",
+        "/docs",
+        "/openapi.json",
+    ],
+)
+def test_what_is_not_there_is_404(client: TestClient, address: str) -> None:
+    answer = client.get(address)
+    assert answer.status_code == 404
+    Page(answer.text)
+
+
+def test_an_unchanged_page_is_neither_asked_for_nor_made_again(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = client.get(FILES + "&last=7d")
+    asked: list[str] = []
+    monkeypatch.setattr("reliable_channel.report.lake.Lake.arrow", lambda self, sql, *_: asked.append(sql))
+    again = client.get(FILES + "&last=7d", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get(FILES + "&last=7d").content == first.content
+    assert asked == []
+
+
+def test_a_table_that_grows_gives_another_page(sample_tables: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    client = over(place)
+    first = client.get("/alerts")
+    row = {
+        "sequence": 1, "alert": "loss_rate", "kind": "loss_rate", "subject": '["/p", "/c", "<b>talk</b>"]',
+        "state": "raised", "severity": "critical", "value": 0.5, "threshold": 0.1, "detail": "5 of 10",
+    }  # fmt: skip
+    schema = arrow_schema(BY_NAME["alerts"])
+    rows = [{name: row.get(name) for name in schema.names}]
+    write_deltalake(str(place / "alerts"), pa.Table.from_pylist(rows, schema=schema), mode="append")
+    second = client.get("/alerts", headers={"If-None-Match": first.headers["etag"]})
+    assert second.status_code == 200
+    assert "&lt;b&gt;talk&lt;/b&gt;" in second.text and "5 of 10" in second.text
+    assert client.get("/alerts").headers["etag"] == second.headers["etag"]
+
+
+def test_many_requests_share_one_look_at_the_tables(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    looked: list[str] = []
+    opened = shelving.Lake
+    monkeypatch.setattr(shelving, "Lake", lambda paths: looked.append("look") or opened(paths))
+    shelf = Shelf(PathSettings(data_dir=str(sample_tables)), fresh_s=1, monotonic=lambda: now[0])
+    lakes = [shelf.lake() for _ in range(5)]
+    assert len({id(lake) for lake in lakes}) == 1
+    now[0] = 1.0
+    assert shelf.lake() is not lakes[0]
+    assert len(looked) == 3, "at the start, at the first request, and after a second"
+
+
+Damage = Callable[[Path], None]
+
+
+def torn_log(place: Path) -> None:
+    last = sorted((place / "_delta_log").glob("*.json"))[-1]
+    last.write_text(last.read_text(encoding="utf-8")[:-40], encoding="utf-8")
+
+
+def files_gone(place: Path) -> None:
+    for file in place.glob("*.parquet"):
+        file.unlink()
+
+
+def files_torn(place: Path) -> None:
+    for file in place.glob("*.parquet"):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def other_columns(place: Path) -> None:
+    shutil.rmtree(place)
+    write_deltalake(str(place), pa.table({"something": ["else"]}))
+
+
+@pytest.mark.parametrize("damage", [torn_log, files_gone, files_torn, other_columns])
+def test_a_damaged_table_is_said_in_its_part_and_the_rest_is_shown(
+    damage: Damage, sample_tables: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    damage(place / "alerts" if damage is other_columns else place / "pipeline_metrics")
+    answer = over(place).get("/?last=all")
+    assert answer.status_code == 200
+    assert "This part cannot be read." in answer.text and "Traceback" not in answer.text
+    assert "settled" in answer.text and 'src="/charts/verdicts.svg' in answer.text
+    Page(answer.text)
+
+
+def test_a_damaged_clock_is_a_page_that_says_so(sample_tables: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    torn_log(place / "clock")
+    answer = over(place).get("/")
+    assert answer.status_code == 503
+    assert "The table clock under" in answer.text and "rebuild" in answer.text
+    assert "etag" not in answer.headers
+
+
+def test_without_tables_the_first_page_teaches(tmp_path: Path) -> None:
+    client = over(tmp_path / "none")
+    for address in ("/", "/channels", "/quarantine"):
+        answer = client.get(address)
+        assert answer.status_code == 200
+        assert "reliable-channel run --once --verdicts" in answer.text
+        assert "etag" in answer.headers, "it looks again by itself"
+
+
+def test_a_table_that_no_job_has_written_yet_is_named_with_its_job(sample_tables: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    for name in ("delivery_status", "alerts", "pipeline_metrics"):
+        shutil.rmtree(place / name)
+    client = over(place)
+    text = client.get("/?last=all").text
+    assert "There is no table <code>delivery_status</code> yet" in text
+    assert "<code>reliable-channel alerts check</code>" in text
+    Page(text)
+    # Without verdicts there are channels and messages all the same.
+    assert "files" in client.get("/channels?last=all").text
+    segments = DeltaTable(str(place / "segments")).to_pyarrow_table().to_pylist()
+    one = next(s for s in segments if s["channel_id"] == "files")
+    page = client.get("/message?" + urlencode({**key_of("files"), "key": one["sds_id"]}))
+    assert page.status_code == 200 and "not judged" in page.text
+
+
+def test_a_fault_of_ours_shows_no_trace(
+    sample_tables: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("reliable_channel.dashboard.channels.page", fault)
+    answer = over(sample_tables).get("/channels")
+    assert answer.status_code == 500
+    assert "secret detail" not in answer.text and "Traceback" not in answer.text
+    assert "secret detail" in caplog.text
