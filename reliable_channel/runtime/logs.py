@@ -7,6 +7,8 @@ first of a kind is shown, and then one of it a minute with the number of those l
 from __future__ import annotations
 
 import logging
+import sys
+from typing import TextIO
 
 INTERVAL_S = 60.0
 MAX_KINDS = 1_000
@@ -35,6 +37,17 @@ class OncePerInterval(logging.Filter):
         return True
 
 
+class _ToStandardError(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at that moment: it may have been replaced since the handler was made."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]  # the library's own last resort does the same
+        return sys.stderr
+
+
 def tame_kafka() -> None:
     """Show warnings and errors of the Kafka client on standard error, each kind once a minute. Twice does nothing.
 
@@ -42,7 +55,7 @@ def tame_kafka() -> None:
     logger = logging.getLogger("kafka")
     if any(isinstance(f, OncePerInterval) for handler in logger.handlers for f in handler.filters):
         return
-    handler = logging.StreamHandler()
+    handler = _ToStandardError()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     handler.addFilter(OncePerInterval())

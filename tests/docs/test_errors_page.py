@@ -28,6 +28,7 @@ class Shell:
     """The command line in an empty directory."""
 
     place: Path
+    tables: Path
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
 
@@ -46,10 +47,12 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+def shell(
+    tmp_path: Path, sample_tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path / "run"))
-    return Shell(tmp_path, monkeypatch, capsys)
+    return Shell(tmp_path, sample_tables, monkeypatch, capsys)
 
 
 @contextmanager
@@ -156,6 +159,10 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             log.mkdir(parents=True)
             (log / "00000000000000000000.json").write_text("{")
             return shell("status", "--no-kafka", PATHS__DATA_DIR=str(shell.place / "tables"))
+        case "A time that is none":
+            return shell("report", "--from", "yesterdayish")
+        case "A channel that nobody knows":
+            return shell("report", "--channel", "nope", PATHS__DATA_DIR=str(shell.tables))
     raise NotImplementedError(heading)
 
 
