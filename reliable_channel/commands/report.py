@@ -13,6 +13,7 @@ from reliable_channel.commands import invocation
 if TYPE_CHECKING:
     from reliable_channel.report.source import Window
 
+WINDOW, FORM, LIMIT = "Which time, which channel", "In which form", "Thresholds: exit with 3 when crossed"
 CROSSED = 3
 """The exit code when a threshold is crossed."""
 
@@ -24,30 +25,51 @@ def register(app: typer.Typer) -> None:
         since: Annotated[
             str | None,
             typer.Option(
-                "--from", metavar="TIME", help="2026-11-01, 2026-11-01T12:00 (UTC), or back from now: 24h, 7d."
+                "--from",
+                metavar="TIME",
+                help="2026-11-01, 2026-11-01T12:00 (UTC), or back from now: 24h, 7d.",
+                rich_help_panel=WINDOW,
             ),
         ] = None,
         until: Annotated[
-            str | None, typer.Option("--to", metavar="TIME", help="The end, itself not in it; like --from.")
+            str | None,
+            typer.Option(
+                "--to", metavar="TIME", help="The end, itself not in it; like --from.", rich_help_panel=WINDOW
+            ),
         ] = None,
-        channel: Annotated[str | None, typer.Option(help="Only this SDS channel id.")] = None,
-        content_topic: Annotated[str | None, typer.Option(help="Only this Waku content topic.")] = None,
+        channel: Annotated[str | None, typer.Option(help="Only this SDS channel id.", rich_help_panel=WINDOW)] = None,
+        content_topic: Annotated[
+            str | None, typer.Option(help="Only this Waku content topic.", rich_help_panel=WINDOW)
+        ] = None,
         html: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="Write one self-contained page with charts.")
+            Path | None,
+            typer.Option(metavar="FILE", help="Write one self-contained page with charts.", rich_help_panel=FORM),
         ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object (docs/report.md).")] = False,
-        csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Write every table as a CSV file.")] = None,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print one JSON object (docs/report.md).", rich_help_panel=FORM)
+        ] = False,
+        csv: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Write every table as a CSV file.", rich_help_panel=FORM)
+        ] = None,
         max_loss: Annotated[
-            str | None, typer.Option(metavar="SHARE", help="Exit with 3 when more is lost: 0.1% or 0.001.")
+            str | None,
+            typer.Option(metavar="SHARE", help="Most messages that may be lost: 0.1% or 0.001.", rich_help_panel=LIMIT),
         ] = None,
         max_latency: Annotated[
-            str | None, typer.Option(metavar="TIME", help="… when 99 of 100 messages take longer: 30s, 500ms.")
+            str | None,
+            typer.Option(
+                metavar="TIME", help="Longest that 99 of 100 messages may take: 30s, 500ms.", rich_help_panel=LIMIT
+            ),
         ] = None,
         max_quarantine: Annotated[
-            str | None, typer.Option(metavar="SHARE", help="… when a larger share of records is refused.")
+            str | None,
+            typer.Option(metavar="SHARE", help="Largest share of records that may be refused.", rich_help_panel=LIMIT),
         ] = None,
         max_lag: Annotated[
-            int | None, typer.Option(metavar="RECORDS", min=0, help="… when ingest was further behind Kafka.")
+            int | None,
+            typer.Option(
+                metavar="RECORDS", min=0, help="Most records that ingest may be behind Kafka.", rich_help_panel=LIMIT
+            ),
         ] = None,
         tables: Annotated[
             Path | None, typer.Option(metavar="DIR", help="Where the tables are; paths.data_dir by default.")
@@ -55,11 +77,13 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Report what was delivered, what was lost and why. Needs no Spark.
 
-        Messages belong to the window in which they were first seen, deliveries and acknowledgements to the one in which
-        they happened. Without --from and --to it is everything in the tables.
+        Without --from and --to it is everything in the tables. A message belongs to the window
+        in which its first trace was seen, a delivery or acknowledgement to its own time.
 
-        Exit codes: 0 all well, 1 the tables cannot be read or say nothing about a threshold, 2 wrong usage, 3 a
-        threshold is crossed. For cron: reliable-channel report --from 1h --max-loss 0.1% --html report.html
+        Exit codes: 0 all well, 1 the tables cannot be read or say nothing about a threshold,
+        2 wrong usage, 3 a threshold is crossed.
+
+        For cron: reliable-channel report --from 1h --max-loss 0.1% --html report.html
         """
         import json
         import sys
