@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +94,27 @@ def test_pieces_of_configuration_are_valid(block: Block) -> None:
         load("local", **given)
 
 
+@pytest.fixture(scope="module")
+def own_tables(sample_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sample tables: some commands write into them."""
+    place = tmp_path_factory.mktemp("documented") / "tables"
+    shutil.copytree(sample_tables, place)
+    return place
+
+
 @pytest.mark.parametrize("block", TO_RUN, ids=str)
 def test_the_block_runs(
     block: Block,
-    sample_tables: Path,
+    own_tables: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "build" / "demo").mkdir(parents=True)
-    (tmp_path / "build" / "demo" / "tables").symlink_to(sample_tables)
+    (tmp_path / "build" / "demo" / "tables").symlink_to(own_tables)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
-    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__DATA_DIR", str(sample_tables))
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__DATA_DIR", str(own_tables))
     if block.language == "python":
         exec(compile(block.text, str(block), "exec"), {"__name__": "example"})  # noqa: S102  our own documents
         return
