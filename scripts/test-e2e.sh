@@ -12,6 +12,9 @@ find tests -name package-lock.json -not -path '*/node_modules/*' | while read -r
         (cd "$folder" && npm ci --no-audit --no-fund && cp package-lock.json node_modules/.installed)
     fi
 done
+if ! command -v chromium >/dev/null 2>&1; then
+    echo "test-e2e: chromium was not found; the tests of the dashboard are skipped (Debian: chromium)." >&2
+fi
 status=0
 .venv/bin/python -m pytest -m node tests || status=$?
 # 5: no test selected, which is right as long as no test needs Node.
