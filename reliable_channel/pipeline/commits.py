@@ -14,7 +14,6 @@ MAINTENANCE = frozenset(
     {
         "OPTIMIZE",
         "DELETE",
-        "MERGE",
         "UPDATE",
         "VACUUM START",
         "VACUUM END",
@@ -25,7 +24,7 @@ MAINTENANCE = frozenset(
         "SET TBLPROPERTIES",
     }
 )
-"""Operations that append nothing: streams with ``skipChangeCommits`` pass over their commits."""
+"""Operations that never append: streams with ``skipChangeCommits`` pass over their commits."""
 
 _ROWS = ("numOutputRows", "num_added_rows")
 
@@ -54,16 +53,26 @@ def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Comm
     found = [
         Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _rows(entry))
         for entry in history
-        if int(entry["version"]) >= next_version and entry.get("operation") not in MAINTENANCE
+        if int(entry["version"]) >= next_version and _appends(entry)
     ]
     return sorted(found, key=lambda commit: commit.version)
 
 
+def _appends(entry: Mapping[str, Any]) -> bool:
+    """Whether a stream reads the commit. A MERGE that only inserts, as ``requeue`` makes it, is an append to streams;
+    one that replaces files is passed over."""
+    if entry.get("operation") == "MERGE":
+        return _metric(entry, "numTargetFilesRemoved") == 0 and _metric(entry, "numTargetRowsInserted") != 0
+    return entry.get("operation") not in MAINTENANCE
+
+
 def _rows(entry: Mapping[str, Any]) -> int | None:
+    return next((found for name in _ROWS if (found := _metric(entry, name)) is not None), None)
+
+
+def _metric(entry: Mapping[str, Any], name: str) -> int | None:
     metrics = entry.get("operationMetrics")
     if isinstance(metrics, str):
         metrics = json.loads(metrics)
-    for name in _ROWS:
-        if isinstance(metrics, Mapping) and str(metrics.get(name, "")).isdigit():
-            return int(metrics[name])
-    return None
+    found = str(metrics.get(name, "")) if isinstance(metrics, Mapping) else ""
+    return int(found) if found.isdigit() else None
