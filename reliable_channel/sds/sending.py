@@ -41,7 +41,8 @@ class Sender:
             message = self._wrap(ids[index], first + index, content, now, events)
             data = encode_sds_message(message, state.config.wire_family)
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
-            segments.append(self._remember(message, data, index, first + index, content, now, events))
+            # No digest: what comes under an own id is ignored from oneself, and a conflict from anybody else.
+            segments.append(self._remember(message, data, index, first + index, content, now, events, digest=b""))
         state.outgoing.add(Send(ids[0], required, segments), now)
         self._forget_old_sends()
         self._spoke(now)

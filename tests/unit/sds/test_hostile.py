@@ -171,6 +171,16 @@ def test_a_forged_message_that_waits_is_replaced_before_it_is_delivered() -> Non
     assert [(event.content, event.replaces) for event in of_type(step, Delivered)] == [(b"the truth", False)]
 
 
+@pytest.mark.parametrize("content", [b"mine", b"not mine"])
+def test_an_own_id_under_another_name_is_a_conflict_whatever_it_holds(content: bytes) -> None:
+    channel = opened()
+    (sent,) = channel.send(b"mine", T0).outgoing
+    claimed = forged(sent.message, sender_id="mallory", content=content)
+    (conflict,) = of_type(channel.receive(claimed, T0 + 1), Conflict)
+    assert (conflict.message_id, conflict.winner) == (sent.message.message_id, "first")
+    assert of_type(channel.receive(sent.message, T0 + 2), Conflict) == []
+
+
 def test_when_neither_id_can_be_recomputed_the_first_stands() -> None:
     alice = opened()
     alice.receive(message("opaque", content=b"one"), T0 + 1)
