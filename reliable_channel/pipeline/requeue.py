@@ -66,7 +66,9 @@ def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFra
         merge = target.merge(places.alias("new"), _SAME)
         merge.whenMatchedUpdate("old.disposition = 'dropped'", {"disposition": F.lit(REQUEUED)}).execute()
         return
-    merge = target.merge(rows.select(*table.names()).alias("new"), _SAME).whenNotMatchedInsertAll()
+    # A tick stands at the place of the last record that it covers, and is not that record.
+    same = f"{_SAME} and old.sds_kind <> 'tick'" if table is SEGMENTS else _SAME
+    merge = target.merge(rows.select(*table.names()).alias("new"), same).whenNotMatchedInsertAll()
     if table is ENVELOPES:
         merge = merge.whenMatchedUpdate("old.kind = 'quarantined'", {"kind": F.col("new.kind")})
     merge.execute()
