@@ -196,6 +196,8 @@ _DARK = {
     "#8C8C8C": "#8a94a0",
     "white": "#1a2129",
 }
+_NAMES = frozenset({"data", "datasets", "domain", "sort", "values", "field"})
+"""Where names stand, which may be called like a colour."""
 _drawing = threading.Lock()
 
 
@@ -231,7 +233,7 @@ def _prepared(value: Any, colours: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
         # The page has the title; how to read the picture stays in it.
         kept = value | {"text": ""} if "subtitle" in value else value
-        return {key: _prepared(inner, colours) for key, inner in kept.items()}
+        return {key: _prepared(inner, {} if key in _NAMES else colours) for key, inner in kept.items()}
     if isinstance(value, list):
         return [_prepared(inner, colours) for inner in value]
     if isinstance(value, str):

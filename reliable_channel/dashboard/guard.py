@@ -69,8 +69,8 @@ class GuardMiddleware:
         name = host_name(names[0]) if len(names) == 1 else ""
         if "*" not in self._guard.allowed_hosts and name not in self._guard.allowed_hosts:
             return PlainTextResponse("This host name is not served here. See dashboard.allowed_hosts.", 403)
-        if method not in ("GET", "HEAD"):
-            return PlainTextResponse("The dashboard only reads.", 405, {"Allow": "GET, HEAD"})
+        if method != "GET":
+            return PlainTextResponse("The dashboard only reads.", 405, {"Allow": "GET"})
         if self._guard.token is not None and not _carries(self._guard.token, headers.get("authorization", "")):
             challenge = {"WWW-Authenticate": 'Basic realm="reliable-channel dashboard", charset="UTF-8"'}
             return PlainTextResponse("The token is missing or wrong: give it as the password.", 401, challenge)

@@ -18,6 +18,8 @@ from reliable_channel.report.lake import Lake
 
 FRESH_S = 1.0
 MOST_KEPT = 128
+AT_ONCE = 4
+"""Answers that are made at the same time; others wait. Each may take a query's memory."""
 
 
 class Shelf:
@@ -31,6 +33,7 @@ class Shelf:
         self._lake, self._until = Lake(paths), -float("inf")
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
+        self._making = threading.BoundedSemaphore(AT_ONCE)
 
     def lake(self) -> Lake:
         """The tables as they are now, or were a moment ago."""
@@ -50,7 +53,8 @@ class Shelf:
             if tag in self._kept:
                 self._kept.move_to_end(tag)
                 return self._kept[tag]
-        made = make()
+        with self._making:
+            made = make()
         if not keep():
             return made
         with self._lock:

@@ -41,16 +41,13 @@ class Watched:
     """A page, and what was wrong while it was looked at."""
 
     def __init__(self, page: Page, site: str) -> None:
-        self.page, self.wrong = page, []
+        self.page = page
+        self.wrong: list[str] = []
         page.add_init_script(WATCH_POLICY)
-        page.on("console", lambda message: message.type in ("error", "warning") and self.wrong.append(message.text))
+        page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("request", lambda asked: asked.url.startswith(site) or self.wrong.append(f"asked for {asked.url}"))
-        page.on(
-            "response", lambda got: got.status >= 400 and self.wrong.append(f"{got.status} for {got.url}")
-        )  # fmt: skip
-
-    wrong: list[str]
+        page.on("response", lambda got: got.status >= 400 and self.wrong.append(f"{got.status} for {got.url}"))
 
 
 Open = Callable[..., "Page"]

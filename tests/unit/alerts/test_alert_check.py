@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import runpy
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -299,6 +300,18 @@ def test_the_command_shows_escapes_and_fails_when_asked_to(settings: Settings, c
     values = json.loads(cli("alerts", "check", "--json")[1])
     assert [alert["subject"] for alert in values["raised"]] == ["\x1b[2J\x1b]0;owned\x07", "/a"]
     assert values["changed"] == []
+
+
+def test_the_job_does_the_same_without_spark(
+    settings: Settings, cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = runpy.run_path(str(Path(__file__).parents[3] / "jobs" / "alerts.py"))
+    split(settings, "/a")
+    assert job["main"]([]) == 0
+    assert capsys.readouterr().out.startswith("1 alerts are raised")
+    monkeypatch.setenv("RELIABLE_CHANNEL__ALERTS__RULES", "/nowhere/rules.yaml")
+    assert job["main"]([]) == 2
+    assert capsys.readouterr().err.startswith("alerts: The rules file")
 
 
 def test_a_wrong_rules_file_is_one_sentence_and_exit_code_2(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

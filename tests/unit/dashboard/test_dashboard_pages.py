@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from reliable_channel.config import PathSettings
 from reliable_channel.dashboard import shelf as shelving
 from reliable_channel.dashboard.app import create_app
+from reliable_channel.dashboard.figures import _DARK, _prepared
 from reliable_channel.dashboard.quarantine import MEANINGS
 from reliable_channel.dashboard.shelf import Shelf
 from reliable_channel.pipeline.arrow_schema import arrow_schema
@@ -158,6 +159,11 @@ def test_pictures_survive_hostile_names(client: TestClient) -> None:
         assert "<script" not in answer.text and "sandbox" in answer.headers["content-security-policy"]
 
 
+def test_a_channel_that_is_called_like_a_colour_keeps_its_name() -> None:
+    spec = {"datasets": {"d": [{"channel_id": "white"}]}, "mark": {"stroke": "white"}}
+    assert _prepared(spec, _DARK) == {**spec, "mark": {"stroke": _DARK["white"]}}
+
+
 def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tables: Path) -> None:
     status = DeltaTable(str(sample_tables / "delivery_status")).to_pyarrow_table().to_pylist()
     settled = [row for row in status if row["verdict"] != "unknown"]
@@ -269,6 +275,8 @@ def test_an_unchanged_page_is_neither_asked_for_nor_made_again(
     again = client.get(FILES + "&last=7d", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert client.get(FILES + "&last=7d").content == first.content
+    weak = client.get(FILES + "&last=7d", headers={"If-None-Match": "W/" + first.headers["etag"]})
+    assert weak.status_code == 304
     assert asked == []
 
 
