@@ -48,7 +48,7 @@ def _command(path: tuple[str, ...], command: Any) -> str:
         lines += [" ".join((command.help or "").replace("``", "`").split()), ""]
     rows = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
     if rows:
-        lines += ["| | | default |", "|---|---|---|", *rows, ""]
+        lines += ["| argument or option | meaning | default |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
 

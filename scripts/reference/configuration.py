@@ -91,7 +91,7 @@ def _section(path: tuple[str, ...], section: Any, given: Any) -> str:
     own = keys(section, given)
     if own:
         variable = ENVIRONMENT_PREFIX + "__".join(path).upper() + "__…"
-        lines += [f"`{variable}`", "", "| key | type | default | |", "|---|---|---|---|"]
+        lines += [f"`{variable}`", "", "| key | type | default | meaning |", "|---|---|---|---|"]
         lines += [f"| `{k.name}` | {_cell(k.kind)} | {_cell(k.default)} | {_cell(_plain(k.meaning))} |" for k in own]
         lines.append("")
     return "\n".join(lines)

@@ -21,7 +21,7 @@ standard base64, errors are `{{"error": "…"}}`.
 
 Every call may also answer
 
-| status | |
+| status | meaning |
 |---|---|
 {everywhere}
 """
@@ -61,7 +61,7 @@ def _calls(api: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
 def _call(method: str, path: str, call: dict[str, Any]) -> str:
     lines = [f"## {method} {path}", "", _sentence(call), ""]
     if call.get("parameters"):
-        lines += ["| parameter | in | type | |", "|---|---|---|---|"]
+        lines += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
         for parameter in call["parameters"]:
             required = " **required**" if parameter.get("required") else ""
             lines.append(
@@ -91,7 +91,7 @@ def _schema(name: str, schema: dict[str, Any]) -> str:
     if schema.get("description"):
         lines += [_line(schema["description"]), ""]
     if schema.get("properties"):
-        lines += ["| field | type | |", "|---|---|---|"]
+        lines += ["| field | type | meaning |", "|---|---|---|"]
         required = set(schema.get("required", ()))
         for field, kind in schema["properties"].items():
             must = " **required**" if field in required else ""

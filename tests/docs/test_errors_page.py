@@ -17,6 +17,11 @@ import pytest
 
 from reliable_channel.channel import SqlitePersistence
 from reliable_channel.cli import main
+from reliable_channel.config import PathSettings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.io import open_table
+from reliable_channel.pipeline.tables import SEGMENTS
+from reliable_channel.runtime.faults import ended_by
 from tests.support.error_page import PAGE, exit_code, expected, messages
 
 SPARK_TESTS = Path(__file__).parents[1] / "spark"
@@ -159,6 +164,10 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             log.mkdir(parents=True)
             (log / "00000000000000000000.json").write_text("{")
             return shell("status", "--no-kafka", PATHS__DATA_DIR=str(shell.place / "tables"))
+        case "A table that is missing":
+            with pytest.raises(EnvironmentFault) as fault:
+                open_table(PathSettings(data_dir=str(shell.place)), SEGMENTS)
+            return ended_by(fault.value, "ack"), shell.capsys.readouterr().err
         case "A time that is none":
             return shell("report", "--from", "yesterdayish")
         case "A channel that nobody knows":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -10,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reliable_channel.config import Settings
 from reliable_channel.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.pipeline.arrow_schema import arrow_schema
-from reliable_channel.pipeline.queries import CHAIN, INGEST
+from reliable_channel.pipeline.queries import INGEST
 from reliable_channel.pipeline.run import run_to_end
 from reliable_channel.pipeline.tables import ENVELOPES
 from reliable_channel.runtime.broker import free_port
@@ -18,38 +19,33 @@ from reliable_channel.runtime.faults import as_fault
 from tests.support.error_page import expected
 
 pytestmark = pytest.mark.spark
-IMPATIENT = {"default.api.timeout.ms": "2000", "request.timeout.ms": "1000", "retries": "0"}
+IMPATIENT = {"default.api.timeout.ms": "300", "request.timeout.ms": "200", "retries": "0"}
 
 
-def elsewhere(settings: Settings, servers: str, topic: str) -> Settings:
+def elsewhere(settings: Settings, servers: str, topic: str, spark: dict[str, str]) -> Settings:
     topics = settings.kafka.topics.model_copy(update={"envelopes": topic})
-    changes = {"bootstrap_servers": servers, "topics": topics, "spark": IMPATIENT}
+    changes = {"bootstrap_servers": servers, "topics": topics, "spark": spark}
     kafka = type(settings.kafka).model_validate(settings.kafka.model_dump() | changes | {"topics": topics.model_dump()})
     return settings.model_copy(update={"kafka": kafka})
 
 
 def test_a_broker_that_does_not_answer(spark: SparkSession, settings: Settings) -> None:
     with pytest.raises(EnvironmentFault) as fault:
-        run_to_end(spark, elsewhere(settings, f"127.0.0.1:{free_port()}", "x"), INGEST)
+        run_to_end(spark, elsewhere(settings, f"127.0.0.1:{free_port()}", "x", IMPATIENT), INGEST)
     assert expected("Spark does not reach Kafka").fullmatch(str(fault.value))
 
 
 @pytest.mark.kafka
 def test_a_topic_that_does_not_exist(spark: SparkSession, settings: Settings, broker: Settings) -> None:
+    there = elsewhere(settings, broker.kafka.servers, "no.such.topic", {})
     with pytest.raises(EnvironmentFault) as fault:
-        run_to_end(spark, elsewhere(settings, broker.kafka.servers, "no.such.topic"), INGEST)
+        run_to_end(spark, there, INGEST)
     assert expected("A topic that does not exist").fullmatch(str(fault.value))
-
-
-def test_a_table_that_is_missing(spark: SparkSession, settings: Settings) -> None:
-    with pytest.raises(EnvironmentFault) as fault:
-        run_to_end(spark, settings, CHAIN[1])
-    assert expected("A table that is missing").search(str(fault.value))
 
 
 def test_a_table_of_another_version(spark: SparkSession, settings: Settings) -> None:
     older = [field for field in arrow_schema(ENVELOPES) if field.name != "kind"]
-    DeltaTable.create(settings.paths.table(ENVELOPES.name), type(arrow_schema(ENVELOPES))(older))
+    DeltaTable.create(settings.paths.table(ENVELOPES.name), pa.schema(older))
     with pytest.raises(ConfigurationError) as fault:
         run_to_end(spark, settings, INGEST)
     assert expected("A table of another version").fullmatch(str(fault.value))
