@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CLOSE_TIMEOUT_S = 60.0
+"""How long a second ``close`` waits for the first."""
+
 ReliableSendId = NewType("ReliableSendId", str)
 """One ``send``: it groups the RequestIds of its segments, labels ``<id>:1`` to ``<id>:N``. It is the SDS id of the
 send's first segment, so it is the same after a restart."""
@@ -72,9 +75,11 @@ class ReliableChannel:
         self._wake = wake
         self._threaded = threaded
         self._worker: threading.Thread | None = None
+        self._last_worker: threading.Thread | None = None
         self._state = threading.RLock()
         self._started = False
         self._closed = False
+        self._gone = threading.Event()
         self._fault: Exception | None = None
         self._settled = threading.Condition()
         self._on_release: list[Callable[[], None]] = []
@@ -211,6 +216,7 @@ class ReliableChannel:
                 self._worker = threading.Thread(
                     target=self._run, name=f"reliable-channel-{self.channel_id}", daemon=True
                 )
+                self._last_worker = self._worker
                 self._worker.start()
 
     def stop(self) -> None:
@@ -230,11 +236,14 @@ class ReliableChannel:
             self._driver.outgoing.clear()
 
     def close(self) -> None:
-        """Stop, take a snapshot, release lock and subscription. Closing twice is fine."""
+        """Stop, take a snapshot, release lock and subscription. Closing twice is fine: the second one waits for the
+        first, but in a callback, for which the first one may wait."""
         with self._state:
-            if self._closed:
-                return
-            self._closed = True
+            again, self._closed = self._closed, True
+        if again:
+            if threading.current_thread() is not self._last_worker:
+                self._gone.wait(CLOSE_TIMEOUT_S)
+            return
         try:
             self.stop()
             self._driver.close(sound=self._fault is None)
@@ -243,6 +252,7 @@ class ReliableChannel:
             self._release()
             while self._on_release:
                 self._on_release.pop()()
+            self._gone.set()
             with self._settled:
                 self._settled.notify_all()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from reliable_channel.channel import (
     MessageReceived,
     ReliableChannel,
     ReliableChannelConfig,
+    SqlitePersistence,
     create_reliable_channel,
 )
 from reliable_channel.messaging.sending import PendingLimitError
@@ -55,6 +57,13 @@ def pumped() -> Iterator[Pumped]:
     yield world
     world.end()
     assert [thread.name for thread in threading.enumerate() if thread not in before] == [], "a thread was left behind"
+
+
+def end_of_callbacks() -> None:
+    """A channel's thread outlives a ``close`` from its own callback until the callback has returned."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("reliable-channel"):
+            thread.join(WAIT_S)
 
 
 def test_plain_python_sends_waits_and_leaves_no_thread(pumped: Pumped) -> None:
@@ -102,9 +111,33 @@ def test_closing_from_a_callback_and_from_many_threads_is_fine(pumped: Pumped) -
     for thread in closers:
         thread.join(WAIT_S)
     assert alice.is_closed
-    for thread in threading.enumerate():
-        if thread.name.startswith("reliable-channel"):
-            thread.join(WAIT_S)
+    end_of_callbacks()
+
+
+def test_whoever_closes_second_finds_the_channel_closed(pumped: Pumped, tmp_path: Path) -> None:
+    persistence = SqlitePersistence(tmp_path / "bob.db")
+    alice, bob = pumped.channel("alice"), pumped.channel("bob", quick(persistence=persistence))
+    closing, compact = threading.Event(), persistence.compact
+
+    def slowly(*arguments: Any) -> None:
+        second.start()
+        closing.set()
+        compact(*arguments)
+
+    def close() -> None:
+        bob.close()
+        persistence.close()  # what the first one still wanted to keep would fail now
+
+    second = threading.Thread(target=close)
+    persistence.compact = slowly  # type: ignore[method-assign]
+    bob.on_message_received(lambda event: bob.close())
+    alice.send(b"go away")
+    assert closing.wait(WAIT_S)
+    second.join(WAIT_S)
+    alice.close()
+    again = SqlitePersistence(tmp_path / "bob.db")
+    assert [again.load(key).snapshot is not None for key in again.channels()] == [True]
+    end_of_callbacks()
 
 
 def test_many_threads_may_send_at_once(pumped: Pumped) -> None:
