@@ -25,11 +25,20 @@ VIEWS: tuple[tuple[str, str], ...] = (
     ("i_delivered", f"select {_CHANNEL}, explode(ids) as sds_id from u_delivered"),
     (
         "u_queued",
+        # A channel tells of its send, and the node of every segment of it, milliseconds apart; more than a second later
+        # the same payload is another send.
         f"""select q.* from (select {_CHANNEL}, sender_id, entire_message_hash,
                 concat_ws('-', lower(hex(entire_message_hash)), min(sds_id)) as message_key,
-                event_time as first_seen, collect_set(sds_id) as ids
-                from v_sender_events where event = 'queued' and sds_id is not null and entire_message_hash is not null
-                group by all) q
+                min(first_seen) as first_seen, collect_set(sds_id) as ids
+                from (select *, sum(begins) over (partition by {_CHANNEL}, sender_id, entire_message_hash
+                        order by first_seen, sds_id) as send
+                    from (select *, if(first_seen - lag(first_seen) over (partition by {_CHANNEL}, sender_id,
+                            entire_message_hash order by first_seen, sds_id) <= interval 1 second, 0, 1) as begins
+                        from (select {_CHANNEL}, sender_id, entire_message_hash, sds_id, min(event_time) as first_seen
+                            from v_sender_events
+                            where event = 'queued' and sds_id is not null and entire_message_hash is not null
+                            group by all)))
+                group by {_CHANNEL}, sender_id, entire_message_hash, send) q
             where not exists (select 1 from i_delivered i where i.channel_id = q.channel_id
                 and i.content_topic = q.content_topic and i.pubsub_topic = q.pubsub_topic
                 and array_contains(q.ids, i.sds_id))""",
