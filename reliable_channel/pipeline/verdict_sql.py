@@ -15,7 +15,8 @@ VIEWS: tuple[tuple[str, str], ...] = (
         """select d.pubsub_topic, d.content_topic, d.channel_id, d.sender_id, d.entire_message_hash,
             concat_ws('-', lower(hex(d.entire_message_hash)),
                 coalesce(cast(d.first_lamport_timestamp as string), d.sds_id)) as message_key,
-            coalesce(d.data_count, 1) as needed, d.late, d.first_seen, d.event_time as delivered_at,
+            d.first_lamport_timestamp, coalesce(d.data_count, 1) as needed, d.late, d.first_seen,
+            d.event_time as delivered_at,
             array_compact(coalesce(m.sds_ids, array(d.sds_id))) as ids
             from v_deliveries d left join v_messages m
             on d.segment_kind is null and m.kafka_topic = d.kafka_topic and m.kafka_partition = d.kafka_partition
@@ -60,6 +61,12 @@ VIEWS: tuple[tuple[str, str], ...] = (
                 as message_key,
             coalesce(max(data_count), 1) as needed, min(event_time) as first_seen, collect_set(sds_id) as ids
             from (select s.* from v_segments s where s.sds_kind = 'content'
+              -- parity that came after its message was complete; in v0.1 data segments do not tell of it
+              and not (s.segment_kind = 'parity' and exists (select 1 from u_delivered d
+                where d.channel_id = s.channel_id and d.content_topic = s.content_topic
+                and d.pubsub_topic = s.pubsub_topic and d.sender_id = s.sender_id
+                and d.entire_message_hash = s.entire_message_hash
+                and s.lamport_timestamp between d.first_lamport_timestamp and d.first_lamport_timestamp + 256))
               and not exists (select 1 from i_delivered i where i.channel_id = s.channel_id
                 and i.content_topic = s.content_topic and i.pubsub_topic = s.pubsub_topic and i.sds_id = s.sds_id)
               and not exists (select 1 from i_incomplete i where i.channel_id = s.channel_id
