@@ -37,13 +37,17 @@ def register(app: typer.Typer) -> None:
         from rich.console import Console
 
         from reliable_channel.report.check import check
+        from reliable_channel.report.check_verdicts import check_verdicts
         from reliable_channel.report.render import render
-        from reliable_channel.report.tables import read_observed
+        from reliable_channel.report.tables import read_observed, read_verdicts
         from reliable_channel.runtime.progress import progress
         from reliable_channel.simulation.truth import Truth
 
         # Both JVMs live for a minute: what the optimizing compiler costs would not come back (a third of all CPU time).
-        os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # Without it the code cache is 48 MiB, which the plans of the verdicts fill; nothing is compiled any more then.
+        os.environ.setdefault(
+            "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
+        )
         place = directory.resolve()
         settings = demo_settings(invocation(context).settings(), prepare(place))
         play(settings, simulated(seed, small), place)
@@ -52,6 +56,7 @@ def register(app: typer.Typer) -> None:
             observed = read_observed(settings.paths.data_dir)
             lost_after_ms = settings.pipeline.timeout_for_lost_messages_ms
             differences = check(truth, observed, lost_after_ms)
+            differences += check_verdicts(truth, read_verdicts(settings.paths.data_dir))
         render(Console(), truth, observed, differences)
         typer.echo(how_to_query(settings.paths.data_dir))
         if differences:
@@ -99,9 +104,11 @@ def simulated(seed: int, small: bool) -> World:
 def play(settings: Settings, world: World, place: Path) -> None:
     """Write the conversation into a broker that lives for this call, and run the jobs on it until all is read and
     every timer has fired."""
+    from reliable_channel.gateway.topics import ensure_evidence_topic
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.progress import progress
-    from reliable_channel.simulation.to_kafka import write_records
+    from reliable_channel.simulation.evidence import sender_events
+    from reliable_channel.simulation.to_kafka import write_events, write_records
 
     with running_broker(settings, place / "kafka") as there:
         topic = there.kafka.topics.envelopes
@@ -110,19 +117,23 @@ def play(settings: Settings, world: World, place: Path) -> None:
                 world.records, topic, there.kafka.client_options(), on_written=lambda count: advance(count, "")
             )
         world.truth.located(written).save(place / "truth")
+        ensure_evidence_topic(there)
+        write_events(sender_events(world.journals), there.bridge.evidence_topic, there.kafka.client_options())
         run_jobs(there)
 
 
 def run_jobs(settings: Settings) -> None:
     """Ingest, reassembly, ack and deliver over what is there; then as if an hour had passed in silence, so that what is
-    incomplete or lost is known to be."""
+    incomplete or lost is known to be; and at the end the verdicts."""
+    from reliable_channel.commands.run import judged
+    from reliable_channel.pipeline.metrics import measured
     from reliable_channel.pipeline.queries import CHAIN
     from reliable_channel.pipeline.run import run_once
     from reliable_channel.runtime.progress import progress
     from reliable_channel.runtime.spark import spark_session
 
-    # All jobs, the closing tick, and all but ingest again.
-    with progress("Running the jobs", 2 * len(CHAIN)) as advance:
+    # All jobs, the closing tick, all but ingest again, and the verdicts.
+    with progress("Running the jobs", 2 * len(CHAIN) + 1) as advance:
         advance(0, "starting Spark")
         with spark_session(settings, "reliable-channel demo") as spark:
             steps = 0
@@ -132,11 +143,14 @@ def run_jobs(settings: Settings) -> None:
                 steps += 1
                 advance(steps, name)
 
-            run_once(spark, settings, close_after_ms=HOUR_MS, on_progress=step)
+            with measured(spark, settings, serve=False):
+                run_once(spark, settings, close_after_ms=HOUR_MS, on_progress=step)
+            step("verdicts")
+            judged(spark, settings, lambda _: None)
 
 
 def how_to_query(data_dir: str) -> str:
-    """How to go on with the tables: one line without Spark, one with Spark, and the notebook."""
+    """How to go on with the tables: the report, one line without Spark, one with Spark, and the notebooks."""
     try:
         shown = str(Path(data_dir).relative_to(Path.cwd()))
     except ValueError:
@@ -146,11 +160,12 @@ def how_to_query(data_dir: str) -> str:
     reading = f"read.format('delta').load('{shown}/acks')"
     grouped = "groupBy('channel_id', 'evidence').count().show()"
     return f"""
-The Delta tables are in {shown}; docs/tables.md says what they hold. To query them
+The Delta tables are in {shown}; docs/tables.md says what they hold. To go on
+  the report:     .venv/bin/reliable-channel report --tables {shown} --html build/report.html
   without Spark:  .venv/bin/python -c "import duckdb, deltalake; \
 m = deltalake.DeltaTable('{shown}/delivered_messages').to_pyarrow_dataset(); print(duckdb.sql('{duckdb}'))"
   with Spark:     .venv/bin/python -c "from reliable_channel.config import load; \
 from reliable_channel.runtime.spark import open_session; open_session(load()).{reading}.{grouped}"
-  the notebook:   RELIABLE_CHANNEL_TABLES={data_dir} \
-.venv/bin/jupyter nbconvert --execute --to html --output-dir build notebooks/delivery.ipynb
+  the notebooks:  RELIABLE_CHANNEL_TABLES={data_dir} \
+.venv/bin/jupyter nbconvert --execute --to html --output-dir build notebooks/*.ipynb
 """

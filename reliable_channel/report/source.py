@@ -170,7 +170,7 @@ class Source:
         if table is None:
             return pa.schema([schema.field(column) for column in columns]).empty_table()
         try:
-            data = table.to_pyarrow_dataset(filesystem=_local(self.data_dir, name))
+            data = table.to_pyarrow_dataset(filesystem=local_files(f"{self.data_dir}/{name}"))
             here = [column for column in columns if column in data.schema.names]
             found = data.to_table(columns=here, filter=self.window.rows(name, data.schema.names))
         except (DeltaError, pa.ArrowException, OSError) as error:
@@ -184,11 +184,11 @@ class Source:
         return found
 
 
-def _local(data_dir: str, name: str) -> fs.FileSystem | None:
-    """Arrow's own file system for tables of this machine. The default of delta-rs calls Python from Arrow's threads,
-    which can abort the process at its end."""
-    place = Path(data_dir, name)
-    return fs.SubTreeFileSystem(str(place.resolve()), fs.LocalFileSystem()) if place.is_dir() else None
+def local_files(place: str) -> fs.FileSystem | None:
+    """Arrow's own file system for a table of this machine, to be given to ``deltalake``. Its default calls Python from
+    Arrow's threads, which can abort the process at its end ("terminate called without an active exception")."""
+    found = Path(place)
+    return fs.SubTreeFileSystem(str(found.resolve()), fs.LocalFileSystem()) if found.is_dir() else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from reliable_channel.report.observed import (
     Observed,
     Quarantined,
 )
+from reliable_channel.report.source import local_files
 
 EPHEMERAL, CERTAIN, RECOVERED = "ephemeral", "certain", "recovered"
 
@@ -28,7 +29,8 @@ def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = 
     """One table as Arrow. Raises :class:`EnvironmentFault` when there is none at ``<data_dir>/<name>``."""
     place = f"{str(data_dir).rstrip('/')}/{name}"
     try:
-        return DeltaTable(place).to_pyarrow_table(columns=list(columns) if columns else None)
+        table = DeltaTable(place)
+        return table.to_pyarrow_table(columns=list(columns) if columns else None, filesystem=local_files(place))
     except TableNotFoundError as error:
         raise EnvironmentFault(
             f"There is no Delta table at {place}.", "Run the pipeline or `make demo` first."

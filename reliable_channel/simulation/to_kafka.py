@@ -1,9 +1,11 @@
-"""Put observed records into a Kafka topic, in order, at a chosen rate, and say where each one went."""
+"""Put observed records into a Kafka topic, in order, at a chosen rate, and say where each went; and what senders say."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaProducer
@@ -29,6 +31,30 @@ def write_records(
     (which a ``LogAppendTime`` topic replaces). ``rate`` is records per second, ``None`` as fast as the broker takes
     them. ``client`` are kafka-python settings: servers, TLS, SASL. Raises :class:`EnvironmentFault` when Kafka does
     not take a record."""
+    with _producer(client, topic) as producer:
+        futures = [
+            producer.send(topic, value=r.value, key=r.key, headers=list(r.headers), timestamp_ms=r.at_ms)
+            for r in _paced(records, rate, on_written)
+        ]
+        producer.flush()
+        return [(m.topic, m.partition, m.offset) for m in (future.get(timeout=60) for future in futures)]
+
+
+def write_events(events: Iterable[Mapping[str, Any]], topic: str, client: Mapping[str, Any]) -> int:
+    """Produce what senders say of themselves (:func:`evidence.sender_events`) to the evidence topic; how many.
+    Raises :class:`EnvironmentFault` when Kafka does not take one."""
+    with _producer(client, topic) as producer:
+        futures = [
+            producer.send(topic, value=json.dumps(event).encode(), key=str(event["content_topic"]).encode())
+            for event in events
+        ]
+        producer.flush()
+        return len([future.get(timeout=60) for future in futures])
+
+
+@contextmanager
+def _producer(client: Mapping[str, Any], topic: str) -> Iterator[KafkaProducer]:
+    """A producer for this block. Raises :class:`EnvironmentFault` for Kafka's errors in it."""
     settings: dict[str, Any] = {
         "acks": "all",
         "enable_idempotence": True,
@@ -44,12 +70,7 @@ def write_records(
             "Start one with `reliable-channel kafka start` or set kafka.bootstrap_servers.",
         ) from error
     try:
-        futures = [
-            producer.send(topic, value=r.value, key=r.key, headers=list(r.headers), timestamp_ms=r.at_ms)
-            for r in _paced(records, rate, on_written)
-        ]
-        producer.flush()
-        return [(m.topic, m.partition, m.offset) for m in (future.get(timeout=60) for future in futures)]
+        yield producer
     except KafkaError as error:
         raise EnvironmentFault(
             f"Kafka refused a record for topic {topic}: {type(error).__name__}.",

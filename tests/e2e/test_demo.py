@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from nbclient import NotebookClient
 
 from reliable_channel.report.check import check
 from reliable_channel.report.tables import read_observed, read_table
-from reliable_channel.simulation.truth import Truth
+from reliable_channel.simulation.truth import Outcome, Truth
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 
@@ -83,6 +84,25 @@ def test_the_notebooks_run_on_the_tables(demo: DemoRun, monkeypatch: pytest.Monk
     outputs = [o for c in everything.cells for o in c.get("outputs", [])]
     assert sum("image/svg+xml" in o.get("data", {}) for o in outputs) >= 25
     assert not [o for o in outputs if o.output_type == "stream" and o.name == "stderr"]
+
+
+def test_the_report_says_the_same_as_the_truth(demo: DemoRun, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    command = [sys.executable, "-m", "reliable_channel.cli", "report", "--tables", str(demo.place / "tables")]
+    done = subprocess.run(
+        [*command, "--json", "--html", str(page), "--max-loss", "0.1%"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    totals = json.loads(done.stdout)["totals"]
+    truth = Truth.load(demo.place / "truth")
+    assert totals["messages"] == len(truth.messages)
+    assert totals["delivered"] == sum(m.outcome == Outcome.DELIVERED for m in truth.messages)
+    assert "data:image/svg+xml" in page.read_text(encoding="utf-8")
 
 
 def test_a_directory_that_is_not_its_own_is_left_alone(tmp_path: Path) -> None:
