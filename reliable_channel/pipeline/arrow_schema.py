@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from os import PathLike
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -31,6 +31,8 @@ def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable, {"comment": c.comment}) for c in table.columns])
 
 
-def create_table(place: str | Path, table: Table) -> None:
+def create_table(place: str | PathLike[str], table: Table) -> None:
     """Create an empty Delta table there without Spark, and so without clustering; one that exists is left as it is."""
-    DeltaTable.create(str(place), arrow_schema(table), mode="ignore", description=table.comment)
+    partitions = list(table.partition_by) or None
+    schema = arrow_schema(table)
+    DeltaTable.create(str(place), schema, mode="ignore", description=table.comment, partition_by=partitions)

@@ -1,13 +1,15 @@
 """Which keys of the stateful jobs have a timer (design.md *A recorded clock moves silent keys*).
 
 ``open_keys`` is a log of changes with the micro-batch that made them. A micro-batch only looks at what earlier ones
-wrote, so a replay wakes the same keys as the first time, also when the crash came after the log was written. It is read
-in Python by the tasks that need it; a stream-static join would scan it in Spark in every micro-batch, ticks or not.
+wrote, so a replay wakes the same keys as the first time, also when the crash came after the log was written. The tasks
+that need it read it in Python and keep it: a stream-static join would scan it in Spark in every micro-batch, ticks or
+not. Every so many micro-batches the log restates what is open, so a new worker need not read it from its beginning.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,8 +17,12 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.io import BATCH_ID, QUERY_ID, BatchSink, open_table
+from reliable_channel.pipeline.increments import Followed, PerQuery, running
+from reliable_channel.pipeline.io import BatchSink
 from reliable_channel.pipeline.tables import OPEN_KEYS
+
+RESTATED_EVERY = 100
+"""Every micro-batch whose number this divides restates all that is open. Another number needs new checkpoints."""
 
 _SCHEMA = pa.schema(
     [
@@ -29,6 +35,7 @@ _SCHEMA = pa.schema(
         ("kafka_partition", pa.int32()),
     ]
 )
+_READ = ("query_id", "batch_id", "key", "due", "kafka_topic", "kafka_partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +47,79 @@ class KeyChange:
     due_us: int | None
 
 
+class OpenKeys:
+    """The keys with a timer, and when each is due."""
+
+    def __init__(self) -> None:
+        self._due: dict[Place, dict[str, int]] = {}
+
+    def apply(self, change: KeyChange) -> None:
+        """Take one change, in the order of the log."""
+        here = self._due.setdefault(change.place, {})
+        if change.due_us is None:
+            here.pop(change.key, None)
+        else:
+            here[change.key] = change.due_us
+
+    def is_open(self, key: str) -> bool:
+        """Whether the key has a timer in any partition."""
+        return any(key in here for here in self._due.values())
+
+    def due(self, place: Place, until_us: int) -> Iterator[str]:
+        """The keys in one partition whose timer is due at ``until_us`` (µs)."""
+        return (key for key, at in self._due.get(place, {}).items() if at <= until_us)
+
+    def __iter__(self) -> Iterator[KeyChange]:
+        return (KeyChange(key, place, at) for place, here in self._due.items() for key, at in here.items())
+
+
+class Log:
+    """``open_keys`` of one job and query, read on from where it was read last."""
+
+    def __init__(self, paths: PathSettings, job: str, query_id: str) -> None:
+        self._table = Followed(paths, OPEN_KEYS, "batch_id", {"job": job})
+        self._query_id = query_id
+        self._keys = OpenKeys()
+        self._read = -1
+
+    def before(self, batch_id: int) -> OpenKeys:
+        """What was open before a micro-batch. For one earlier than the last, the log is read again."""
+        restated = last_restated(batch_id)
+        if restated > self._read or batch_id <= self._read:
+            self._keys, self._read = OpenKeys(), restated - 1
+        since = self._read + 1
+        wanted = (pc.field("query_id") == self._query_id) & (pc.field("batch_id") >= since)
+        wanted &= pc.field("batch_id") < batch_id
+        files = self._table.files(since)
+        new = [self._table.read(file, _READ, wanted) for file in files if (file.least or 0) < batch_id]
+        if new:
+            for change in _changes(pa.concat_tables(new).sort_by("batch_id")):
+                self._keys.apply(change)
+        self._read = batch_id - 1
+        return self._keys
+
+
+def last_restated(batch_id: int) -> int:
+    """The micro-batch before ``batch_id`` that restated what was open, or the first."""
+    return max(batch_id - 1, 0) // RESTATED_EVERY * RESTATED_EVERY
+
+
+def _changes(rows: pa.Table) -> Iterator[KeyChange]:
+    columns = [rows[name].to_pylist() for name in ("key", "kafka_topic", "kafka_partition")]
+    for key, topic, partition, at in zip(*columns, rows["due"].cast(pa.int64()).to_pylist(), strict=True):
+        yield KeyChange(key, (topic, partition), at)
+
+
+_logs = PerQuery(Log)
+
+
 def record(sink: BatchSink, job: str, changes: list[KeyChange]) -> None:
-    """Write down what changed in this micro-batch."""
+    """Write down what changed in this micro-batch, or all that is open where that is due. For every micro-batch."""
+    if sink.batch_id and last_restated(sink.batch_id + 1) == sink.batch_id:
+        stated = OpenKeys()
+        for change in [*open_keys_before(sink.paths, job, sink.query_id, sink.batch_id), *changes]:
+            stated.apply(change)
+        changes = [*stated]
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     rows = [
         {
@@ -58,30 +136,12 @@ def record(sink: BatchSink, job: str, changes: list[KeyChange]) -> None:
     sink.append_small(pa.Table.from_pylist(rows, schema=_SCHEMA), OPEN_KEYS)
 
 
-def open_keys(paths: PathSettings, job: str) -> dict[tuple[str, Place], int]:
-    """(key, partition) → due (µs), as earlier micro-batches of the running query left it. For tasks of the query."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    query_id = context.getLocalProperty(QUERY_ID) if context else None
-    batch_id = context.getLocalProperty(BATCH_ID) if context else None
-    if query_id is None or batch_id is None:
-        return {}
-    return open_keys_before(paths, job, query_id, int(batch_id))
+def open_keys(paths: PathSettings, job: str) -> OpenKeys:
+    """What was open as earlier micro-batches of the running query left it. For tasks of the query."""
+    now = running()
+    return OpenKeys() if now is None else open_keys_before(paths, job, *now)
 
 
-def open_keys_before(paths: PathSettings, job: str, query_id: str, batch_id: int) -> dict[tuple[str, Place], int]:
-    """(key, partition) → due (µs), as the micro-batches before ``batch_id`` left it."""
-    rows = open_table(paths, OPEN_KEYS).to_pyarrow_table(partitions=[("job", "=", job)])
-    mine = pc.and_(pc.equal(rows["query_id"], query_id), pc.less(rows["batch_id"], batch_id))
-    rows = rows.filter(mine).sort_by("batch_id")
-    due = rows["due"].cast(pa.int64()).to_pylist()
-    found: dict[tuple[str, Place], int] = {}
-    for key, topic, partition, at in zip(
-        rows["key"].to_pylist(), rows["kafka_topic"].to_pylist(), rows["kafka_partition"].to_pylist(), due, strict=True
-    ):
-        if at is None:
-            found.pop((key, (topic, partition)), None)
-        else:
-            found[key, (topic, partition)] = at
-    return found
+def open_keys_before(paths: PathSettings, job: str, query_id: str, batch_id: int) -> OpenKeys:
+    """What was open as the micro-batches before ``batch_id`` left it. Not to be changed: it is kept and read on."""
+    return _logs.get(paths, job, query_id).before(batch_id)

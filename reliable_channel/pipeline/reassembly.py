@@ -21,7 +21,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from reliable_channel.config import ChannelsSettings, PathSettings, Settings
 from reliable_channel.pipeline import memory, open_keys
 from reliable_channel.pipeline.decryption import Opener
-from reliable_channel.pipeline.io import BatchSink, conformed, from_json, read_table
+from reliable_channel.pipeline.io import BatchSink, conformed, from_json
+from reliable_channel.pipeline.leftovers import without_leftovers
 from reliable_channel.pipeline.open_keys import KeyChange
 from reliable_channel.pipeline.sets import STATE_VERSION, HashSets, Result, SegmentRow
 from reliable_channel.pipeline.tables import (
@@ -148,10 +149,10 @@ def _segment_columns() -> list[Any]:
 
 
 def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rebuild what is complete inside the micro-batch, in record order; hand on what stays partial, untouched.
+    """Rebuild what is complete inside the micro-batch, in record order; hand on the sets that stay open, as they are.
 
-    A hash with an open set in state goes there with all its rows: what it needs may be there already, and a cut between
-    two micro-batches must not decide which send a segment joins."""
+    A hash that is in state goes there with all its rows; of any other, what ``messages`` remembers is where it begins.
+    Either way its rows meet what they would have met in one micro-batch, so the cut decides nothing."""
     unseal = Unsealer(settings.channels)
     paths, config, buckets = settings.paths, settings.segmentation, settings.pipeline.combiner_buckets
 
@@ -165,11 +166,11 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         keys = table["state_key"].to_pylist()
         for index in order.to_pylist():
             by_hash.setdefault(keys[index], []).append(index)
-        in_state = {bytes.fromhex(key) for key, _ in open_keys.open_keys(paths, JOB)}
+        in_state = open_keys.open_keys(paths, JOB)
         places = set(zip(*(table[n].to_pylist() for n in _PLACE), strict=True))
         since = pc.min(table["event_us"]).as_py() - config.completed_memory_ms * 1000
         done = memory.completed_before(paths, by_hash.keys(), since, places)
-        left_over: list[int] = []
+        handed_on: list[int] = []
         results: list[dict[str, Any]] = []
         size = 0
         # Payloads become Python objects hash by hash; the rest of the rows is small and is read at once.
@@ -180,31 +181,27 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
             return SegmentRow(**fields, content=table["content"][index].as_py())
 
         for hash_, indices in by_hash.items():
-            sets = HashSets(config, done.get(hash_))
-            if hash_ in in_state:
-                left_over += [i for i in indices if not sets.belongs_to_complete(segment(i))]
+            if in_state.is_open(hash_.hex()):
+                handed_on += indices
                 continue
-            complete, kept = _combined(sets, [unseal(segment(index)) for index in indices])
-            left_over += [indices[number] for number in kept]
+            sets = HashSets(config, done.get(hash_, ()))
             bucket = b"#%d" % (indices[0] % buckets)
+            complete = [result for index in indices for result in sets.add(unseal(segment(index)))]
             results += [_as_row(result, bucket) for result in complete]
             size += sum(len(result.payload or b"") for result in complete)
+            if sets.untold and (blob := sets.to_bytes()):
+                last = {n: small[n][indices[-1]] for n in _PLACE}
+                results.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last})
+                size += len(blob)
             if size > FLUSH_BYTES:
                 yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
                 results, size = [], 0
         if results:
             yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
-        if left_over:
-            yield from table.take(pa.array(left_over)).cast(_ARROW).to_batches()
+        if handed_on:
+            yield from table.take(pa.array(handed_on)).cast(_ARROW).to_batches()
 
     return combine
-
-
-def _combined(sets: HashSets, rows: list[SegmentRow]) -> tuple[list[Result], list[int]]:
-    """The results of a hash's rows of this micro-batch, and the numbers of the rows that stay in an incomplete set."""
-    results = [result for row in rows for result in sets.add(row)]
-    still_open = sets.open_ids()
-    return results, [number for number, row in enumerate(rows) if (row.scope, row.sds_id) in still_open]
 
 
 def _as_row(result: Result, bucket: bytes) -> dict[str, Any]:
@@ -238,8 +235,7 @@ def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd
                 "event_us": tick.event_us,
             }
             for tick in ticks
-            for (key, place), at in due.items()
-            if place == (tick.kafka_topic, tick.kafka_partition) and at <= tick.event_us
+            for key in due.due((tick.kafka_topic, tick.kafka_partition), tick.event_us)
         ]
         if rows:
             yield pd.DataFrame(rows).reindex(columns=[*_ROW_COLUMNS]).astype(object).where(lambda f: f.notna(), None)
@@ -258,15 +254,15 @@ def stateful(
             for frame in frames:
                 yield frame.rename(columns={"content": "payload"})[[*_OUT_COLUMNS]]
             return
-        sets = _restored(state, config)
-        before = sets.dues()
-        results: list[Result] = []
         rows = [row for frame in frames for row in frame.to_dict("records")]
+        sets = _restored(state, [bytes(row["content"]) for row in rows if row["kind"] == "sets"], config)
+        before = sets.dues() if state.exists else {}
+        results: list[Result] = []
         for row in sorted(rows, key=lambda r: (r["kafka_partition"], r["kafka_offset"], r["kind"] == "tick")):
             if row["kind"] == "tick":
                 place = (row["kafka_topic"], int(row["kafka_partition"]))
                 results += sets.tick(place, int(row["kafka_offset"]), int(row["event_us"]))
-            else:
+            elif row["kind"] == "segment":
                 results += sets.add(unseal(_segment_row(row)))
         blob = sets.to_bytes()
         if blob:
@@ -287,14 +283,20 @@ def stateful(
     return update
 
 
-def _restored(state: GroupState, config: SegmentationConfig) -> HashSets:
+def _restored(state: GroupState, handed_on: list[bytes], config: SegmentationConfig) -> HashSets:
+    """The sets of a hash: those in state, or those that the combiner has handed on."""
     if not state.exists:
-        return HashSets(config)
+        return HashSets.from_bytes(handed_on[0], config) if handed_on else HashSets(config)
     version, blob = state.get
     if version != STATE_VERSION:
         raise RuntimeError(
             f"Reassembly state of version {version} is unknown to this program (it writes {STATE_VERSION})."
             " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+        )
+    if handed_on:
+        raise RuntimeError(
+            "A hash is in state that open_keys does not name: rows of it are missing there."
+            " Start anew with `reliable-channel rebuild`."
         )
     return HashSets.from_bytes(bytes(blob), config)
 
@@ -351,8 +353,7 @@ class ReassemblyWriter:
             )
             sink.append(parsed.select(*columns), MESSAGES)
         if "incomplete" in counts:
-            given_up = from_json(rows.where("kind = 'incomplete'"), "result", INCOMPLETE_MESSAGES)
-            sink.append(without_leftovers(given_up, self._settings.paths), INCOMPLETE_MESSAGES)
+            sink.append(without_leftovers(rows.where("kind = 'incomplete'"), self._settings.paths), INCOMPLETE_MESSAGES)
         if "event" in counts:
             sink.append_json(rows, "event", CHANNEL_EVENTS, counts["event"])
         if counts.keys() & {"sds", "repaired", "completed"}:
@@ -377,22 +378,6 @@ def key_changes(rows: DataFrame) -> list[KeyChange]:
     return [
         KeyChange(change["key"], (row["kafka_topic"], row["kafka_partition"]), change["due"]) for row, change in changes
     ]
-
-
-def without_leftovers(given_up: DataFrame, paths: PathSettings) -> DataFrame:
-    """Expired sets without those that are only late segments of a message that was rebuilt: no false *incomplete*."""
-    messages = read_table(given_up.sparkSession, paths, MESSAGES).select(
-        "pubsub_topic",
-        "content_topic",
-        "channel_id",
-        "sender_id",
-        "entire_message_hash",
-        F.col("sds_ids").alias("known_ids"),
-    )
-    keys = ["pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash"]
-    known = F.size(F.array_except("sds_ids", "known_ids")) == 0
-    leftovers = given_up.join(messages, keys).where(known).select(*keys, "event_time", "sds_ids")
-    return given_up.join(leftovers, [*keys, "event_time", "sds_ids"], "left_anti")
 
 
 __all__ = ["JOB", "TABLES_WRITTEN", "ReassemblyWriter", "reassembled"]

@@ -7,13 +7,14 @@ function (what is left over, remembered). No Spark in here.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from reliable_channel.pipeline.clock import Place
 from reliable_channel.pipeline.memory import Done
 from reliable_channel.segmentation import (
+    CompletedSend,
     HeldSegment,
     IncompleteSet,
     MessageCompleted,
@@ -22,6 +23,7 @@ from reliable_channel.segmentation import (
     SegmentationConfig,
     SegmentationEvent,
     SegmentConflict,
+    SegmentDuplicate,
     SegmentRefused,
     SetEvicted,
     SetExpired,
@@ -75,23 +77,20 @@ class HashSets:
     """Every set of one hash. One reassembler per scope: a scope's rows come in one Kafka partition and so in order,
     while the times of different partitions must not expire each other's sets."""
 
-    def __init__(self, config: SegmentationConfig, done: Done | None = None) -> None:
-        """``done``: the SDS ids of messages completed before, which belong to no set any more."""
+    def __init__(self, config: SegmentationConfig, done: Iterable[Done] = ()) -> None:
+        """``done``: what was completed before, elsewhere, in the order of completion."""
         self._config = config
         self._scopes: dict[Scope, tuple[Place, Reassembler]] = {}
-        self._done: Done = done or {}
-
-    def belongs_to_complete(self, row: SegmentRow) -> bool:
-        """Whether the segment is a late one of a message that is complete and remembered."""
-        at = self._done.get(row.scope, {}).get(row.sds_id)
-        return at is not None and row.event_us // 1000 < at + self._config.completed_memory_ms
+        self._known: set[tuple[Scope, str]] = set()
+        self._untold = False
+        for each in done:
+            self._reassembler(each.send.scope, each.place).remember(each.send)
+            self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
 
     def add(self, row: SegmentRow) -> list[Result]:
         """Take one segment, in record order. Timers due before it run first, each at its own time."""
-        if self.belongs_to_complete(row):
-            return []
         place = (row.kafka_topic, row.kafka_partition)
-        _, reassembler = self._scopes.setdefault(row.scope, (place, Reassembler(self._config)))
+        reassembler = self._reassembler(row.scope, place)
         now = row.event_us // 1000
         results = [
             r for event in _advance(reassembler, now) for r in self._results(event, row.kafka_offset, place, now)
@@ -103,6 +102,9 @@ class HashSets:
         results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
         return [r._replace(payload=None) for r in results] if row.sealed else results
 
+    def _reassembler(self, scope: Scope, place: Place) -> Reassembler:
+        return self._scopes.setdefault(scope, (place, Reassembler(self._config)))[1]
+
     def tick(self, place: Place, offset: int, now_us: int) -> list[Result]:
         """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""
         results: list[Result] = []
@@ -111,9 +113,10 @@ class HashSets:
                 results += self._results(event, offset, place, now_us // 1000)
         return results
 
-    def open_ids(self) -> set[tuple[Scope, str]]:
-        """(scope, SDS id) of every segment held in an incomplete set."""
-        return {(scope, held.sds_id) for _, r in self._scopes.values() for scope, _, held in r.open_segments()}
+    @property
+    def untold(self) -> bool:
+        """Whether something is held or remembered that the rows of ``messages`` do not tell: it has to go to state."""
+        return self._untold or any(reassembler.open_sets for _, reassembler in self._scopes.values())
 
     def dues(self) -> dict[Place, int]:
         """Kafka partition → when its next timer is due (µs)."""
@@ -146,19 +149,35 @@ class HashSets:
         match event:
             case MessageCompleted():
                 made = list(completed_results(event, offset, place, self._config))
-                ids = self._done.setdefault(event.scope, {})
-                ids.update((i, event.completed_at) for i in made[0].fields["sds_ids"] if i is not None)
+                ids = made[0].fields["sds_ids"]
+                send = CompletedSend(
+                    event.scope,
+                    event.entire_message_hash,
+                    event.send,
+                    event.data_count,
+                    event.first_lamport if made[0].fields["one_send"] else None,
+                    event.completed_at,
+                    tuple(ids),
+                )
+                self._reassembler(event.scope, place).remember(send)
+                self._known.update((event.scope, i) for i in ids if i is not None)
                 yield from made
+            case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
+                self._known.add((event.scope, event.sds_id))
+                self._untold = True
             case SetExpired(incomplete, at):
+                self._untold = True
                 reason = "hash_mismatch" if incomplete.mismatch else "expired"
                 yield _incomplete(incomplete, reason, None, at, offset, place)
             case SetEvicted(incomplete, why, at):
+                self._untold = True
                 yield _incomplete(incomplete, "over_limit", why.value, at, offset, place)
             case SegmentRefused():
                 yield _event(event, "segment_refused", event.reason.value, offset, place, now)
             case SegmentConflict():
                 yield _event(event, "segment_conflict", "other bytes under an id that is held", offset, place, now)
             case PoisonedSegmentExcluded():
+                self._untold = True
                 yield _event(
                     event, "poisoned_segment", "not a segment of the payload with this hash", offset, place, now
                 )
@@ -202,6 +221,8 @@ def completed_results(
         "repaired": list(event.rebuilt_indices),
         "segment_dialect": event.dialect.value,
         "first_seen": event.first_seen * 1000,
+        "send": event.send,
+        "one_send": _one_send(event),
     }
     yield Result("message", *place, offset, 0, event.payload, message)
     for number, row in enumerate(repaired, start=1):
@@ -209,6 +230,15 @@ def completed_results(
         fields["causal_history"] = _predecessor(sds_ids, row["sds_id"])
         yield Result("repaired", *place, offset, number, None, {**fields, "data_count": event.data_count})
     yield Result("completed", *place, offset, len(repaired) + 1, None, {**common, "sds_id": first})
+
+
+def _one_send(event: MessageCompleted) -> bool:
+    """Whether two or more segments came and all tell the same Lamport timestamp of the first one."""
+    told = {
+        None if s.lamport is None else s.lamport - s.index - (event.data_count if s.is_parity else 0)
+        for s in event.received
+    }
+    return len(event.received) > 1 and len(told) == 1 and None not in told
 
 
 def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
@@ -272,6 +302,7 @@ def _recomputed(scheme: str, sender_id: str, first_lamport: int, content: bytes)
 
 def _incomplete(given_up: IncompleteSet, reason: str, detail: str | None, at: int, offset: int, place: Place) -> Result:
     scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), given_up.scope, strict=True))
+    lamports = [segment.lamport for segment in given_up.held if segment.lamport is not None]
     fields = {
         **scope,
         "entire_message_hash": _base64(given_up.entire_message_hash),
@@ -286,6 +317,8 @@ def _incomplete(given_up: IncompleteSet, reason: str, detail: str | None, at: in
         "sds_ids": [s.sds_id for s in given_up.held],
         "first_seen": given_up.first_seen * 1000,
         "last_seen": given_up.last_seen * 1000,
+        "oldest_lamport": min(lamports, default=None),  # no columns: for pipeline/leftovers.py
+        "newest_lamport": max(lamports, default=None),
     }
     return Result("incomplete", *place, offset, 0, None, fields)
 

@@ -469,6 +469,18 @@ MESSAGES = Table(
         Column(
             "first_seen", "TIMESTAMP", "event time of the first segment of the set", example="2026-01-01T00:00:56.928Z"
         ),
+        Column(
+            "send",
+            "INT",
+            "number of this send of the payload by its sender, from 0, while earlier ones are remembered",
+            example="0",
+        ),
+        Column(
+            "one_send",
+            "BOOLEAN",
+            "two or more segments came and agree on the Lamport timestamp of the first; else they may be of two sends",
+            example="true",
+        ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
     cluster_by=("content_topic", "event_time"),

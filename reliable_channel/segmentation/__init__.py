@@ -11,6 +11,7 @@ from reliable_channel.segmentation.chunk import ChunkDiscarded, ChunkGate, Messa
 from reliable_channel.segmentation.codecs import Codec, get_codec
 from reliable_channel.segmentation.config import SegmentationConfig, effective_segment_size
 from reliable_channel.segmentation.events import (
+    CompletedSend,
     EvictionReason,
     HashMismatch,
     HeldSegment,
@@ -36,6 +37,7 @@ __all__ = [
     "ChunkDiscarded",
     "ChunkGate",
     "Codec",
+    "CompletedSend",
     "Dialect",
     "EvictionReason",
     "HashMismatch",

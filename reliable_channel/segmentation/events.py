@@ -58,6 +58,24 @@ class MessageCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class CompletedSend:
+    """What is to be remembered of a completed send, in a form that can be kept elsewhere: see
+    :meth:`Reassembler.remember`.
+
+    ``sds_ids`` are those of its segments, data then parity, ``None`` where unknown. ``origin`` is the first segment's
+    Lamport timestamp where two or more segments came and agree on it, else ``None``: then segments of several sends may
+    have been mixed. ``completed_at`` is ms."""
+
+    scope: Scope
+    entire_message_hash: bytes
+    send: int
+    data_count: int
+    origin: int | None
+    completed_at: int
+    sds_ids: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MissingSegment:
     """A segment of a completed message that was never received: ``content`` is the SDS content (bytes) its sender
     wrote, ``lamport`` its Lamport timestamp where a sibling's tells it; from both its SDS id follows (§4)."""

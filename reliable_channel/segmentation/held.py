@@ -90,14 +90,18 @@ class HeldSets:
         sends = self.by_key[held.key]
         sends[sends.index(held)] = completed
         self._completed[completed] = None
-        remembered = [send for send in sends if isinstance(send, CompletedSet)]
-        if len(remembered) > MAX_COMPLETED_PER_KEY:
-            self.forget(min(remembered, key=lambda send: send.completed_at))
+        self._bound(held.key)
 
     def remember(self, completed: CompletedSet) -> None:
-        """Take a completed set as it was stored in a snapshot."""
+        """Take a completed set as it was stored."""
         self._sends(completed.key, completed.send).append(completed)
         self._completed[completed] = None
+        self._bound(completed.key)
+
+    def completed(self, key: SetKey, send: int) -> CompletedSet | None:
+        """The memory of one send."""
+        sends = self.by_key.get(key, [])
+        return next((each for each in sends if isinstance(each, CompletedSet) and each.send == send), None)
 
     def forget(self, completed: CompletedSet) -> None:
         """Let the memory of a completed set go."""
@@ -119,6 +123,11 @@ class HeldSets:
         if send >= self._next_send.get(key, 0):
             self._next_send[key] = send + 1
         return self.by_key.setdefault(key, [])
+
+    def _bound(self, key: SetKey) -> None:
+        remembered = [send for send in self.by_key[key] if isinstance(send, CompletedSet)]
+        if len(remembered) > MAX_COMPLETED_PER_KEY:
+            self.forget(min(remembered, key=lambda send: send.completed_at))
 
     def _release(self, held: OpenSet) -> None:
         owner = held.owner

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from reliable_channel.segmentation.config import SegmentationConfig
 from reliable_channel.segmentation.events import (
+    CompletedSend,
     EvictionReason,
     HashMismatch,
     HeldSegment,
@@ -122,6 +123,25 @@ class Reassembler:
         ):
             self._try(chosen, new, events)
         return events
+
+    def remember(self, completed: CompletedSend) -> None:
+        """Take a send as completed: one that another Reassembler completed, or one of this, with the ids that were
+        recomputed since. In the order in which they were completed. A late segment of it is then a duplicate."""
+        key, k = (completed.scope, completed.entire_message_hash), completed.data_count
+        slots = {
+            place if place < k else place - k + PARITY: sds_id
+            for place, sds_id in enumerate(completed.sds_ids)
+            if sds_id is not None
+        }
+        known = self._sets.completed(key, completed.send)
+        if known is not None:
+            known.slots, known.origin, known.parity_count = slots, completed.origin, None
+            return
+        memory = CompletedSet(key, completed.send, k, None, completed.origin, completed.completed_at, slots)
+        self._sets.remember(memory)
+        self._sets.keep_completed(self.config.max_completed_sets)
+        self._sets.order_sends({})
+        self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
     def expire(self, now: int) -> list[SegmentationEvent]:
         """Give up every incomplete set that is due, oldest first, and forget completed ones past their memory."""

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
-from reliable_channel.pipeline import tables
+from reliable_channel.pipeline import tables, verdict
 from reliable_channel.pipeline.run import run_once
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
@@ -36,6 +36,7 @@ COMPARED = (
     tables.REPAIR_REQUESTS,
     tables.CHANNEL_EVENTS,
     tables.DELIVERED_MESSAGES,
+    tables.DELIVERY_STATUS,
 )
 
 
@@ -72,6 +73,8 @@ def test_any_cut_delivers_the_truth(spark: SparkSession, settings: Settings, wor
     true = Counter((m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered")
     assert Counter((r["channel_id"], r["sender_id"], r["payload"]) for r in delivered) == true
     assert len(rows(whole, tables.QUARANTINE)) == len(world.truth.bad)
+    for configuration in (whole, cut):
+        verdict.run(spark, configuration)
     for table in COMPARED:
         volatile = VOLATILE.get(table.name, [])
         assert rows(cut, table, volatile) == rows(whole, table, volatile), table.name

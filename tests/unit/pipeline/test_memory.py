@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+import pytest
+from deltalake import DeltaTable
+
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.increments import DataFile, Followed
 from reliable_channel.pipeline.io import append_rows, as_arrow
-from reliable_channel.pipeline.memory import completed_before
+from reliable_channel.pipeline.memory import Done, Rebuilt, completed_before
+from reliable_channel.segmentation import CompletedSend
 
 START_MS = 1_767_225_600_000
 HASH = b"h" * 32
 SCOPE = ("p", "c", "talk", "alice")
+PLACE = ("t", 0)
 
 
 def message(offset: int, at_ms: int, hash_: bytes, sds_ids: list[str | None]) -> dict[str, object]:
@@ -27,6 +33,10 @@ def message(offset: int, at_ms: int, hash_: bytes, sds_ids: list[str | None]) ->
         "sender_id": "alice",
         "entire_message_hash": base64.b64encode(hash_).decode(),
         "sds_ids": sds_ids,
+        "data_count": 2,
+        "first_lamport_timestamp": at_ms,
+        "send": 3,
+        "one_send": offset % 2 == 0,
     }
 
 
@@ -34,10 +44,48 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
     paths = PathSettings(run_dir=str(tmp_path))
     rows = [
         message(1, START_MS - 10_000, HASH, ["old"]),
-        message(2, START_MS, HASH, ["a", None, "b"]),
+        message(2, START_MS + 2, HASH, ["a", None, "b"]),
+        message(1, START_MS, HASH, ["c", "d"]),
         message(3, START_MS, b"x" * 32, ["other"]),
         message(4, START_MS + 1, HASH, ["replayed"]),
     ]
     append_rows(paths, tables.MESSAGES, as_arrow(rows, tables.MESSAGES))
     found = completed_before(paths, {HASH, b"y" * 32}, START_MS * 1000, {("t", 0, 4)})
-    assert found == {HASH: {SCOPE: {"a": START_MS, "b": START_MS}}}
+    first = CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))
+    second = CompletedSend(SCOPE, HASH, 3, 2, START_MS + 2, START_MS + 2, ("a", None, "b"))
+    assert found == {HASH: [Done(PLACE, first), Done(PLACE, second)]}
+
+
+def write(paths: PathSettings, rows: list[dict[str, object]]) -> None:
+    append_rows(paths, tables.MESSAGES, as_arrow(rows, tables.MESSAGES))
+
+
+def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    hour = 3_600_000
+    for number in range(20):
+        write(paths, [message(number, START_MS + number * hour, bytes([number]) * 32, [f"id{number}"])])
+    read: list[list[str]] = []
+    true_read = Followed.read
+
+    def counted(self: Followed, file: DataFile, columns: list[str], where: object = None) -> object:
+        read.append(columns)
+        return true_read(self, file, columns, where)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Followed, "read", counted)
+    rebuilt = Rebuilt(paths)
+    since = (START_MS + 15 * hour) * 1000
+    assert rebuilt.rows({bytes([3]) * 32}, since).num_rows == 0, "before that time"
+    assert read == [["entire_message_hash"]] * 5
+    read.clear()
+    assert rebuilt.rows({bytes([17]) * 32, b"x" * 32}, since)["sds_ids"].to_pylist() == [["id17"]]
+    assert len(read) == 1, "the one file it stands in"
+    write(paths, [message(20, START_MS + 20 * hour, b"x" * 32, ["new"])])
+    DeltaTable(paths.table("messages")).optimize.compact()
+    assert rebuilt.rows({b"x" * 32}, since)["sds_ids"].to_pylist() == [["new"]], "compacted meanwhile"
+    write(paths, [message(21, START_MS + 40 * hour, b"y" * 32, ["newer"])])
+    read.clear()
+    assert rebuilt.rows({b"y" * 32}, (START_MS + 39 * hour) * 1000)["sds_ids"].to_pylist() == [["newer"]]
+    assert len(read) == 2, "the new file, for its hashes and for what was asked"

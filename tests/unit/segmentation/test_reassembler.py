@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.segmentation import (
+    CompletedSend,
     Dialect,
     MessageCompleted,
     Reassembler,
@@ -240,6 +241,20 @@ def test_the_first_timestamp_is_computed_from_a_sibling():
     assert (message.first_lamport, message.first_lamport_seen) == (1_000, False)
     (message,) = completed(feed(Reassembler(SMALL), sent[:5]))
     assert (message.first_lamport, message.first_lamport_seen) == (1_000, True)
+
+
+def test_a_send_that_another_reassembler_completed_is_remembered_like_an_own_one():
+    sent, again = send(PAYLOAD, SMALL), send(PAYLOAD, SMALL, lamport=9_000)
+    ids = tuple(each.sds_id for each in sent[:-1])
+    memory = CompletedSend(ALICE, sent[0].segment.entire_message_hash, 4, 5, 1_000, 100, (*ids, None))
+    reassembler = Reassembler(SMALL)
+    reassembler.remember(memory)
+    assert of_kind(SegmentDuplicate, feed(reassembler, [sent[4], sent[-1]], now=200))
+    (message,) = completed(feed(reassembler, again[:5], now=200))
+    assert (message.first_lamport, message.send) == (9_000, 5)
+    assert reassembler.next_due() == 100 + SMALL.completed_memory_ms
+    reassembler.remember(replace(memory, send=5, origin=None, completed_at=200, sds_ids=(None,) * 7))
+    assert reassembler.completed_sets == 2, "what is known already is only told anew"
 
 
 def test_completed_sends_are_forgotten_after_a_while():

@@ -1,0 +1,106 @@
+"""The log of open keys: what a micro-batch sees is what the earlier ones wrote, however a process came to read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.increments import Followed, PerQuery
+from reliable_channel.pipeline.io import BatchSink, create_unclustered
+from reliable_channel.pipeline.open_keys import KeyChange, Log, OpenKeys, record
+from reliable_channel.pipeline.tables import OPEN_KEYS
+
+PLACE = ("waku.envelopes", 0)
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PathSettings:
+    monkeypatch.setattr(open_keys, "RESTATED_EVERY", 4)
+    monkeypatch.setattr(open_keys, "_logs", PerQuery(Log))
+    return PathSettings(run_dir=str(tmp_path))
+
+
+def state(keys: OpenKeys) -> set[KeyChange]:
+    return set(keys)
+
+
+def write(paths: PathSettings, batches: list[dict[str, int | None]], job: str = "ack", query: str = "q") -> None:
+    for batch_id, changes in enumerate(batches):
+        changed = [KeyChange(key, PLACE, due) for key, due in changes.items()]
+        record(BatchSink(paths, query, batch_id), job, changed)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(
+        st.dictionaries(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(1, 99)), max_size=3),
+        min_size=9,
+        max_size=9,
+    ),
+    asked=st.lists(st.integers(0, 9), min_size=2, max_size=4),
+)
+def test_every_micro_batch_sees_the_same_in_a_new_process_and_in_one_that_read_on_or_goes_back(
+    batches: list[dict[str, int | None]],
+    asked: list[int],
+    tmp_path_factory: pytest.TempPathFactory,
+    paths: PathSettings,
+) -> None:
+    here = PathSettings(run_dir=str(tmp_path_factory.mktemp("log")))
+    create_unclustered(here, OPEN_KEYS)
+    write(here, batches)
+    write(here, [{"z": 1}] * 2, job="reassembly")
+    write(here, [{"z": 1}] * 2, query="another")
+    long_lived = Log(here, "ack", "q")
+    for batch_id in asked:
+        expected = OpenKeys()
+        for changes in batches[:batch_id]:
+            for key, due in changes.items():
+                expected.apply(KeyChange(key, PLACE, due))
+        assert state(Log(here, "ack", "q").before(batch_id)) == state(expected)
+        assert state(long_lived.before(batch_id)) == state(expected)
+
+
+def test_what_is_read_does_not_grow_with_the_log(paths: PathSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_unclustered(paths, OPEN_KEYS)
+    write(paths, [{"a": n + 1} for n in range(50)])
+    read: list[str] = []
+    true_read = Followed.read
+
+    def counted(self: Followed, file: object, *rest: object) -> object:
+        read.append(str(file))
+        return true_read(self, file, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Followed, "read", counted)
+    log = Log(paths, "ack", "q")
+    assert state(log.before(50)) == {KeyChange("a", PLACE, 50)}
+    assert len(read) <= 4, "from the last time all was restated"
+    record(BatchSink(paths, "q", 50), "ack", [KeyChange("b", PLACE, 7)])
+    read.clear()
+    assert state(log.before(51)) == {KeyChange("a", PLACE, 50), KeyChange("b", PLACE, 7)}
+    assert len(read) == 1
+
+
+def test_a_log_that_was_compacted_meanwhile_says_the_same(paths: PathSettings) -> None:
+    create_unclustered(paths, OPEN_KEYS)
+    write(paths, [{"a": 1}, {"b": 2}, {"a": None}])
+    log = Log(paths, "ack", "q")
+    before = state(log.before(2))
+    DeltaTable(paths.table(OPEN_KEYS.name)).optimize.compact()
+    assert before == {KeyChange("a", PLACE, 1), KeyChange("b", PLACE, 2)}
+    assert state(log.before(3)) == state(Log(paths, "ack", "q").before(3)) == {KeyChange("b", PLACE, 2)}
+
+
+def test_keys_are_woken_in_their_partition_when_they_are_due() -> None:
+    keys = OpenKeys()
+    for change in (KeyChange("a", PLACE, 5), KeyChange("b", PLACE, 9), KeyChange("c", ("other", 0), 1)):
+        keys.apply(change)
+    assert [*keys.due(PLACE, 5)] == ["a"]
+    assert [*keys.due(("other", 0), 5)] == ["c"]
+    assert keys.is_open("b")
+    assert not keys.is_open("d")
