@@ -111,6 +111,9 @@ class PipelineSettings(Section):
     deduplication_delay_ms: PositiveMilliseconds = 3_600_000
     timeout_for_lost_messages_ms: PositiveMilliseconds = 300_000
     settle_delay_ms: Milliseconds = 300_000
+    channel_expiry_ms: PositiveMilliseconds = Field(
+        default=7 * 24 * 3_600_000, description="ms; of a channel that is silent so long only how far it came is kept"
+    )
     clock_interval_ms: PositiveMilliseconds = 5_000
     combiner_buckets: Count = 4
     max_payload_bytes: Bytes = 1_048_576

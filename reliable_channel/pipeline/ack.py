@@ -15,7 +15,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.io import BatchSink
-from reliable_channel.pipeline.observer import STATE_VERSION, ChannelObserver, InputRow
+from reliable_channel.pipeline.observed import InputRow
+from reliable_channel.pipeline.observer import STATE_VERSION, ChannelObserver
 from reliable_channel.pipeline.open_keys import KeyChange
 from reliable_channel.pipeline.tables import (
     ACKS,
@@ -86,7 +87,7 @@ def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
             messages.unionByName(ticks)
             .groupBy(*_KEY)
             .applyInPandasWithState(
-                stateful(settings.channels.participant_id, settings.sds),
+                stateful(settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms),
                 _OUT,
                 _STATE,
                 "append",
@@ -116,8 +117,7 @@ def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd
                 "event_us": tick.event_us,
             }
             for tick in ticks
-            for (key, place), at in due.items()
-            if place == (tick.kafka_topic, tick.kafka_partition) and at <= tick.event_us
+            for key in due.due((tick.kafka_topic, tick.kafka_partition), tick.event_us)
         ]
         if rows:
             frame = pd.DataFrame(rows).reindex(columns=[*_ROW_COLUMNS]).astype(object)
@@ -127,7 +127,7 @@ def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd
 
 
 def stateful(
-    participant_id: str | None, config: SdsConfig
+    participant_id: str | None, config: SdsConfig, expiry_ms: int | None
 ) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function of ``applyInPandasWithState``: one channel's rows of a micro-batch, in record order."""
 
@@ -141,10 +141,10 @@ def stateful(
                     f"Ack state of version {version} is unknown to this program (it writes {STATE_VERSION})."
                     " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
                 )
-            observer = ChannelObserver.from_bytes(bytes(blob), channel, participant_id, config)
+            observer = ChannelObserver.from_bytes(bytes(blob), channel, participant_id, config, expiry_ms)
             before = observer.next_due_us()
         else:
-            observer = ChannelObserver(channel, participant_id, config)
+            observer = ChannelObserver(channel, participant_id, config, expiry_ms)
         rows: list[tuple[int, int, int, InputRow]] = []
         for frame in frames:
             rows.extend(_input_rows(frame))
@@ -223,8 +223,7 @@ class AckWriter:
         for table in TABLES_WRITTEN:
             if table.name in kinds:
                 sink.append_json(rows, table.name, table, kinds[table.name])
-        if "open_key" in kinds:
-            open_keys.record(sink, JOB, key_changes(rows))
+        open_keys.record(sink, JOB, key_changes(rows) if "open_key" in kinds else [])
 
 
 def key_changes(rows: DataFrame) -> list[KeyChange]:

@@ -8,15 +8,24 @@ application message is delivered when it has been rebuilt and SDS has delivered 
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from reliable_channel.pipeline import observer_rows as rows
+from reliable_channel.pipeline.observed import (
+    InputRow,
+    Output,
+    Seen,
+    base64_of,
+    hash_of,
+    message_key,
+    row_from_json,
+    row_to_json,
+    seen_from_proto,
+    seen_to_proto,
+)
 from reliable_channel.sds import (
     Acknowledged,
-    Conflict,
     Delivered,
     DependencyBeforeObservation,
     DependencyLost,
@@ -25,16 +34,12 @@ from reliable_channel.sds import (
     Event,
     MissingDependency,
     RefetchDue,
-    Refused,
     RepairRequestSeen,
-    SaturatedFilter,
     SdsChannel,
     SdsConfig,
-    SendDelivered,
-    SendError,
 )
 from reliable_channel.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage
+from reliable_channel.wire.sds import SdsMessage
 
 STATE_VERSION = 1
 MAX_SETTLED = 2_000
@@ -43,83 +48,30 @@ MAX_UNSETTLED = 20_000
 """Messages not yet delivered, or whose application message is not, of which the place is remembered."""
 MAX_PENDING = 2_000
 MAX_FINISHED = 2_000
+DAY_MS = 24 * 3_600_000
 
 ChannelKey = tuple[str, str, str]
 """Pubsub topic, content topic, channel id."""
 
 
-class InputRow(NamedTuple):
-    """One row of ``sds_input``; ``event_us`` in µs, hashes in base64."""
-
-    row_kind: str
-    kafka_topic: str
-    kafka_partition: int
-    kafka_offset: int
-    event_us: int
-    sender_id: str | None = None
-    sds_id: str | None = None
-    sds_kind: str | None = None
-    lamport_timestamp: int | None = None
-    causal_history: tuple[HistoryEntry, ...] = ()
-    bloom_filter: bytes | None = None
-    repair_request: tuple[HistoryEntry, ...] = ()
-    content_digest: bytes | None = None
-    content_bytes: int | None = None
-    envelope_hash: bytes | None = None
-    sender_timestamp_ns: int | None = None
-    segment_kind: str | None = None
-    entire_message_hash: bytes | None = None
-    segment_index: int | None = None
-    data_count: int | None = None
-    parity_count: int | None = None
-    repaired_by: str | None = None
-    sds_ids: tuple[str | None, ...] = ()
-    payload_bytes: int | None = None
-    first_lamport_timestamp: int | None = None
-    position_exact: bool | None = None
-
-
-class Output(NamedTuple):
-    """One row for ``table``: columns as JSON values, times in µs, binary ones in base64."""
-
-    table: str
-    fields: dict[str, Any]
-
-
-@dataclass
-class _Seen:
-    """Where an SDS message stands, and what it is a part of."""
-
-    kafka_topic: str
-    kafka_partition: int
-    kafka_offset: int
-    first_seen_ms: int
-    sender_id: str
-    segment_kind: str
-    entire_message_hash: str
-    segment_index: int | None
-    data_count: int | None
-    parity_count: int | None
-    sender_timestamp_ns: int | None
-    content_bytes: int | None
-    repaired_by: str | None = None
-    copies: int = 1
-    delivered: bool = False
-    lost: list[str] = field(default_factory=list)
-    late: bool = False
-
-
 class ChannelObserver:
-    """One channel. ``key`` is (pubsub topic, content topic, channel id)."""
+    """One channel. ``key`` is (pubsub topic, content topic, channel id).
 
-    def __init__(self, key: ChannelKey, participant_id: str | None, config: SdsConfig) -> None:
+    A channel that was silent for ``expiry_ms`` (``None``: for ever) rests: of its state only the counters and how far
+    it came are left, so that nothing is delivered twice, whenever a store brings it back."""
+
+    def __init__(
+        self, key: ChannelKey, participant_id: str | None, config: SdsConfig, expiry_ms: int | None = None
+    ) -> None:
         self._key = key
         self._channel = SdsChannel(key[2], participant_id, config)
         self._participant_id = participant_id
+        self._expiry_ms = expiry_ms
+        self._last_heard = 0
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, Seen] = {}
         self._pending: dict[str, InputRow] = {}
         self._needed_by: dict[str, str] = {}
         self._finished: dict[str, None] = {}
@@ -127,12 +79,16 @@ class ChannelObserver:
 
     def take(self, row: InputRow) -> list[Output]:
         """Take one row, in record order. Timers due before it run first, each at its own time."""
-        self._now = max(self._now, row.event_us // 1000)
         out: list[Output] = []
-        self._report(self._channel.tick(self._now).events, None, out)
+        now = max(self._now, row.event_us // 1000)
+        while (due := self._rest_due()) is not None and due <= now:
+            self._run_timers(due, out)
+            self._rest(out)
+        self._run_timers(now, out)
         match row.row_kind:
             case "message":
                 self.place = (row.kafka_topic, row.kafka_partition)
+                self._last_heard = now
                 self._message(row, out)
             case "repaired":
                 self._repaired(row, out)
@@ -142,8 +98,32 @@ class ChannelObserver:
 
     def next_due_us(self) -> int | None:
         """When the next timer is due (event time, µs)."""
-        due = self._channel.next_due()
-        return None if due is None else due * 1000
+        dues = [due for due in (self._channel.next_due(), self._rest_due()) if due is not None]
+        return min(dues) * 1000 if dues else None
+
+    # ---- time ----------------------------------------------------------------------------------------------------
+
+    def _run_timers(self, now: int, out: list[Output]) -> None:
+        self._now = now
+        self._report(self._channel.tick(now).events, None, out)
+
+    def _rest_due(self) -> int | None:
+        """When the channel rests if nothing more comes (ms): at the end of a day, or every message would move it."""
+        if self._expiry_ms is None or not self._last_heard:
+            return None
+        return -(-(self._last_heard + self._expiry_ms) // DAY_MS) * DAY_MS
+
+    def _rest(self, out: list[Output]) -> None:
+        """Let everything go but what is to be known for ever; not while something is missing that is not given up."""
+        if self._channel.missing_ids():
+            self._last_heard = self._now
+            return
+        for row in self._pending.values():
+            out.append(self._dropped(row, "the channel was silent"))
+        for memory in (self._seen, self._pending, self._needed_by, self._finished):
+            memory.clear()
+        self._channel.forget()
+        self._last_heard = 0
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
@@ -154,7 +134,7 @@ class ChannelObserver:
         if known is not None and ephemeral:
             known.copies += 1
             return
-        if known is None and row.content_digest is not None:
+        if known is None and row.content_digest is not None and not self._is_past(sds_id, row.lamport_timestamp):
             self._remember(sds_id, row)
         self._give(row, row.repaired_by is not None, out)
         if ephemeral and sds_id in self._seen:
@@ -189,23 +169,42 @@ class ChannelObserver:
         """A rebuilt segment is taken as received; when the segment itself comes after all, only its acknowledgements
         are new."""
         sds_id = row.sds_id or ""
-        if sds_id in self._seen or row.lamport_timestamp is None:
+        if sds_id in self._seen or row.lamport_timestamp is None or self._is_past(sds_id, row.lamport_timestamp):
             return
         self._remember(sds_id, row)
         self._give(row, True, out)
 
     def _completed(self, row: InputRow, out: list[Output]) -> None:
-        key = _message_key(row)
+        key = message_key(row)
         if key in self._finished or key in self._pending or row.sender_id == self._participant_id:
+            return
+        if not self._can_be_delivered(row):
             return
         self._pending[key] = row
         if len(self._pending) > MAX_PENDING:
-            oldest = next(iter(self._pending))
-            given_up = self._pending.pop(oldest)
-            out.append(
-                self._event("pending_message_dropped", given_up.sds_id, given_up.sender_id, "too many wait", row)
-            )
+            given_up = self._pending.pop(next(iter(self._pending)))
+            out.append(self._dropped(given_up, "too many wait"))
         self._finish(key, self._now, out)
+
+    def _can_be_delivered(self, row: InputRow) -> bool:
+        """Whether SDS may have k segments of a rebuilt message delivered that were not delivered with it before: what a
+        store brings back after all memory of it has gone was delivered then."""
+        first = row.first_lamport_timestamp
+        possible = 0
+        for ordinal, sds_id in enumerate(row.sds_ids):
+            if sds_id is None:
+                continue
+            if (seen := self._seen.get(sds_id)) is not None:
+                possible += not seen.settled
+            else:
+                possible += first is None or not self._is_past(sds_id, first + ordinal)
+        return possible >= (row.data_count or 1)
+
+    def _is_past(self, sds_id: str, lamport: int | None) -> bool:
+        return lamport is not None and self._channel.is_past(sds_id, lamport)
+
+    def _dropped(self, row: InputRow, why: str) -> Output:
+        return rows.channel_event(self._base(self._now), "pending_message_dropped", row.sds_id, row.sender_id, why, row)
 
     # ---- events --------------------------------------------------------------------------------------------------
 
@@ -220,20 +219,20 @@ class ChannelObserver:
                     if message_id in self._seen:
                         self._seen[message_id].copies += 1
                 case Acknowledged():
-                    out.append(self._ack(event, row))
+                    out.append(rows.ack(self._base(event.at), event, self._seen.get(event.message_id), row))
                 case MissingDependency(_, message_id, named_by):
                     self._needed_by[message_id] = named_by
                 case RefetchDue():
-                    out.append(self._refetch(event))
+                    out.append(rows.refetch(self._base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyLost():
-                    out.append(self._lost(event))
+                    out.append(rows.lost(self._base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyBeforeObservation(at, message_id, named_by):
                     fields = {"sds_id": message_id, "status": "before_observation", "needed_by": named_by}
                     out.append(Output("lost_dependencies", {**self._base(at), **fields, "missing_since": at * 1000}))
                 case RepairRequestSeen():
-                    out.append(self._repair_request(event, row))
+                    out.append(rows.repair_request(self._base(event.at), event, row))
                 case _:
-                    out.extend(self._other(event, row))
+                    out.extend(rows.other(self._base(event.at), event, self._participant_id, row))
 
     def _delivered(self, event: Delivered, out: list[Output]) -> None:
         seen = self._seen.get(event.message_id)
@@ -262,7 +261,7 @@ class ChannelObserver:
         if seen.segment_kind == "bare":
             row |= self._bare(event.message_id, event.lamport_timestamp, seen)
         out.append(Output("deliveries", row))
-        for key in [k for k, p in self._pending.items() if _hash_of(p) == seen.entire_message_hash]:
+        for key in [k for k, p in self._pending.items() if hash_of(p) == seen.entire_message_hash]:
             self._finish(key, event.at, out)
         self._forget()
 
@@ -290,7 +289,7 @@ class ChannelObserver:
         )
         self._forget()
 
-    def _bare(self, sds_id: str, lamport: int | None, seen: _Seen) -> dict[str, Any]:
+    def _bare(self, sds_id: str, lamport: int | None, seen: Seen) -> dict[str, Any]:
         self._delivery_seq += 1
         return {
             "row_kind": "message",
@@ -311,6 +310,8 @@ class ChannelObserver:
         if len(held) < (row.data_count or 1):
             return
         del self._pending[key]
+        for _, seen in held:
+            seen.settled = True
         self._finished[key] = None
         if len(self._finished) > MAX_FINISHED:
             del self._finished[next(iter(self._finished))]
@@ -329,7 +330,7 @@ class ChannelObserver:
             "sds_id": row.sds_id,
             "lamport_timestamp": row.first_lamport_timestamp,
             "sds_kind": "content",
-            "entire_message_hash": _base64(row.entire_message_hash),
+            "entire_message_hash": base64_of(row.entire_message_hash),
             "data_count": row.data_count,
             "parity_count": row.parity_count,
             "first_sds_id": row.sds_id,
@@ -347,87 +348,6 @@ class ChannelObserver:
         }
         out.append(Output("deliveries", fields))
 
-    def _ack(self, event: Acknowledged, row: InputRow | None) -> Output:
-        seen = self._seen.get(event.message_id)
-        fields = {
-            **self._base(event.at),
-            "sds_id": event.message_id,
-            "sender_id": event.sender_id,
-            "acknowledged_by": event.by,
-            "evidence": event.evidence.value,
-            "certainty": "certain" if event.evidence.certain else "probable",
-            "evidence_sds_id": event.via,
-            "entire_message_hash": seen.entire_message_hash if seen else None,
-            "latency_ms": event.at - event.since,
-            "copies": seen.copies if seen else None,
-        }
-        return Output("acks", fields | _coordinates(row))
-
-    def _refetch(self, event: RefetchDue) -> Output:
-        fields = {
-            **self._base(event.at),
-            "sds_id": event.message_id,
-            "sender_id": event.sender_id,
-            "retrieval_hint": _base64(event.retrieval_hint),
-            "attempt": event.attempt,
-            "needed_by": self._needed_by.get(event.message_id),
-        }
-        return Output("refetch_requests", fields)
-
-    def _lost(self, event: DependencyLost) -> Output:
-        needed_by = self._needed_by.get(event.message_id) or next(iter(event.waiting), None)
-        fields = {
-            **self._base(event.at),
-            "sds_id": event.message_id,
-            "sender_id": event.sender_id,
-            "status": "lost",
-            "needed_by": needed_by,
-            "missing_since": event.missing_since * 1000,
-        }
-        return Output("lost_dependencies", fields)
-
-    def _repair_request(self, event: RepairRequestSeen, row: InputRow | None) -> Output:
-        fields = {
-            **self._base(event.at),
-            "sds_id": event.message_id,
-            "requested_by": event.by,
-            "request_sds_id": event.via,
-            "held_here": event.have,
-        }
-        entry = next((e for e in row.repair_request if e.message_id == event.message_id), None) if row else None
-        fields["sender_id"] = entry.sender_id if entry else None
-        return Output("repair_requests", fields | _coordinates(row))
-
-    def _other(self, event: Event, row: InputRow | None) -> list[Output]:
-        match event:
-            case Conflict():
-                detail = f"{event.why}; the {event.winner} one stands"
-                return [self._event("conflict", event.message_id, event.sender_id, detail, row, event.at)]
-            case Refused():
-                detail = f"{event.reason.value} {event.detail}".strip()
-                return [self._event("refused", event.message_id, event.sender_id, detail, row, event.at)]
-            case SaturatedFilter():
-                detail = f"{event.saturation:.3f} of the bits are set"
-                return [self._event("saturated_filter", event.message_id, event.sender_id, detail, row, event.at)]
-            case SendDelivered():
-                return [self._event("send_delivered", event.send_id, self._participant_id, None, row, event.at)]
-            case SendError():
-                detail = f"{len(event.acknowledged)} of {event.required} needed segments acknowledged"
-                return [self._event("send_error", event.send_id, self._participant_id, detail, row, event.at)]
-        return []
-
-    def _event(
-        self,
-        name: str,
-        sds_id: str | None,
-        sender_id: str | None,
-        detail: str | None,
-        row: InputRow | None,
-        at: int | None = None,
-    ) -> Output:
-        fields = {**self._base(self._now if at is None else at), "event": name, "sds_id": sds_id}
-        return Output("channel_events", fields | {"sender_id": sender_id, "detail": detail} | _coordinates(row))
-
     # ---- helpers -------------------------------------------------------------------------------------------------
 
     def _base(self, at: int) -> dict[str, Any]:
@@ -440,14 +360,14 @@ class ChannelObserver:
         }
 
     def _remember(self, sds_id: str, row: InputRow) -> None:
-        self._seen[sds_id] = _Seen(
+        self._seen[sds_id] = Seen(
             row.kafka_topic,
             row.kafka_partition,
             row.kafka_offset,
             self._now,
             row.sender_id or "",
             row.segment_kind or "",
-            _base64(row.entire_message_hash) or "",
+            base64_of(row.entire_message_hash) or "",
             row.segment_index,
             row.data_count,
             row.parity_count,
@@ -460,7 +380,7 @@ class ChannelObserver:
         """Bound what is remembered: of settled messages the oldest go first."""
         if len(self._seen) <= MAX_SETTLED + MAX_PENDING:
             return
-        open_hashes = {_hash_of(row) for row in self._pending.values()}
+        open_hashes = {hash_of(row) for row in self._pending.values()}
         settled = [i for i, s in self._seen.items() if s.delivered and s.entire_message_hash not in open_hashes]
         surplus = len(settled) - MAX_SETTLED
         for sds_id in settled[: max(surplus, 0)]:
@@ -469,7 +389,7 @@ class ChannelObserver:
             del self._seen[sds_id]
 
     @staticmethod
-    def _place_of(seen: _Seen) -> dict[str, Any]:
+    def _place_of(seen: Seen) -> dict[str, Any]:
         return {
             "segment_kind": seen.segment_kind,
             "entire_message_hash": seen.entire_message_hash or None,
@@ -493,93 +413,37 @@ class ChannelObserver:
             now_ms=self._now,
             row_seq=self._row_seq,
             delivery_seq=self._delivery_seq,
-            seen=[_seen_to_proto(sds_id, seen) for sds_id, seen in self._seen.items()],
-            pending=[pb.PendingProto(row=_row_to_json(row)) for row in self._pending.values()],
+            seen=[seen_to_proto(sds_id, seen) for sds_id, seen in self._seen.items()],
+            pending=[pb.PendingProto(row=row_to_json(row)) for row in self._pending.values()],
             needed_by=self._needed_by,
             finished=list(self._finished),
             kafka_topic=self.place[0],
             kafka_partition=self.place[1],
+            last_heard_ms=self._last_heard,
         )
         return proto.SerializeToString(deterministic=True)
 
     @classmethod
-    def from_bytes(cls, data: bytes, key: ChannelKey, participant_id: str | None, config: SdsConfig) -> ChannelObserver:
+    def from_bytes(
+        cls,
+        data: bytes,
+        key: ChannelKey,
+        participant_id: str | None,
+        config: SdsConfig,
+        expiry_ms: int | None = None,
+    ) -> ChannelObserver:
         """Restore what :meth:`to_bytes` gave; the configuration is given again."""
         proto = pb.ObserverStateProto.FromString(data)
-        restored = cls(key, participant_id, config)
+        restored = cls(key, participant_id, config, expiry_ms)
+        restored._last_heard = proto.last_heard_ms
         restored._channel = SdsChannel.from_bytes(proto.channel, config)
         restored._now = proto.now_ms
         restored._row_seq = proto.row_seq
         restored._delivery_seq = proto.delivery_seq
-        restored._seen = {seen.sds_id: _seen_from_proto(seen) for seen in proto.seen}
-        pending = [_row_from_json(p.row) for p in proto.pending]
-        restored._pending = {_message_key(row): row for row in pending}
+        restored._seen = {seen.sds_id: seen_from_proto(seen) for seen in proto.seen}
+        pending = [row_from_json(p.row) for p in proto.pending]
+        restored._pending = {message_key(row): row for row in pending}
         restored._needed_by = dict(proto.needed_by)
         restored._finished = dict.fromkeys(proto.finished)
         restored.place = (proto.kafka_topic, proto.kafka_partition)
         return restored
-
-
-def _message_key(row: InputRow) -> str:
-    """A message of a sender: its hash and its send, told by the first Lamport timestamp or, failing that, an SDS id."""
-    send = row.first_lamport_timestamp if row.first_lamport_timestamp is not None else row.sds_id
-    return f"{row.sender_id}\x00{_hash_of(row)}\x00{send}"
-
-
-def _hash_of(row: InputRow) -> str:
-    return _base64(row.entire_message_hash) or ""
-
-
-def _coordinates(row: InputRow | None) -> dict[str, Any]:
-    if row is None:
-        return {"kafka_partition": None, "kafka_offset": None}
-    return {"kafka_partition": row.kafka_partition, "kafka_offset": row.kafka_offset}
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode("ascii")
-
-
-def _row_to_json(row: InputRow) -> str:
-    """A completed row: it has no history and no filter."""
-    fields = row._asdict()
-    for name in ("content_digest", "envelope_hash", "entire_message_hash"):
-        fields[name] = _base64(fields[name])
-    for name in ("causal_history", "bloom_filter", "repair_request"):
-        del fields[name]
-    return json.dumps(fields)
-
-
-def _row_from_json(text: str) -> InputRow:
-    fields = json.loads(text)
-    for name in ("content_digest", "envelope_hash", "entire_message_hash"):
-        fields[name] = None if fields[name] is None else base64.b64decode(fields[name])
-    fields["sds_ids"] = tuple(fields["sds_ids"])
-    return InputRow(**fields)
-
-
-def _seen_to_proto(sds_id: str, seen: _Seen) -> pb.SeenProto:
-    fields = {name: getattr(seen, name) for name in _Seen.__dataclass_fields__}
-    return pb.SeenProto(sds_id=sds_id, **{k: v for k, v in fields.items() if v is not None})
-
-
-def _seen_from_proto(proto: pb.SeenProto) -> _Seen:
-    optional = {
-        name: getattr(proto, name) if proto.HasField(name) else None
-        for name in ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
-    }
-    return _Seen(
-        proto.kafka_topic,
-        proto.kafka_partition,
-        proto.kafka_offset,
-        proto.first_seen_ms,
-        proto.sender_id,
-        proto.segment_kind,
-        proto.entire_message_hash,
-        **optional,
-        repaired_by=proto.repaired_by or None,
-        copies=proto.copies,
-        delivered=proto.delivered,
-        lost=list(proto.lost),
-        late=proto.late,
-    )

@@ -195,6 +195,21 @@ class SdsChannel:
         """The ids that are named and not here, in the order they were reported."""
         return tuple(self._state.incoming.missing)
 
+    def is_past(self, message_id: str, lamport: int) -> bool:
+        """Whether a message with this id and Lamport timestamp (ms) was delivered here, or could not be any more."""
+        log = self._state.log
+        return message_id in log or log.forgotten((lamport, message_id))
+
+    def forget(self) -> None:
+        """Let a channel that has been silent for long go, but for how far it came: what is not behind the last message
+        of the log is refused as older than the log, so nothing is delivered twice. Observation begins anew."""
+        state = self._state
+        state.log.forget()
+        rested = ChannelState(state.channel_id, state.participant_id, state.config)
+        rested.sequence, rested.ephemeral_counter = state.sequence, state.ephemeral_counter
+        rested.log.horizon = state.log.horizon
+        self._use(rested)
+
     # ---- snapshot ------------------------------------------------------------------------------------------------
 
     def to_bytes(self, *, with_kept: bool = True) -> bytes:

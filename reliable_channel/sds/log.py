@@ -124,6 +124,11 @@ class Log:
         """Whether a message of this position may have been in the part of the log that was dropped."""
         return self.horizon is not None and position <= self.horizon
 
+    def forget(self) -> None:
+        """Drop every entry; the horizon stays, behind all of them."""
+        if self._order:
+            self._drop_oldest(len(self._order))
+
     def _drop_oldest(self, count: int) -> None:
         for _, message_id in self._order[:count]:
             del self._entries[message_id]

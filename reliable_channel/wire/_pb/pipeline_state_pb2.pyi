@@ -25,7 +25,7 @@ class ScopeStateProto(_message.Message):
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., reassembler: _Optional[bytes] = ...) -> None: ...
 
 class ObserverStateProto(_message.Message):
-    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "seen", "pending", "needed_by", "finished", "kafka_topic", "kafka_partition")
+    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "seen", "pending", "needed_by", "finished", "kafka_topic", "kafka_partition", "last_heard_ms")
     class NeededByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class ObserverStateProto(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARD_MS_FIELD_NUMBER: _ClassVar[int]
     channel: bytes
     now_ms: int
     row_seq: int
@@ -53,10 +54,11 @@ class ObserverStateProto(_message.Message):
     finished: _containers.RepeatedScalarFieldContainer[str]
     kafka_topic: str
     kafka_partition: int
-    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., seen: _Optional[_Iterable[_Union[SeenProto, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., needed_by: _Optional[_Mapping[str, str]] = ..., finished: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ...) -> None: ...
+    last_heard_ms: int
+    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., seen: _Optional[_Iterable[_Union[SeenProto, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., needed_by: _Optional[_Mapping[str, str]] = ..., finished: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., last_heard_ms: _Optional[int] = ...) -> None: ...
 
 class SeenProto(_message.Message):
-    __slots__ = ("sds_id", "kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_id", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "delivered", "lost", "late")
+    __slots__ = ("sds_id", "kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_id", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "delivered", "lost", "late", "settled")
     SDS_ID_FIELD_NUMBER: _ClassVar[int]
     KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +77,7 @@ class SeenProto(_message.Message):
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     sds_id: str
     kafka_topic: str
     kafka_partition: int
@@ -93,7 +96,8 @@ class SeenProto(_message.Message):
     delivered: bool
     lost: _containers.RepeatedScalarFieldContainer[str]
     late: bool
-    def __init__(self, sds_id: _Optional[str] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_id: _Optional[str] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., delivered: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ...) -> None: ...
+    settled: bool
+    def __init__(self, sds_id: _Optional[str] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_id: _Optional[str] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., delivered: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ..., settled: _Optional[bool] = ...) -> None: ...
 
 class PendingProto(_message.Message):
     __slots__ = ("row",)

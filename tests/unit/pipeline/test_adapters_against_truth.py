@@ -4,146 +4,18 @@ true of a simulated conversation. What Spark adds (cuts, state, tables) has test
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from adapters import Adapters
 
-from reliable_channel.config import load
-from reliable_channel.pipeline.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.observer import ChannelObserver, InputRow
-from reliable_channel.pipeline.sets import HashSets, SegmentRow
 from reliable_channel.report.check import check
-from reliable_channel.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
-from reliable_channel.sds import SdsConfig
-from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.simulation.presets import demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Scenario
 from reliable_channel.simulation.world import simulate
-from reliable_channel.wire.sds import HistoryEntry
 
-TOPIC = "waku.envelopes"
 HOUR_MS = 3_600_000
 """The promises that are kept by tables which these adapters do not fill alone."""
 ELSEWHERE = ("quarantine", "incomplete messages", "lost dependencies")
-
-
-class Adapters:
-    """The chain as one loop: decode, sets by hash, one observer per channel; a tick at the end."""
-
-    def __init__(self) -> None:
-        settings = load("local")
-        self._decoder = RecordDecoder(settings.channels, settings.pipeline)
-        self._sets: dict[bytes, HashSets] = {}
-        self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
-        self._seen: set[tuple[object, ...]] = set()
-        self._payloads: dict[str, bytes] = {}
-        self.tables = Observed()
-        self.outputs: list[tuple[str, str]] = []
-
-    def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
-        """One Kafka record."""
-        row = self._decoder.decode(value, headers["pubsub_topic"], headers["source"], at_ms * 1000)
-        if row.kind != "sds" or row.sds_kind == "tick":
-            return
-        key = (str(row.pubsub_topic), str(row.content_topic), str(row.channel_id))
-        content = _content(row, value)
-        rows = list(self._results(row, key, offset, at_ms, content)) if content else []
-        shared = {name: getattr(row, name) for name in InputRow._fields if hasattr(row, name)}
-        shared["causal_history"] = tuple(row.causal_history)
-        shared["bloom_filter"] = row.bloom_filter or (
-            value[row.filter_at : row.filter_at + row.filter_bytes] if row.filter_bytes else None
-        )
-        shared["envelope_hash"] = row.message_hash
-        message = {**shared, "row_kind": "message", "kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset}
-        rows.append(("message", {**message, "event_us": at_ms * 1000}))
-        rows.sort(key=lambda r: ("completed", "message", "repaired").index(r[0]))
-        if content and row.segment_kind == "bare":
-            self._payloads[str(row.sds_id)] = content
-        observer = self._channels.setdefault(key, ChannelObserver(key, None, SdsConfig()))
-        for _, fields in rows:
-            self._take(observer, InputRow(**{k: v for k, v in fields.items() if k in InputRow._fields}))
-
-    def tick(self, offset: int, at_ms: int) -> None:
-        """The recorded clock after a record: where a micro-batch may end."""
-        for observer in self._channels.values():
-            self._take(observer, InputRow("tick", TOPIC, 0, offset, at_ms * 1000))
-
-    def close(self, at_ms: int) -> Observed:
-        """A tick long after the last record."""
-        self.tick(1 << 40, at_ms)
-        return self.tables
-
-    def _results(
-        self, row: Decoded, key: tuple[str, str, str], offset: int, at_ms: int, content: bytes
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        identity = (*key, row.sds_id, row.content_digest)
-        if row.segment_kind not in ("data", "parity") or identity in self._seen:
-            return
-        self._seen.add(identity)
-        sets = self._sets.setdefault(
-            bytes(row.entire_message_hash or b""), HashSets(SegmentationConfig(set_timeout_ms=600_000))
-        )
-        segment = SegmentRow(
-            TOPIC,
-            0,
-            offset,
-            at_ms * 1000,
-            *key,
-            str(row.sender_id),
-            str(row.sds_id),
-            row.lamport_timestamp,
-            str(row.segment_dialect),
-            content,
-        )
-        for result in sets.add(segment):
-            fields = {**result.fields, "kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset}
-            fields["event_us"] = at_ms * 1000
-            fields["entire_message_hash"] = row.entire_message_hash
-            if result.kind == "message" and result.payload is not None:
-                self._payloads[fields["first_sds_id"]] = result.payload
-            if result.kind in ("repaired", "completed"):
-                history = json.loads(json.dumps(fields.get("causal_history"))) or []
-                fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in history)
-                fields["content_digest"] = row.content_digest if result.kind == "completed" else bytes(32)
-                fields["row_kind"], fields["sds_ids"] = result.kind, tuple(fields.get("sds_ids") or ())
-                yield result.kind, fields
-
-    def _take(self, observer: ChannelObserver, row: InputRow) -> None:
-        for output in observer.take(row):
-            f = output.fields
-            self.outputs.append((output.table, json.dumps(f, sort_keys=True)))
-            if output.table == "acks":
-                certain = f["certainty"] == "certain"
-                ack = Acknowledgement(f["channel_id"], f["sds_id"], f["acknowledged_by"], f["evidence"], certain)
-                self.tables.acks.append(ack)
-            elif output.table == "deliveries":
-                self._delivered(f)
-
-    def _delivered(self, f: dict[str, Any]) -> None:
-        channel, ephemeral = f["channel_id"], f["sds_kind"] == "ephemeral"
-        self.tables.row_numbers.append((channel, f["row_seq"]))
-        if f.get("segment_kind") is not None and not ephemeral:
-            repaired = f.get("repaired_by") is not None
-            self.tables.segments.append(DeliveredSegment(channel, f["sds_id"], f["row_seq"], f["late"], repaired))
-        if f["row_kind"] == "message":
-            first = f["first_sds_id"]
-            row = DeliveredMessage(
-                channel,
-                f["sender_id"],
-                self._payloads.get(first),
-                f["first_lamport_timestamp"],
-                first,
-                f["delivery_seq"],
-                ephemeral,
-            )
-            self.tables.messages.append(row)
-
-
-def _content(row: Decoded, value: bytes) -> bytes | None:
-    if row.content is not None:
-        return row.content
-    return value[row.content_at : row.content_at + row.content_bytes] if row.content_bytes else None
 
 
 def differences(scenario: Scenario) -> list[str]:
@@ -183,3 +55,39 @@ def test_a_short_conversation(seed: int) -> None:
 def test_the_demo_conversation(seed: int) -> None:
     """Seeds 1 and 9 hold messages that a later one would overtake if its set were known to be whole too late."""
     assert differences(demo_scenario(seed)) == []
+
+
+@pytest.mark.parametrize(("hours", "lost_every"), [(26, 0), (26, 3), (240, 0), (240, 2)])
+def test_a_store_replay_a_day_or_ten_later_delivers_nothing_twice(hours: int, lost_every: int) -> None:
+    """After ten days the channels rest: only how far they came is left. What a replay brings in part opens sets, which
+    expire and hold nothing but segments of messages that were rebuilt: they are no *incomplete messages*."""
+    world = simulate(small_scenario(4))
+    adapters = Adapters(expiry_ms=7 * 24 * HOUR_MS)
+    for offset, record in enumerate(world.records):
+        if record.value is not None:
+            adapters.record(offset, record.value, dict(record.headers), record.at_ms)
+    adapters.tick(len(world.records), world.scenario.end_ms + HOUR_MS)
+    before = [output for output in adapters.outputs if output[0] == "deliveries"]
+    missing = {result.fields["entire_message_hash"] for result in adapters.given_up}
+    assert before
+
+    adapters.forget_duplicates()
+    for offset, record in enumerate(world.records):
+        if record.value is not None and (not lost_every or offset % lost_every):
+            headers = {**dict(record.headers), "source": b"store"}
+            adapters.record(10_000 + offset, record.value, headers, record.at_ms + hours * HOUR_MS)
+    adapters.close(world.scenario.end_ms + (hours + 1) * HOUR_MS)
+    adapters.tick(1 << 41, world.scenario.end_ms + (hours + 30 * 24) * HOUR_MS)  # when it rests, what waits is told
+    assert [output for output in adapters.outputs if output[0] == "deliveries" and not _ephemeral(output[1])] == [
+        output for output in before if not _ephemeral(output[1])
+    ]
+    known = {sds_id for result in adapters.rebuilt for sds_id in result.fields["sds_ids"]}
+    false = [r for r in adapters.given_up if r.fields["entire_message_hash"] not in missing]
+    assert all(set(result.fields["sds_ids"]) <= known for result in false)
+    dropped = [output for output in adapters.outputs if "pending_message_dropped" in output[1]]
+    assert not dropped, "nothing waits for what was delivered long ago"
+
+
+def _ephemeral(fields: str) -> bool:
+    """Stores never keep ephemeral messages, so none comes back."""
+    return json.loads(fields)["sds_kind"] == "ephemeral"

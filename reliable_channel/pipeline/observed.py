@@ -1,0 +1,147 @@
+"""What goes into a :class:`~.observer.ChannelObserver`, what comes out, what it remembers of an SDS message: values and
+their encoding in the state."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from reliable_channel.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.wire.sds import HistoryEntry
+
+
+class InputRow(NamedTuple):
+    """One row of ``sds_input``; ``event_us`` in µs, hashes in base64."""
+
+    row_kind: str
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    event_us: int
+    sender_id: str | None = None
+    sds_id: str | None = None
+    sds_kind: str | None = None
+    lamport_timestamp: int | None = None
+    causal_history: tuple[HistoryEntry, ...] = ()
+    bloom_filter: bytes | None = None
+    repair_request: tuple[HistoryEntry, ...] = ()
+    content_digest: bytes | None = None
+    content_bytes: int | None = None
+    envelope_hash: bytes | None = None
+    sender_timestamp_ns: int | None = None
+    segment_kind: str | None = None
+    entire_message_hash: bytes | None = None
+    segment_index: int | None = None
+    data_count: int | None = None
+    parity_count: int | None = None
+    repaired_by: str | None = None
+    sds_ids: tuple[str | None, ...] = ()
+    payload_bytes: int | None = None
+    first_lamport_timestamp: int | None = None
+    position_exact: bool | None = None
+
+
+class Output(NamedTuple):
+    """One row for ``table``: columns as JSON values, times in µs, binary ones in base64."""
+
+    table: str
+    fields: dict[str, Any]
+
+
+@dataclass
+class Seen:
+    """Where an SDS message stands, and what it is a part of."""
+
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    first_seen_ms: int
+    sender_id: str
+    segment_kind: str
+    entire_message_hash: str
+    segment_index: int | None
+    data_count: int | None
+    parity_count: int | None
+    sender_timestamp_ns: int | None
+    content_bytes: int | None
+    repaired_by: str | None = None
+    copies: int = 1
+    delivered: bool = False
+    lost: list[str] = field(default_factory=list)
+    late: bool = False
+    settled: bool = False
+    """Its application message was delivered."""
+
+
+def message_key(row: InputRow) -> str:
+    """A message of a sender: its hash and its send, told by the first Lamport timestamp or, failing that, an SDS id."""
+    send = row.first_lamport_timestamp if row.first_lamport_timestamp is not None else row.sds_id
+    return f"{row.sender_id}\x00{hash_of(row)}\x00{send}"
+
+
+def hash_of(row: InputRow) -> str:
+    """The hash of a row's payload in base64, empty when it has none."""
+    return base64_of(row.entire_message_hash) or ""
+
+
+def coordinates(row: InputRow | None) -> dict[str, Any]:
+    """Where the record stands that brought a row; nulls for a timer."""
+    if row is None:
+        return {"kafka_partition": None, "kafka_offset": None}
+    return {"kafka_partition": row.kafka_partition, "kafka_offset": row.kafka_offset}
+
+
+def base64_of(data: bytes | None) -> str | None:
+    """Bytes as they stand in results, which are JSON."""
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def row_to_json(row: InputRow) -> str:
+    """A completed row as text: it has no history and no filter."""
+    fields = row._asdict()
+    for name in ("content_digest", "envelope_hash", "entire_message_hash"):
+        fields[name] = base64_of(fields[name])
+    for name in ("causal_history", "bloom_filter", "repair_request"):
+        del fields[name]
+    return json.dumps(fields)
+
+
+def row_from_json(text: str) -> InputRow:
+    """What :func:`row_to_json` wrote."""
+    fields = json.loads(text)
+    for name in ("content_digest", "envelope_hash", "entire_message_hash"):
+        fields[name] = None if fields[name] is None else base64.b64decode(fields[name])
+    fields["sds_ids"] = tuple(fields["sds_ids"])
+    return InputRow(**fields)
+
+
+def seen_to_proto(sds_id: str, seen: Seen) -> pb.SeenProto:
+    """An entry of the state."""
+    fields = {name: getattr(seen, name) for name in Seen.__dataclass_fields__}
+    return pb.SeenProto(sds_id=sds_id, **{k: v for k, v in fields.items() if v is not None})
+
+
+def seen_from_proto(proto: pb.SeenProto) -> Seen:
+    """What :func:`seen_to_proto` wrote."""
+    optional = {
+        name: getattr(proto, name) if proto.HasField(name) else None
+        for name in ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
+    }
+    return Seen(
+        proto.kafka_topic,
+        proto.kafka_partition,
+        proto.kafka_offset,
+        proto.first_seen_ms,
+        proto.sender_id,
+        proto.segment_kind,
+        proto.entire_message_hash,
+        **optional,
+        repaired_by=proto.repaired_by or None,
+        copies=proto.copies,
+        delivered=proto.delivered,
+        lost=list(proto.lost),
+        late=proto.late,
+        settled=proto.settled,
+    )

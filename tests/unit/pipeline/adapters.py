@@ -1,0 +1,153 @@
+"""The adapters of the pipeline as one loop, record by record, without Spark: decode, sets by hash, observers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from reliable_channel.config import load
+from reliable_channel.pipeline.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.observed import InputRow
+from reliable_channel.pipeline.observer import ChannelObserver
+from reliable_channel.pipeline.sets import HashSets, Result, SegmentRow
+from reliable_channel.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
+from reliable_channel.sds import SdsConfig
+from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.wire.sds import HistoryEntry
+
+TOPIC = "waku.envelopes"
+SETS = SegmentationConfig(set_timeout_ms=600_000)
+
+
+class Adapters:
+    """The chain as one loop; a tick at the end."""
+
+    def __init__(self, expiry_ms: int | None = None) -> None:
+        settings = load("local")
+        self._decoder = RecordDecoder(settings.channels, settings.pipeline)
+        self._sets: dict[bytes, HashSets] = {}
+        self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
+        self._seen: set[tuple[object, ...]] = set()
+        self._payloads: dict[str, bytes] = {}
+        self._expiry_ms = expiry_ms
+        self.tables = Observed()
+        self.outputs: list[tuple[str, str]] = []
+        self.rebuilt: list[Result] = []
+        self.given_up: list[Result] = []
+
+    def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
+        """One Kafka record."""
+        row = self._decoder.decode(value, headers["pubsub_topic"], headers["source"], at_ms * 1000)
+        if row.kind != "sds" or row.sds_kind == "tick":
+            return
+        key = (str(row.pubsub_topic), str(row.content_topic), str(row.channel_id))
+        content = _content(row, value)
+        rows = list(self._results(row, key, offset, at_ms, content)) if content else []
+        shared = {name: getattr(row, name) for name in InputRow._fields if hasattr(row, name)}
+        shared["causal_history"] = tuple(row.causal_history)
+        shared["bloom_filter"] = row.bloom_filter or (
+            value[row.filter_at : row.filter_at + row.filter_bytes] if row.filter_bytes else None
+        )
+        shared["envelope_hash"] = row.message_hash
+        message = {**shared, "row_kind": "message", "kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset}
+        rows.append(("message", {**message, "event_us": at_ms * 1000}))
+        rows.sort(key=lambda r: ("completed", "message", "repaired").index(r[0]))
+        if content and row.segment_kind == "bare":
+            self._payloads[str(row.sds_id)] = content
+        observer = self._channels.setdefault(key, ChannelObserver(key, None, SdsConfig(), self._expiry_ms))
+        for _, fields in rows:
+            self._take(observer, InputRow(**{k: v for k, v in fields.items() if k in InputRow._fields}))
+
+    def tick(self, offset: int, at_ms: int) -> None:
+        """The recorded clock after a record: where a micro-batch may end."""
+        for sets in self._sets.values():
+            for result in sets.tick((TOPIC, 0), offset, at_ms * 1000):
+                self._note(result)
+        for observer in self._channels.values():
+            self._take(observer, InputRow("tick", TOPIC, 0, offset, at_ms * 1000))
+
+    def forget_duplicates(self) -> None:
+        """De-duplication remembers for a while only."""
+        self._seen.clear()
+
+    def _note(self, result: Result) -> None:
+        if result.kind == "message":
+            self.rebuilt.append(result)
+        elif result.kind == "incomplete":
+            self.given_up.append(result)
+
+    def close(self, at_ms: int) -> Observed:
+        """A tick long after the last record."""
+        self.tick(1 << 40, at_ms)
+        return self.tables
+
+    def _results(
+        self, row: Decoded, key: tuple[str, str, str], offset: int, at_ms: int, content: bytes
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        identity = (*key, row.sds_id, row.content_digest)
+        if row.segment_kind not in ("data", "parity") or identity in self._seen:
+            return
+        self._seen.add(identity)
+        sets = self._sets.setdefault(bytes(row.entire_message_hash or b""), HashSets(SETS))
+        segment = SegmentRow(
+            TOPIC,
+            0,
+            offset,
+            at_ms * 1000,
+            *key,
+            str(row.sender_id),
+            str(row.sds_id),
+            row.lamport_timestamp,
+            str(row.segment_dialect),
+            content,
+        )
+        for result in sets.add(segment):
+            self._note(result)
+            fields = {**result.fields, "kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset}
+            fields["event_us"] = at_ms * 1000
+            fields["entire_message_hash"] = row.entire_message_hash
+            if result.kind == "message" and result.payload is not None:
+                self._payloads[fields["first_sds_id"]] = result.payload
+            if result.kind in ("repaired", "completed"):
+                history = json.loads(json.dumps(fields.get("causal_history"))) or []
+                fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in history)
+                fields["content_digest"] = row.content_digest if result.kind == "completed" else bytes(32)
+                fields["row_kind"], fields["sds_ids"] = result.kind, tuple(fields.get("sds_ids") or ())
+                yield result.kind, fields
+
+    def _take(self, observer: ChannelObserver, row: InputRow) -> None:
+        for output in observer.take(row):
+            f = output.fields
+            self.outputs.append((output.table, json.dumps(f, sort_keys=True)))
+            if output.table == "acks":
+                certain = f["certainty"] == "certain"
+                ack = Acknowledgement(f["channel_id"], f["sds_id"], f["acknowledged_by"], f["evidence"], certain)
+                self.tables.acks.append(ack)
+            elif output.table == "deliveries":
+                self._delivered(f)
+
+    def _delivered(self, f: dict[str, Any]) -> None:
+        channel, ephemeral = f["channel_id"], f["sds_kind"] == "ephemeral"
+        self.tables.row_numbers.append((channel, f["row_seq"]))
+        if f.get("segment_kind") is not None and not ephemeral:
+            repaired = f.get("repaired_by") is not None
+            self.tables.segments.append(DeliveredSegment(channel, f["sds_id"], f["row_seq"], f["late"], repaired))
+        if f["row_kind"] == "message":
+            first = f["first_sds_id"]
+            row = DeliveredMessage(
+                channel,
+                f["sender_id"],
+                self._payloads.get(first),
+                f["first_lamport_timestamp"],
+                first,
+                f["delivery_seq"],
+                ephemeral,
+            )
+            self.tables.messages.append(row)
+
+
+def _content(row: Decoded, value: bytes) -> bytes | None:
+    if row.content is not None:
+        return row.content
+    return value[row.content_at : row.content_at + row.content_bytes] if row.content_bytes else None
