@@ -141,7 +141,7 @@ class _Play:
 
     def _dispatch(self, outgoing: Outgoing, participant: Participant, now: int) -> None:
         fate = self.treatments.get(outgoing.message.message_id, Treatment())
-        envelope = participant.wrap(outgoing, now, dispatched=fate.dispatched)
+        envelope = participant.wrap(outgoing, now, dispatched=fate.dispatched, under_unknown_key=fate.under_unknown_key)
         record = Dispatch(envelope.sds_id, participant.name, now, envelope.hash)
         if not fate.dispatched:
             self.journal.withheld.append(record)
@@ -170,6 +170,11 @@ class _Play:
         self._follow(participant, participant.hear(envelope, now), now)
 
     def _observe(self, envelope: Envelope, fate: Treatment, now: int) -> None:
+        reason, label = None, ""
+        if fate.cut_at_observer:
+            reason, label = Reason.MALFORMED_ENVELOPE.value, "cut envelope"
+        elif fate.under_unknown_key:
+            reason, label = Reason.UNDECRYPTABLE.value, "encrypted with a key that is not known here"
         value = envelope.data[: len(envelope.data) // 2] if fate.cut_at_observer else envelope.data
         self.journal.observed.append(
             ObserverRecord(
@@ -178,8 +183,8 @@ class _Play:
                 value=value,
                 headers=relay_headers(self.plan.pubsub_topic),
                 sds_id=envelope.sds_id,
-                reason=Reason.MALFORMED_ENVELOPE.value if fate.cut_at_observer else None,
-                label="cut envelope" if fate.cut_at_observer else "",
+                reason=reason,
+                label=label,
             )
         )
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from reliable_channel.simulation.scenario import Fault
 from reliable_channel.wire.hashing import keccak256
 
+LATE_BY_MS = 390_000
+"""More than an observer waits for a dependency until it is lost (``timeout_for_lost_messages``, 300 s)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
@@ -18,14 +21,16 @@ class Treatment:
     shown_to_observer: bool = False
     """Never lost on the way to the observer."""
     cut_at_observer: bool = False
+    under_unknown_key: bool = False
+    late_by_ms: int = 0
+    """How much later than by the link it reaches the observer."""
 
     def delays_to_observer(self, delays: Sequence[int], delay_ms: int) -> list[int]:
         """The copies (delays in ms) that reach the observer, given those the link would have brought."""
         if self.hidden_from_observer:
             return []
-        if self.shown_to_observer and not delays:
-            return [delay_ms]
-        return list(delays)
+        shown = [delay_ms] if self.shown_to_observer and not delays else delays
+        return [delay + self.late_by_ms for delay in shown]
 
 
 def treatment(fault: Fault | None, ordinal: int, data_count: int, parity_count: int) -> Treatment:
@@ -42,6 +47,10 @@ def treatment(fault: Fault | None, ordinal: int, data_count: int, parity_count: 
             return Treatment(hidden_from_observer=ordinal < parity_count, shown_to_observer=True)
         case Fault.UNDECODABLE:
             return Treatment(cut_at_observer=ordinal == data_count - 1, shown_to_observer=True)
+        case Fault.UNDECRYPTABLE:
+            return Treatment(under_unknown_key=True, shown_to_observer=True)
+        case Fault.LATE:
+            return Treatment(late_by_ms=LATE_BY_MS, shown_to_observer=True)
         case _:
             return Treatment()
 

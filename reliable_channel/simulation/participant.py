@@ -8,6 +8,7 @@ from reliable_channel.sds import Outgoing, SdsChannel, SdsConfig, Step
 from reliable_channel.segmentation import SegmentationConfig, split
 from reliable_channel.simulation.faults import announced_hash
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
+from reliable_channel.simulation.sealing import channel_key, cipher, unknown_key
 from reliable_channel.simulation.workload import PlannedMessage
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import decode_sds_message
@@ -51,6 +52,9 @@ class Participant:
             parity_rate=plan.parity_rate or 0.125,
         )
         self._sds = SdsChannel(plan.channel_id, name, SdsConfig())
+        keys = (channel_key(plan), unknown_key(plan))
+        self._cipher = cipher(plan, *keys) if plan.encrypted else None
+        self._other_cipher = cipher(plan, *keys[::-1]) if plan.encrypted else None
         self._last_timestamp_ns = 0
 
     def say(self, message: PlannedMessage, now: int, fault: Fault | None = None) -> SentSegments:
@@ -66,12 +70,13 @@ class Participant:
         step = self._sds.send(contents, now, required=data_count)
         return SentSegments(step, data_count, len(segments) - data_count)
 
-    def wrap(self, outgoing: Outgoing, now: int, dispatched: bool = True) -> Envelope:
+    def wrap(self, outgoing: Outgoing, now: int, dispatched: bool = True, under_unknown_key: bool = False) -> Envelope:
         """A fresh envelope around an SDS message (protocol.md §2: built at dispatch, never the same bytes twice)."""
+        used = self._other_cipher if under_unknown_key else self._cipher
         self._last_timestamp_ns = max(now * 1_000_000, self._last_timestamp_ns + 1)
         ephemeral = outgoing.message.lamport_timestamp is None
         waku = WakuMessage(
-            payload=outgoing.data,
+            payload=outgoing.data if used is None else used.encrypt(outgoing.data),
             content_topic=self._plan.content_topic,
             version=0,
             timestamp=self._last_timestamp_ns,
@@ -88,10 +93,11 @@ class Participant:
         waku = decode_waku_message(envelope.data)
         if isinstance(waku, Malformed):
             raise AssertionError(f"a participant's own envelope is malformed: {waku}")
-        message = decode_sds_message(waku.payload)
+        data = waku.payload if self._cipher is None else self._cipher.decrypt(waku.payload)
+        message = decode_sds_message(data)
         if isinstance(message, Malformed):
             raise AssertionError(f"a participant's own SDS message is malformed: {message}")
-        return self._sds.receive(message, now, retrieval_hint=envelope.hash, data=waku.payload)
+        return self._sds.receive(message, now, retrieval_hint=envelope.hash, data=data)
 
     def tick(self, now: int) -> Step:
         """Let the timers that are due fire."""

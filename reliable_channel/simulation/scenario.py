@@ -27,6 +27,10 @@ class Fault(StrEnum):
     """Every envelope of its last segment reaches the observer cut in half."""
     HASH_MISMATCH = "hash_mismatch"
     """The sender's segments carry a hash that is not the payload's."""
+    UNDECRYPTABLE = "undecryptable"
+    """Its envelopes are encrypted with a key that the observer has not (on an encrypted channel)."""
+    LATE = "late"
+    """It reaches the observer so late that it has been declared lost before."""
     PARITY_SAVES = "parity_saves"
     """As many data segments as there are parity segments never reach the observer: parity must rebuild them."""
 
@@ -103,6 +107,7 @@ class ChannelPlan:
     partitions: tuple[Partition, ...] = ()
     joins_at: tuple[tuple[str, int], ...] = ()
     ephemeral: float = 0.0
+    encrypted: bool = False
     repeats: float = 0.05
     """Share of short messages that are the same word again, and of large ones that are the same file again."""
     faults: tuple[tuple[int, Fault], ...] = ()

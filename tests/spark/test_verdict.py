@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,48 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.pipeline import tables, verdict
 from reliable_channel.pipeline.ddl import create_tables
 from reliable_channel.pipeline.io import append_rows, as_arrow
-from reliable_channel.pipeline.run import run_once
 from reliable_channel.simulation.evidence import held_by_store, sender_events
 from reliable_channel.simulation.presets import demo_scenario
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, Scenario, SizeMix
+from reliable_channel.simulation.sealing import channel_key
+from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate
 
-from .chain import as_kafka, chain_over, rows
-from .kafka_log import KafkaLog
+from .chain import as_kafka, chain_over, rows, run_once
+from .kafka_log import KafkaLog, Record
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+LOST_IN_KAFKA = 9
+"""The message whose records are deleted from the topic before ingest reads them."""
+UNRESOLVED = 26
+"""The last message that never comes: when judged, what depends on it waits still."""
 FAULTS = {
-    4: Fault.NEVER_SENT,
-    8: Fault.RATE_LIMITED,
-    12: Fault.NOT_STORED,
-    16: Fault.SEGMENT_MISSING,
-    20: Fault.UNDECODABLE,
-    24: Fault.HASH_MISMATCH,
+    1: Fault.LATE,
+    3: Fault.NEVER_SENT,
+    5: Fault.RATE_LIMITED,
+    7: Fault.SEGMENT_MISSING,
+    11: Fault.UNDECODABLE,
+    13: Fault.HASH_MISMATCH,
+    15: Fault.NOT_STORED,
+    UNRESOLVED: Fault.NOT_STORED,
 }
-CAUSES = {
-    Fault.NEVER_SENT: "never_sent",
-    Fault.RATE_LIMITED: "rate_limited",
-    Fault.NOT_STORED: "propagated_not_stored",
-    Fault.SEGMENT_MISSING: "segment_missing",
-    Fault.UNDECODABLE: "undecodable",
-    Fault.HASH_MISMATCH: "hash_mismatch",
+EXPECTED = {
+    Fault.LATE: ("delivered", "late"),
+    Fault.NEVER_SENT: ("missing", "never_sent"),
+    Fault.RATE_LIMITED: ("missing", "rate_limited"),
+    Fault.NOT_STORED: ("missing", "propagated_not_stored"),
+    Fault.SEGMENT_MISSING: ("missing", "segment_missing"),
+    Fault.UNDECODABLE: ("missing", "undecodable"),
+    Fault.HASH_MISMATCH: ("missing", "hash_mismatch"),
+    Fault.UNDECRYPTABLE: ("missing", "undecryptable"),
 }
-TOPIC = "/reliable-channel/1/field/proto"
+TOPIC, SEALED_TOPIC = "/reliable-channel/1/field/proto", "/reliable-channel/1/sealed/proto"
+SETTLE_MS = 240_000
 
 
 def faulty_scenario() -> Scenario:
-    plan = ChannelPlan(
+    field = ChannelPlan(
         channel_id="field",
         content_topic=TOPIC,
         participants=("alice", "bob", "carol"),
@@ -58,11 +67,28 @@ def faulty_scenario() -> Scenario:
         repeats=0.0,
         faults=tuple(FAULTS.items()),
     )
-    return replace(demo_scenario(3), channels=(plan,), bad_input=0, plain_waku=0, drain_ms=120_000)
+    sealed = replace(
+        field,
+        channel_id="sealed",
+        content_topic=SEALED_TOPIC,
+        messages=4,
+        duration_ms=60_000,
+        encrypted=True,
+        faults=((1, Fault.UNDECRYPTABLE),),
+    )
+    return replace(demo_scenario(3), channels=(field, sealed), bad_input=0, plain_waku=0, drain_ms=240_000)
+
+
+def kept_in_kafka(world: World) -> list[Record]:
+    """The records, without those of one message: their offsets are a gap."""
+    (lost,) = [m for m in world.truth.messages if (m.channel_id, m.number) == ("field", LOST_IN_KAFKA)]
+    ids = {s.sds_id for s in world.truth.segments if (s.channel_id, s.message) == ("field", lost.number)}
+    produced = zip(as_kafka(world.records, partitions=1), world.records, strict=True)
+    return [record for record, observed in produced if observed.sds_id not in ids]
 
 
 def write_evidence(settings: Settings, world: World) -> None:
-    """What the senders say, and what a store that was asked for every envelope had."""
+    """What the senders say, and what a store had that was asked for the messages that reached no store."""
 
     def base64_of(hex_: str | None) -> str | None:
         return None if hex_ is None else base64.b64encode(bytes.fromhex(hex_)).decode()
@@ -83,33 +109,61 @@ def write_evidence(settings: Settings, world: World) -> None:
         }
         for journal in world.journals
         for dispatch in journal.dispatches
-        if journal.messages.get(journal.sds[dispatch.sds_id].message or -1) is not None
-        and journal.messages[journal.sds[dispatch.sds_id].message or -1].fault is Fault.NOT_STORED
+        if (number := journal.sds[dispatch.sds_id].message) is not None
+        and journal.messages[number].fault is Fault.NOT_STORED
     ]
     append_rows(settings.paths, tables.STORE_PRESENCE, as_arrow(asked, tables.STORE_PRESENCE))
 
 
+def expected(message: TrueMessage, as_of_ms: int) -> tuple[str, str | None]:
+    """Verdict and cause of a message, from what was done to it and to those before it."""
+    if message.fault is not None:
+        return EXPECTED[Fault(message.fault)]
+    if message.channel_id == "field" and message.number == LOST_IN_KAFKA:
+        return "unknown", "source_gap"
+    if message.channel_id == "field" and message.number > UNRESOLVED:
+        settled = as_of_ms - message.sent_at_ms >= SETTLE_MS
+        return ("missing", "dependency_missing") if settled else ("unknown", "unsettled")
+    return "delivered", None
+
+
 def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
-    topics = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
-    configured = settings.model_copy(update={"channels": topics})
     world = simulate(faulty_scenario())
+    key_file = tmp_path / "sealed.key"
+    key_file.write_text(channel_key(world.scenario.channels[1]).hex())
+    topics = (
+        ChannelTopic(content_topic=TOPIC),
+        ChannelTopic(content_topic=SEALED_TOPIC, decryption_key_files=(str(key_file),)),
+    )
+    configured = settings.model_copy(
+        update={
+            "channels": ChannelsSettings(content_topics=topics),
+            "pipeline": settings.pipeline.model_copy(update={"settle_delay_ms": SETTLE_MS}),
+        }
+    )
     log = KafkaLog(spark, tmp_path / "log")
-    log.produce(as_kafka(world.records, partitions=1))
-    run_once(spark, configured, close_after_ms=3_600_000, queries=chain_over(log))
+    log.produce(kept_in_kafka(world))
+    run_once(spark, configured, chain_over(log))
     create_tables(spark, configured.paths, (tables.SENDER_EVENTS, tables.STORE_PRESENCE))
     write_evidence(configured, world)
     verdict.run(spark, configured)
 
     found = rows(configured, tables.DELIVERY_STATUS)
     by_id = {sds_id: row for row in found for sds_id in row["sds_ids"]}
-    judged = {m.number: by_id.get(m.first_sds_id) or by_id[m.last_sds_id] for m in world.truth.messages}
-    expected = {number: ("missing", CAUSES[fault]) for number, fault in FAULTS.items()}
-    told = {number: (judged[number]["verdict"], judged[number]["cause"]) for number in FAULTS}
-    assert told == expected
-    others = [m for m in world.truth.messages if m.fault is None]
-    assert Counter(judged[m.number]["verdict"] for m in others) == {"delivered": len(others)}
-    assert all(row["settled"] for row in found)
+    as_of_ms = int(found[0]["as_of"].timestamp() * 1000)
+    told, wanted = {}, {}
+    for m in world.truth.messages:
+        row = by_id.get(m.first_sds_id) or by_id[m.last_sds_id]
+        told[m.channel_id, m.number] = (row["verdict"], row["cause"])
+        wanted[m.channel_id, m.number] = expected(m, as_of_ms)
+    assert told == wanted
+    causes = {cause for _, cause in wanted.values()}
+    assert causes == {cause for _, cause in EXPECTED.values()} | {
+        None,
+        "source_gap",
+        "dependency_missing",
+        "unsettled",
+    }
 
-    before = rows(configured, tables.DELIVERY_STATUS)
     verdict.run(spark, configured)
-    assert rows(configured, tables.DELIVERY_STATUS) == before, "judged again on the same evidence, nothing changes"
+    assert rows(configured, tables.DELIVERY_STATUS) == found, "judged again on the same evidence, nothing changes"

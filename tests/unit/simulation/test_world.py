@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_observer import PlainObserver
 
+from reliable_channel.channel.aes_gcm import DecryptionRefusedError
 from reliable_channel.report.check import check
 from reliable_channel.simulation.presets import custom_scenario, demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Fault, Scenario
+from reliable_channel.simulation.sealing import channel_key, cipher
 from reliable_channel.simulation.truth import Outcome, TrueMessage, Truth
 from reliable_channel.simulation.world import World, simulate
 from reliable_channel.wire.malformed import Malformed
@@ -87,7 +89,8 @@ def test_the_demo_shows_every_outcome_and_every_way_to_be_saved(demo: World) -> 
 
 def test_each_injected_fault_has_its_outcome(demo: World) -> None:
     truth = demo.truth
-    outcomes = {fault: faulty(truth, fault).outcome for fault in Fault if fault is not Fault.HASH_MISMATCH}
+    elsewhere = (Fault.HASH_MISMATCH, Fault.LATE, Fault.UNDECRYPTABLE)
+    outcomes = {fault: faulty(truth, fault).outcome for fault in Fault if fault not in elsewhere}
     assert outcomes[Fault.PARITY_SAVES] == Outcome.DELIVERED
     assert faulty(truth, Fault.PARITY_SAVES).by_parity
     assert outcomes[Fault.SEGMENT_MISSING] == outcomes[Fault.UNDECODABLE] == Outcome.INCOMPLETE
@@ -104,6 +107,31 @@ def test_a_false_hash_is_never_delivered() -> None:
     world = simulate(replace(scenario, channels=channels))
     assert faulty(world.truth, Fault.HASH_MISMATCH).outcome == Outcome.INCOMPLETE
     assert differences(replace(scenario, channels=channels)) == []
+
+
+def test_what_is_late_arrives_and_what_is_under_an_unknown_key_never_does() -> None:
+    scenario = small_scenario(3)
+    faults = ((4, Fault.LATE), (8, Fault.UNDECRYPTABLE))
+    channels = tuple(replace(c, faults=faults, encrypted=True) for c in scenario.channels)
+    world = simulate(replace(scenario, channels=channels, drain_ms=8 * 60_000))
+    late, unknown = faulty(world.truth, Fault.LATE), faulty(world.truth, Fault.UNDECRYPTABLE)
+    assert late.outcome == Outcome.DELIVERED
+    assert late.complete_at_ms is not None
+    assert late.complete_at_ms - late.sent_at_ms >= 300_000
+    assert unknown.outcome in (Outcome.REFERENCED, Outcome.NO_TRACE)
+    assert unknown.sender_confirmed, "the others have the key"
+    plan = channels[0]
+    known = [r for r in world.records if r.key == plan.content_topic.encode() and r.sds_id is not None]
+    opened = []
+    for record in known:
+        waku = decode_waku_message(record.value)
+        assert isinstance(waku, WakuMessage)
+        try:
+            opened.append(cipher(plan, channel_key(plan)).decrypt(waku.payload))
+        except DecryptionRefusedError:
+            assert record.reason == "undecryptable"
+    assert len(opened) == sum(record.reason is None for record in known) < len(known)
+    assert all(isinstance(decode_sds_message(data), SdsMessage) for data in opened)
 
 
 def test_participants_confirm_each_others_messages_over_lossy_links(demo: World) -> None:
