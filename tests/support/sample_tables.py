@@ -8,7 +8,7 @@ The story: an hour from :data:`START` on, seen by one observer who stopped looki
 * ``sealed``: like talk, without stored plaintext. ``quiet``: silent for the last 50 minutes.
 * channels of :data:`HOSTILE` strings: markup, a formula, escape sequences, direction overrides, newlines, length.
 
-Every row follows the schema of ``reliable_channel/pipeline/tables.py``; ids, hashes and times agree between tables.
+Every row follows the schema of ``reliable_channel/pipeline/tables/``; ids, hashes and times agree between tables.
 :func:`write` makes them, :class:`Story` says what is in them.
 """
 

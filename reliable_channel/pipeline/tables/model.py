@@ -1,0 +1,53 @@
+"""What a table and a column are: values, and how they read as Spark DDL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DAY_MS = 24 * 3600 * 1000
+
+HISTORY_TYPE = "ARRAY<STRUCT<sds_id: STRING, retrieval_hint: BINARY, sender_id: STRING>>"
+"""The type of a causal history and of a repair request: SDS ``HistoryEntry`` (protocol.md §4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: name, Spark SQL type, what it means, the unit where there is one, and a value as an example.
+
+    ``example`` is text in the form of the reference (docs): binary as ``0x`` hex, times as ISO 8601 in UTC, arrays and
+    structs as JSON; a test holds that it fits type and unit."""
+
+    name: str
+    type: str
+    meaning: str
+    nullable: bool = True
+    unit: str = ""
+    example: str = ""
+
+    @property
+    def comment(self) -> str:
+        """The column's comment in Delta's own schema: the meaning, with the unit."""
+        return f"{self.meaning} ({self.unit})" if self.unit else self.meaning
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One Delta table. ``key`` are the columns that are unique; ``retention_ms`` is ``None`` where rows are kept."""
+
+    name: str
+    comment: str
+    writer: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    cluster_by: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    retention_ms: int | None = None
+    retention_column: str = "event_time"
+
+    def ddl(self) -> str:
+        """The columns as a Spark DDL string, for ``StructType.fromDDL`` and the schemas of UDFs."""
+        return ", ".join(f"`{c.name}` {c.type}" for c in self.columns)
+
+    def names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(c.name for c in self.columns)
