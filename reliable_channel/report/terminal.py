@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +25,11 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
     for section in layout.SECTIONS:
         rows = report[section.key]
         if rows:
-            console.print(_table(section, rows, report["left_out"].get(section.key, 0)))
+            console.print(Text(f"\n{section.title}", style="bold"))
+            console.print(_table(section, rows))
+            more = len(rows[MOST_ROWS:]) + report["left_out"].get(section.key, 0)
+            if more:
+                console.print(Text(f"and {more:,} more; --json and --csv have them", style="dim"))
         else:
             silent.append(section.empty)
     for note in [*silent, *report["notes"]]:
@@ -34,15 +38,11 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
         console.print(Text(layout.check(check), style="bold red" if check.crossed else "green"), soft_wrap=True)
 
 
-def _table(section: layout.Section, rows: list[dict[str, Any]], left_out: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=section.title, title_justify="left", title_style="bold")
+def _table(section: layout.Section, rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in section.columns:
-        table.add_column(
-            column.heading, justify="right" if column.right else "left", overflow="fold", no_wrap=column.right
-        )
+        justify: JustifyMethod = "right" if column.right else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.right)
     for row in rows[:MOST_ROWS]:
         table.add_row(*(Text(column.write(row[column.key])) for column in section.columns))
-    more = len(rows) - MOST_ROWS + left_out
-    if more > 0:
-        table.caption, table.caption_justify = f"and {more:,} more; --json and --csv have them", "left"
     return table
