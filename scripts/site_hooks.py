@@ -1,4 +1,4 @@
-"""What MkDocs does to docstrings on the page of the Python interface: roles of Sphinx, and documents that are not here."""
+"""What MkDocs does to docstrings on the page of the Python interface: no roles of Sphinx, no other documents."""
 
 from __future__ import annotations
 
