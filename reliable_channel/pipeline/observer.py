@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from reliable_channel.pipeline import delivery_rows
 from reliable_channel.pipeline import observer_rows as rows
 from reliable_channel.pipeline.observed import (
     InputRow,
@@ -237,30 +238,14 @@ class ChannelObserver:
     def _delivered(self, event: Delivered, out: list[Output]) -> None:
         seen = self._seen.get(event.message_id)
         if event.late:
-            fields = {"sds_id": event.message_id, "sender_id": event.sender_id, "status": "recovered"}
-            needed_by = self._needed_by.get(event.message_id)
-            out.append(Output("lost_dependencies", {**self._base(event.at), **fields, "needed_by": needed_by}))
+            out.append(rows.recovered(self._base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
-        self._row_seq += 1
-        row: dict[str, Any] = {
-            **self._base(event.at),
-            "row_seq": self._row_seq,
-            "row_kind": "segment",
-            "sender_id": event.sender_id,
-            "sds_id": event.message_id,
-            "lamport_timestamp": event.lamport_timestamp,
-            "sds_kind": "content",
-            "late": event.late,
-            "lost_dependencies": list(event.lost_dependencies),
-        }
         if seen is None:  # forgotten: more waited than is remembered
-            out.append(Output("deliveries", row))
+            out.append(delivery_rows.segment(self._numbered(event.at), event, None))
             return
         seen.delivered, seen.late, seen.lost = True, event.late, list(event.lost_dependencies)
-        row |= self._place_of(seen)
-        if seen.segment_kind == "bare":
-            row |= self._bare(event.message_id, event.lamport_timestamp, seen)
-        out.append(Output("deliveries", row))
+        base = self._numbered(event.at, message=seen.segment_kind == "bare")
+        out.append(delivery_rows.segment(base, event, seen))
         for key in [k for k, p in self._pending.items() if hash_of(p) == seen.entire_message_hash]:
             self._finish(key, event.at, out)
         self._forget()
@@ -269,84 +254,33 @@ class ChannelObserver:
         seen = self._seen.get(message_id)
         if seen is None or source is None:
             return
-        self._row_seq += 1
-        out.append(
-            Output(
-                "deliveries",
-                {
-                    **self._base(at),
-                    "row_seq": self._row_seq,
-                    "row_kind": "message",
-                    "sender_id": seen.sender_id,
-                    "sds_id": message_id,
-                    "sds_kind": "ephemeral",
-                    "late": False,
-                    "lost_dependencies": [],
-                    **self._place_of(seen),
-                    **self._bare(message_id, None, seen),
-                },
-            )
-        )
+        out.append(delivery_rows.ephemeral(self._numbered(at, message=True), message_id, seen))
         self._forget()
-
-    def _bare(self, sds_id: str, lamport: int | None, seen: Seen) -> dict[str, Any]:
-        self._delivery_seq += 1
-        return {
-            "row_kind": "message",
-            "delivery_seq": self._delivery_seq,
-            "first_sds_id": sds_id,
-            "first_lamport_timestamp": lamport,
-            "position_exact": True,
-            "payload_bytes": seen.content_bytes,
-            "repaired_segments": 0,
-        }
 
     def _finish(self, key: str, at: int, out: list[Output]) -> None:
         """Deliver a rebuilt message if SDS has delivered k of its segments. ``at`` (ms): when, which for a timer is the
         time it was due, not that of the row or tick which let it fire."""
         row = self._pending[key]
-        parts = [(i, self._seen.get(i)) for i in row.sds_ids if i is not None]
-        held = [(i, seen) for i, seen in parts if seen is not None and seen.delivered]
+        parts = [self._seen.get(i) for i in row.sds_ids if i is not None]
+        held = [seen for seen in parts if seen is not None and seen.delivered]
         if len(held) < (row.data_count or 1):
             return
         del self._pending[key]
-        for _, seen in held:
+        for seen in held:
             seen.settled = True
         self._finished[key] = None
         if len(self._finished) > MAX_FINISHED:
             del self._finished[next(iter(self._finished))]
+        out.append(delivery_rows.message(self._numbered(at, message=True), row, held))
+
+    def _numbered(self, at: int, *, message: bool = False) -> dict[str, Any]:
+        """The columns that every row of ``deliveries`` has, with the next numbers."""
         self._row_seq += 1
-        self._delivery_seq += 1
-        own = set(row.sds_ids)
-        lost = sorted({i for _, seen in held for i in seen.lost if i not in own})
-        received = [seen for _, seen in held if seen.repaired_by is None]
-        stamps = [seen.sender_timestamp_ns for seen in received if seen.sender_timestamp_ns is not None]
-        fields = {
-            **self._base(at),
-            "row_seq": self._row_seq,
-            "row_kind": "message",
-            "delivery_seq": self._delivery_seq,
-            "sender_id": row.sender_id,
-            "sds_id": row.sds_id,
-            "lamport_timestamp": row.first_lamport_timestamp,
-            "sds_kind": "content",
-            "entire_message_hash": base64_of(row.entire_message_hash),
-            "data_count": row.data_count,
-            "parity_count": row.parity_count,
-            "first_sds_id": row.sds_id,
-            "first_lamport_timestamp": row.first_lamport_timestamp,
-            "position_exact": row.position_exact,
-            "kafka_topic": row.kafka_topic,
-            "kafka_partition": row.kafka_partition,
-            "kafka_offset": row.kafka_offset,
-            "first_seen": min(seen.first_seen_ms for _, seen in held) * 1000,
-            "payload_bytes": row.payload_bytes,
-            "sender_timestamp_ns": min(stamps, default=None),
-            "repaired_segments": sum(seen.repaired_by == "parity" for _, seen in held),
-            "late": any(seen.late for _, seen in held),
-            "lost_dependencies": lost,
-        }
-        out.append(Output("deliveries", fields))
+        numbers = {"row_seq": self._row_seq}
+        if message:
+            self._delivery_seq += 1
+            numbers["delivery_seq"] = self._delivery_seq
+        return {**self._base(at), **numbers}
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
@@ -387,22 +321,6 @@ class ChannelObserver:
             del self._seen[sds_id]
         for sds_id in list(self._seen)[: max(len(self._seen) - MAX_UNSETTLED, 0)]:
             del self._seen[sds_id]
-
-    @staticmethod
-    def _place_of(seen: Seen) -> dict[str, Any]:
-        return {
-            "segment_kind": seen.segment_kind,
-            "entire_message_hash": seen.entire_message_hash or None,
-            "segment_index": seen.segment_index,
-            "data_count": seen.data_count,
-            "parity_count": seen.parity_count,
-            "kafka_topic": seen.kafka_topic,
-            "kafka_partition": seen.kafka_partition,
-            "kafka_offset": seen.kafka_offset,
-            "first_seen": seen.first_seen_ms * 1000,
-            "sender_timestamp_ns": seen.sender_timestamp_ns,
-            "repaired_by": seen.repaired_by,
-        }
 
     # ---- state ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from reliable_channel.pipeline.observed import InputRow, Output, Seen, base64_of
 from reliable_channel.sds import (
     Acknowledged,
     Conflict,
+    Delivered,
     DependencyLost,
     Event,
     RefetchDue,
@@ -62,6 +63,12 @@ def lost(base: Base, event: DependencyLost, needed_by: str | None) -> Output:
         "missing_since": event.missing_since * 1000,
     }
     return Output("lost_dependencies", fields)
+
+
+def recovered(base: Base, event: Delivered, needed_by: str | None) -> Output:
+    """A row of ``lost_dependencies`` for a message that came after it had been declared lost."""
+    fields = {"sds_id": event.message_id, "sender_id": event.sender_id, "status": "recovered", "needed_by": needed_by}
+    return Output("lost_dependencies", {**base, **fields})
 
 
 def repair_request(base: Base, event: RepairRequestSeen, row: InputRow | None) -> Output:
