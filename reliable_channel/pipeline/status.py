@@ -120,18 +120,18 @@ def _open_keys(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str
     """Per job: keys with a timer (open sets of segments, channels that wait for something) and the earliest timer."""
     if table is None:
         return {}
-    log = "select job, query_id, key, kafka_topic, kafka_partition, due from open_keys order by batch_id"
-    last: dict[tuple[Any, ...], dt.datetime | None] = {}
-    for row in _select(log, open_keys=table):
-        if row["query_id"] in query_ids:
-            last[row["job"], row["key"], row["kafka_topic"], row["kafka_partition"]] = row["due"]
-    found: dict[str, Any] = {}
-    for (job, *_), due in last.items():
-        entry = found.setdefault(job, {"open": 0, "next_due": None})
-        if due is not None:
-            entry["open"] += 1
-            entry["next_due"] = min(filter(None, (entry["next_due"], due.isoformat())))
-    return dict(sorted(found.items()))
+    known = ", ".join("'" + query_id.replace("'", "''") + "'" for query_id in sorted(filter(None, query_ids)))
+    if not known:
+        return {}
+    # The ids are those in the checkpoints' own files, of which Spark makes UUIDs.
+    last = f"""select job, last_value(due order by batch_id) as due from open_keys where query_id in ({known})
+        group by job, key, kafka_topic, kafka_partition"""  # noqa: S608
+    counted = f"select job, count(due) as open, min(due) as next_due from ({last}) group by job"  # noqa: S608
+    counts = _select(counted, open_keys=table)
+    return {
+        row["job"]: {"open": row["open"], "next_due": row["next_due"] and row["next_due"].isoformat()}
+        for row in sorted(counts, key=lambda r: str(r["job"]))
+    }
 
 
 def _quarantine(table: DeltaTable | None) -> dict[str, int]:
@@ -153,12 +153,13 @@ def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
     columns = ", ".join(f"asked.{c}" for c in _DEPENDENCY)
     query = f"select {columns}, min(asked.event_time) as since from {REFETCH_REQUESTS.name} asked {' '.join(joins)}"  # noqa: S608 - names of our own only
     wanted = {name: opened[name] for name in (REFETCH_REQUESTS.name, *settled)}
-    waiting = _select(f"{query} group by {columns}", **wanted)
-    if not waiting:
+    order = ", ".join(_DEPENDENCY)
+    counted = f"select *, count(*) over () as waiting from ({query} group by {columns}) order by since, {order} limit 1"  # noqa: S608
+    oldest = next(iter(_select(counted, **wanted)), None)
+    if oldest is None:
         return {"count": 0, "oldest": None}
-    oldest = min(waiting, key=lambda row: (row["since"], *(row[c] for c in _DEPENDENCY)))
     named = {c: oldest[c] for c in _DEPENDENCY} | {"asked_since": oldest["since"].isoformat()}
-    return {"count": len(waiting), "oldest": named}
+    return {"count": oldest["waiting"], "oldest": named}
 
 
 def _select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
