@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import datetime as dt
+import hashlib
 import html
 import json
 import re
@@ -261,6 +263,10 @@ def test_the_page_needs_nothing_else_and_can_run_nothing(source: str) -> None:
                 assert str(attributes[name]).startswith(("data:image/svg+xml;base64,", "#"))
     policy = next(a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
     assert policy is not None and policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+    style = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy, "else a browser shows the page without its style"
 
 
 def test_hostile_names_are_words_in_the_page(source: str) -> None:
