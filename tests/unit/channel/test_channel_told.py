@@ -85,6 +85,18 @@ def test_what_nobody_heard_waits_for_the_next_process_also_after_a_crash(clean: 
     assert next(iter(kept._channels.values())).sequence == 2
 
 
+def test_what_was_noted_is_not_told_again_after_a_crash() -> None:
+    bob, kept = hear(world := World(), b"one", b"two")
+    told: list[bytes] = []
+    bob.on_message_received(lambda event: told.append(event.message))
+    bob.step()
+    world.network._nodes.pop("bob").stop()
+    again = bob_without_listeners(world, kept)
+    again.on_message_received(lambda event: told.append(event.message))
+    again.step()
+    assert told == [b"one", b"two"]
+
+
 def test_a_callback_that_closes_the_channel_leaves_the_rest_for_the_next_start() -> None:
     bob, kept = hear(world := World(), b"one", b"two", b"three")
     told: list[bytes] = []
