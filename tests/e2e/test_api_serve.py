@@ -27,8 +27,9 @@ pytestmark = pytest.mark.e2e
 
 CONTENT = "/messaging/2/api/utf8"
 MESSAGE = {"contentTopic": CONTENT, "payload": base64.b64encode(b"hello").decode()}
-TOPIC = "/reliable-channel/1/lobby/proto"
 TOKEN = "a token of sixteen characters or more"
+WAIT_S = 240
+"""For one condition at a time: as long as the slowest machine may need, and no machine waits it out."""
 
 CONFIGURATION = """
 paths: {{run_dir: {run}}}
@@ -50,30 +51,49 @@ def configured(fake: FakeWakuNode, tmp_path: Path) -> list[str]:
     return [sys.executable, "-m", "reliable_channel.cli", "--config", str(file), "api", "serve"]
 
 
-@contextlib.contextmanager
-def serving(command: list[str], environment: dict[str, str] | None = None) -> Iterator[tuple[Any, httpx.Client]]:
+class Server:
+    """A server that was started; :meth:`client` waits until it says where it listens. What it logs goes to a file, so
+    that it never waits for somebody who reads."""
 
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http://\S+:(\d+)", line)
-            assert found, line + (process.stderr.read() if process.stderr else "")
-            with httpx.Client(
-                base_url=f"http://127.0.0.1:{found[1]}",
-                trust_env=False,
-                timeout=30,
-                transport=httpx.HTTPTransport(retries=20),
-            ) as client:
-                yield process, client
-        finally:
-            process.kill()
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str] | None = None) -> None:
+        self.log = log
+        with log.open("w") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, **(environment or {})},
+            )
+
+    def client(self) -> httpx.Client:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"http://\S+:(\d+)", line)
+        assert found, line + self.log.read_text(encoding="utf-8")
+        transport = httpx.HTTPTransport(retries=20)
+        return httpx.Client(
+            base_url=f"http://127.0.0.1:{found[1]}", trust_env=False, timeout=WAIT_S, transport=transport
+        )
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def serving(command: list[str], log: Path, environment: dict[str, str] | None = None) -> Iterator[tuple[Any, Any]]:
+    with Server(command, log, environment) as server, server.client() as client:
+        yield server.process, client
 
 
 def test_a_message_goes_from_http_to_the_node_and_comes_back(fake: FakeWakuNode, tmp_path: Path) -> None:
-    with serving(configured(fake, tmp_path)) as (process, client):
+    with serving(configured(fake, tmp_path), tmp_path / "log") as (process, client):
         subscription_id = client.post("/subscribe", json={"contentTopic": CONTENT}).json()["subscriptionId"]
         request_id = client.post("/send", json=MESSAGE).json()["requestId"]
         record, cursor = {"sent": False}, "0"
@@ -93,12 +113,12 @@ def test_a_message_goes_from_http_to_the_node_and_comes_back(fake: FakeWakuNode,
 def test_after_sigkill_what_was_promised_is_sent_by_the_next_process(fake: FakeWakuNode, tmp_path: Path) -> None:
     fake.faults.status, fake.faults.paths = 500, "relay/v1/messages"
     command = configured(fake, tmp_path)
-    with serving(command) as (process, client):
+    with serving(command, tmp_path / "log") as (process, client):
         request_id = client.post("/send", json=MESSAGE).json()["requestId"]
         process.kill()
         process.wait(30)
     fake.faults.status = None
-    with serving(command) as (process, client):
+    with serving(command, tmp_path / "log") as (process, client):
         record = {"sent": False}
         while not record["sent"]:
             record = client.get("/message", params={"requestId": request_id, "since": 0, "wait": 1_000}).json()
@@ -114,8 +134,11 @@ def test_two_servers_hold_a_conversation_over_the_real_broker(broker: Settings, 
     loop.start()
     try:
         with contextlib.ExitStack() as stack:
-            alice = Participant(stack, broker, tmp_path / "alice", "alice")
-            bob = Participant(stack, broker, tmp_path / "bob", "bob")
+            servers = {name: stack.enter_context(kafka_server(broker, tmp_path / name)) for name in ("alice", "bob")}
+            lobby = f"lobby-{uuid.uuid4().hex}"
+            alice, bob = (
+                Participant(stack.enter_context(server.client()), lobby, name) for name, server in servers.items()
+            )
             sends = [alice.send(b"hello %d" % number) for number in range(2)]
             received = bob.events("reliable:message:received", 2)
             assert [event["message"] for event in received] == [encoded(b"hello %d" % n) for n in range(2)]
@@ -124,37 +147,47 @@ def test_two_servers_hold_a_conversation_over_the_real_broker(broker: Settings, 
             assert answer["message"] == encoded(b"x" * 300_000)
             delivered = alice.events("reliable:message:delivered", 2)
             assert {event["requestId"] for event in delivered} == set(sends)
-            records = bob.client.get("/messages", params={"contentTopic": TOPIC}).json()
+            records = bob.client.get("/messages", params={"contentTopic": bob.topic}).json()
             assert sum(record["sent"] for record in records) >= 3, "every segment has a record"
     finally:
         loop.stop()
 
 
+def kafka_server(broker: Settings, run_dir: Path) -> Server:
+    """A server over the broker, its state in ``run_dir``."""
+    run_dir.mkdir()
+    environment = {
+        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
+        "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(run_dir),
+        "RELIABLE_CHANNEL__API__GROUP_ID": f"test-{run_dir}".replace("/", "-"),
+    }
+    return Server(
+        [sys.executable, "-m", "reliable_channel.cli", "api", "serve", "--port", "0"], run_dir / "log", environment
+    )
+
+
 class Participant:
     """A program that speaks HTTP to a server of its own."""
 
-    def __init__(self, stack: contextlib.ExitStack, broker: Settings, run_dir: Path, name: str) -> None:
-        environment = {
-            "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
-            "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(run_dir),
-            "RELIABLE_CHANNEL__API__GROUP_ID": f"test-{run_dir}".replace("/", "-"),
-        }
-        command = [sys.executable, "-m", "reliable_channel.cli", "api", "serve", "--port", "0"]
-        self.process, self.client = stack.enter_context(serving(command, environment))
+    def __init__(self, client: httpx.Client, channel_id: str, name: str) -> None:
+        self.client = client
+        self.topic = f"/reliable-channel/1/{channel_id}/proto"
         self.hear_itself()
-        body = {"channelId": "lobby", "contentTopic": TOPIC, "senderId": name}
+        body = {"channelId": channel_id, "contentTopic": self.topic, "senderId": name}
         answer = self.client.post("/channels", json=body)
         assert answer.status_code == 200, answer.text
         self.channel = answer.json()["id"]
+        self.seen: list[dict[str, Any]] = []
+        self.cursor = "0"
 
     def hear_itself(self) -> None:
         """Until its reader stands at the end of the topic: what came before is not received, and a channel would begin
         in the middle of a conversation."""
         topic = f"/probe/1/{uuid.uuid4().hex}/proto"
         subscription = self.client.post("/subscribe", json={"contentTopic": topic}).json()["subscriptionId"]
-        answer, deadline = None, time.monotonic() + 90
+        answer, deadline = None, time.monotonic() + WAIT_S
         while answer is None or answer.status_code == 404:
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, "its own messages do not come back"
             self.client.post("/send", json={**MESSAGE, "contentTopic": topic})
             answer = self.client.get("/messages", params={"subscriptionId": subscription, "wait": 500})
 
@@ -165,15 +198,17 @@ class Participant:
         return request_id
 
     def events(self, name: str, wanted: int) -> list[dict[str, Any]]:
-        """The first events of that name, waited for by long polling."""
-        found: list[dict[str, Any]] = []
-        cursor, deadline = "0", time.monotonic() + 90
-        while len(found) < wanted:
-            assert time.monotonic() < deadline, f"{len(found)} of {wanted} {name}"
-            query = {"since": cursor, "wait": 5_000}
+        """The first events of that name, waited for by long polling; every event is read once."""
+        deadline = time.monotonic() + WAIT_S
+        while len(found := [event for event in self.seen if event["event"] == name]) < wanted:
+            assert time.monotonic() < deadline, (
+                f"{len(found)} of {wanted} {name} among {[e['event'] for e in self.seen]}"
+            )
+            query: dict[str, Any] = {"since": self.cursor, "wait": 20_000}
             answer = self.client.get(f"/channels/{self.channel}/events", params=query)
-            cursor = answer.headers["X-Cursor"]
-            found += [event for event in answer.json() if event["event"] == name]
+            assert answer.status_code == 200, answer.text
+            self.cursor = answer.headers["X-Cursor"]
+            self.seen += answer.json()
         return found[:wanted]
 
 
@@ -195,7 +230,7 @@ def test_off_loopback_there_is_no_server_without_a_token(fake: FakeWakuNode, tmp
 
 def test_off_loopback_every_call_needs_the_token(fake: FakeWakuNode, tmp_path: Path) -> None:
     command = [*configured(fake, tmp_path), "--host", "0.0.0.0"]  # noqa: S104
-    with serving(command, {"RELIABLE_CHANNEL__API__TOKEN": TOKEN}) as (_, client):
+    with serving(command, tmp_path / "log", {"RELIABLE_CHANNEL__API__TOKEN": TOKEN}) as (_, client):
         assert client.post("/send", json=MESSAGE).status_code == 401
         answer = client.post("/send", json=MESSAGE, headers={"Authorization": f"Bearer {TOKEN}"})
         assert answer.status_code == 200
