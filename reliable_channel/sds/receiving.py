@@ -82,6 +82,10 @@ class Receiver:
             named = f"{len(message.causal_history)} history entries"
             self._refuse(message, RefusalReason.HISTORY_TOO_LONG, named, now, events)
             return events
+        if state.clock is None and digest is not None and state.log.forgotten((lamport, message.message_id)):
+            # A channel that was forgotten begins with what is new, not with what a store brings back.
+            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
+            return events
         state.open(now, lamport)
         if digest is None:
             self._receive_sync(message, lamport, now, events)

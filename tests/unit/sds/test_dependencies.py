@@ -19,6 +19,8 @@ from reliable_channel.sds import (
     Evidence,
     MissingDependency,
     RefetchDue,
+    RefusalReason,
+    Refused,
     SdsChannel,
     SyncReceived,
     Tracking,
@@ -283,3 +285,20 @@ def test_a_copy_brings_the_acknowledgements_it_newly_carries() -> None:
     late.receive(message("a1", "alice", T0 - 1), T0 + 1)
     step = late.receive(carrying, T0 + 2)
     assert [(event.message_id, event.by) for event in of_type(step, Acknowledged)] == [("a1", "bob")]
+
+
+def test_a_channel_that_was_forgotten_delivers_nothing_twice_and_begins_to_observe_anew() -> None:
+    observer = observing()
+    for number in (1, 2):
+        observer.receive(message(f"b{number}", lamport=T0 + number), T0 + number)
+    assert observer.is_past("b2", T0 + 2)
+    assert not observer.is_past("b3", T0 + 3)
+    observer.forget()
+    observer = SdsChannel.from_bytes(observer.to_bytes(), observer.config)
+    assert observer.log_positions() == ()
+    assert observer.is_past("b2", T0 + 2)
+    again = observer.receive(message("b2", lamport=T0 + 2), T0 + 1_000)
+    assert [event.reason for event in of_type(again, Refused)] == [RefusalReason.OLDER_THAN_LOG]
+    step = observer.receive(message("b9", lamport=T0 + 9, history=("b2", "b8")), T0 + 2_000)
+    assert [event.sequence for event in of_type(step, Delivered)] == [4], "numbers go on"
+    assert of_type(step, MissingDependency) == [], "what it names is from before this observation"
