@@ -18,22 +18,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from reliable_channel.config import ChannelsSettings, PathSettings, Settings
+from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import memory, open_keys
-from reliable_channel.pipeline.decryption import Opener
 from reliable_channel.pipeline.io import BatchSink, conformed, from_json
 from reliable_channel.pipeline.leftovers import without_leftovers
 from reliable_channel.pipeline.open_keys import KeyChange
-from reliable_channel.pipeline.sets import STATE_VERSION, HashSets, Result, SegmentRow
+from reliable_channel.pipeline.set_results import Result
+from reliable_channel.pipeline.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.tables import (
     CHANNEL_EVENTS,
     INCOMPLETE_MESSAGES,
     MESSAGES,
     SDS_INPUT,
 )
+from reliable_channel.pipeline.unsealer import Unsealer
 from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
 from reliable_channel.wire.segment import HASH_BYTES
 
 JOB = "reassembly"
@@ -315,26 +314,6 @@ def _segment_row(row: dict[str, Any]) -> SegmentRow:
             "sealed": row["sealed"] is True,
         }
     )
-
-
-class Unsealer:
-    """Opens the segments of topics that store no plaintext: their rows hold the ciphertext. What no key opens any more
-    stays as it is, and is then no segment."""
-
-    def __init__(self, channels: ChannelsSettings) -> None:
-        self._channels = channels
-        self._opener = Opener()
-
-    def __call__(self, row: SegmentRow) -> SegmentRow:
-        topic = self._channels.topic_for(row.content_topic, row.pubsub_topic) if row.sealed else None
-        if topic is None:
-            return row
-        opened = self._opener.open(row.content, topic, row.pubsub_topic, row.content_topic)
-        message = opened if isinstance(opened, Malformed) else decode_sds_message(opened, topic.family)
-        return row if isinstance(message, Malformed) else row._replace(content=message.content or b"")
-
-    def __reduce__(self) -> tuple[type[Unsealer], tuple[ChannelsSettings]]:
-        return Unsealer, (self._channels,)  # keys are read where they are used and never travel
 
 
 class ReassemblyWriter:
