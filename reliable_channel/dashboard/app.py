@@ -94,7 +94,10 @@ def create_app(
                 for name, (make_figure, tables) in PAGE_FIGURES.items()
             }
             parts = overview.page(lake, span)
-            return Answer("overview.html", {**parts, "drawn": figures, "window": span}, {"last": last})
+            # A picture's address changes when its own tables do.
+            tags = {name: shelf.tag(lake, name, tables)[:12] for name, (_, tables) in PAGE_FIGURES.items()}
+            values = {**parts, "drawn": figures, "tags": tags, "window": span}
+            return Answer("overview.html", values, {"last": last})
 
         return answered(request, overview.TABLES, make)
 

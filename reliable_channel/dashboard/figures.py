@@ -190,7 +190,8 @@ _DARK = {
     "#555555": "#9aa7b4",
     "#DDDDDD": "#2c3540",
     "#BBBBBB": "#4b5866",
-    "#0072B2": "#4ba3dd",
+    "#0072B2": "#3d8fd1",
+    "#56B4E9": "#a6daf5",
     "#D55E00": "#f0803c",
     "#009E73": "#2fc49a",
     "#8C8C8C": "#8a94a0",
@@ -201,7 +202,7 @@ _NAMES = frozenset({"data", "datasets", "domain", "sort", "values", "field"})
 _drawing = threading.Lock()
 
 
-WIDTHS = {"wide": 1_060, "narrow": 360}
+WIDTHS = {"wide": 1_040, "narrow": 290}
 """Width of the plot, pixels."""
 
 
@@ -214,13 +215,15 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     spec: dict[str, Any] = _prepared(figure.draw().to_dict(), _DARK if dark else {})
     text, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
     spec["background"] = "transparent"
+    # Room for text: a browser's fonts may be wider than those that were measured with.
+    spec["padding"] = {"left": 18, "right": 18, "top": 6, "bottom": 6}
     spec.get("spec", spec)["width"] = WIDTHS[width]
     config = spec.setdefault("config", {})
     config.setdefault("axis", {}).update(labelColor=faint, titleColor=faint, domainColor=faint, tickColor=faint)
     config.setdefault("title", {}).update(color=text, subtitleColor=faint)
     config.setdefault("legend", {}).update(labelColor=text, titleColor=text, columnPadding=26)
     if width == "narrow":
-        config["legend"].update(labelLimit=130)
+        _one_column(spec)
     config.setdefault("header", {}).update(labelColor=text, titleColor=text)
     config.setdefault("text", {}).update(color=text)
     with _drawing:
@@ -239,6 +242,14 @@ def _prepared(value: Any, colours: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return colours.get(value) or (value if value.isprintable() else shown(value, 200))
     return value
+
+
+def _one_column(value: Any) -> None:
+    """Legends of one column, for narrow pages."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _one_column(inner)
+    if isinstance(value, dict) and isinstance(value.get("legend"), dict):
+        value["legend"]["columns"] = 1
 
 
 def _word(value: Any, longest: int = 48) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from reliable_channel.pipeline.status_text import shown
 
 LONGEST = 48
@@ -85,6 +87,19 @@ def dump(raw: bytes | None, most: int = 256) -> str:
     return "\n".join(lines)
 
 
+def prose(text: str) -> Markup:
+    """A sentence of ours (or one that quotes a fault), escaped, with what stands between backticks as code."""
+    parts = [escape(words(part, 600)) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
+
+
 FILTERS: dict[str, Any] = {
-    "words": words, "hexed": hexed, "moment": moment, "span": span, "count": count, "size": size, "dump": dump,
-}  # fmt: skip
+    "words": words,
+    "hexed": hexed,
+    "moment": moment,
+    "span": span,
+    "count": count,
+    "size": size,
+    "dump": dump,
+    "prose": prose,
+}
