@@ -91,8 +91,8 @@ class SendEvent(ChannelEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSent(SendEvent):
-    """All segments of a send are dispatched. ``request_ids`` are the node's, under the labels ``<request_id>:1`` to
-    ``<request_id>:N``: those of this process."""
+    """All segments of a send are dispatched, or as many acknowledged as make it delivered. ``request_ids`` are the
+    node's, under the labels ``<request_id>:1`` to ``<request_id>:N``: those of this process."""
 
     name = "reliable:message:sent"
     request_ids: tuple[tuple[str, str], ...]

@@ -168,7 +168,10 @@ class ChannelMachine:
             return []
         send, index = found
         send.dispatched.add(index)
-        if send.sent or len(send.dispatched) < len(send.sds_ids):
+        return self._sent(send, now) if len(send.dispatched) == len(send.sds_ids) else []
+
+    def _sent(self, send: Send, now: int) -> list[Effect]:
+        if send.sent:
             return []
         send.sent = True
         self.sends.settle(send)
@@ -308,6 +311,8 @@ class ChannelMachine:
         send = self.sends.get(event.send_id)
         if send is None or send.delivered:
             return []
+        # What is acknowledged was sent, whoever died before the node said so: *delivered* follows *sent* (seed 000).
+        sent = [] if send.failed else self._sent(send, now)
         send.delivered = True
         self.sends.settle(send)
         delivered = MessageDelivered(
@@ -317,7 +322,7 @@ class ChannelMachine:
             message_id=send.message_id,
             after_error=send.failed,
         )
-        return [Emit(delivered)]
+        return [*sent, Emit(delivered)]
 
     def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
         return Emit(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))

@@ -16,7 +16,7 @@ from reliable_channel.channel import (
     MemoryPersistence,
     MessageDelivered,
     MessageReceived,
-    MessageSendError,
+    MessageSent,
     Persistence,
     ReliableChannel,
     ReliableChannelConfig,
@@ -94,8 +94,7 @@ class Lives:
         """A process may also die in its own callback, before or after what the callback does."""
         fuse, received, ended = self.fuses[name], self.received[name], self.ended[name]
         channel.on(MessageReceived, lambda event: fuse.burn(lambda: received.append(event)))
-        channel.on(MessageDelivered, lambda event: fuse.burn(lambda: ended.append(event)))
-        channel.on(MessageSendError, lambda event: fuse.burn(lambda: ended.append(event)))
+        channel.on(SendEvent, lambda event: fuse.burn(lambda: ended.append(event)))
 
     def _bury(self, name: str) -> None:
         self.deaths += 1
@@ -147,11 +146,20 @@ def check(script: list[Action], lives: Lives) -> None:
         everything_was_told(lives.received[other], lives.accepted[name], lives.attempted[name])
         repeated = len(lives.received[other]) - len({event.message for event in lives.received[other]})
         assert repeated <= lives.deaths, "a death repeated more than the callback it came in"
-        told_of = {event.request_id for event in lives.ended[name]}
-        assert set(lives.sends[name]) <= told_of, "nobody was told how a send ended"
-        first = [(event.name, event.request_id) for event in lives.ended[name] if not event.redelivered]
-        assert len(set(first)) == len(first), "the end of a send was told twice, and not as redelivered"
+        how_sends_ended_was_told(lives.ended[name], lives.sends[name])
     no_id_and_no_clock_value_came_twice(lives.world)
+
+
+def how_sends_ended_was_told(told: list[SendEvent], sends: list[str]) -> None:
+    ended = {event.request_id for event in told if not isinstance(event, MessageSent)}
+    assert set(sends) <= ended, "nobody was told how a send ended"
+    first = [(event.name, event.request_id) for event in told if not event.redelivered]
+    assert len(set(first)) == len(first), "something about a send was told twice, and not as redelivered"
+    seen: set[str] = set()
+    for event in told:
+        if isinstance(event, MessageDelivered) and not event.after_error:
+            assert event.request_id in seen, "delivered, and not sent before"
+        seen.add(event.request_id)
 
 
 def everything_was_told(received: list[MessageReceived], accepted: list[bytes], attempted: list[bytes]) -> None:
