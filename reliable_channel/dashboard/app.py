@@ -19,7 +19,6 @@ from reliable_channel.config import PathSettings
 from reliable_channel.dashboard import alerts, channel, channels, message, messages, overview, quarantine
 from reliable_channel.dashboard.figures import MESSAGE_FIGURES, MESSAGE_TABLES, PAGE_FIGURES, Figure, svg
 from reliable_channel.dashboard.guard import SVG_POLICY, Guard, GuardMiddleware
-from reliable_channel.dashboard.keys import ChannelKey
 from reliable_channel.dashboard.render import Renderer, address
 from reliable_channel.dashboard.sections import section
 from reliable_channel.dashboard.shelf import Shelf
@@ -27,6 +26,7 @@ from reliable_channel.dashboard.windows import Last, window
 from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
 from reliable_channel.messaging.rest.guard import LOOPBACK_NAMES
 from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.report.channel_key import ChannelKey
 from reliable_channel.report.lake import Lake
 from reliable_channel.report.message_lookup import lookup
 
@@ -222,7 +222,7 @@ def create_app(
         width: Annotated[Width, Query()] = "wide",
     ) -> Response:
         def make(lake: Lake) -> Figure:
-            found = lookup(lake, key, (pubsub_topic, content_topic, channel_id), 1)
+            found = lookup(lake, key, ChannelKey(pubsub_topic, content_topic, channel_id), 1)
             if not found:
                 raise HTTPException(404)
             return MESSAGE_FIGURES[name](lake, window(lake, "all"), found[0])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from reliable_channel.dashboard.keys import SAME, ChannelKey
 from reliable_channel.dashboard.sections import Rows, section
 from reliable_channel.dashboard.windows import Window
 from reliable_channel.report.acks_matrix import acks_matrix
+from reliable_channel.report.channel_key import ChannelKey
 from reliable_channel.report.lake import Lake
 
 TABLES = (
@@ -44,7 +44,7 @@ def page(
 def known(lake: Lake, key: ChannelKey) -> bool:
     """Whether any table tells of the channel."""
     tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies")
-    found = (f"EXISTS (SELECT 1 FROM {name} WHERE {SAME})" for name in tables)  # noqa: S608 - our own names
+    found = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names
     return bool(lake.select(f"SELECT {' OR '.join(found)} AS known", key.parameters)[0]["known"])
 
 
@@ -53,7 +53,7 @@ def figures(lake: Lake, key: ChannelKey, window: Window) -> dict[str, Any]:
     rows = lake.select(
         f"""
         SELECT verdict, cause, count(*) AS messages FROM delivery_status
-        WHERE {SAME} AND first_seen > $since AND first_seen <= $until
+        WHERE {key.where()} AND first_seen > $since AND first_seen <= $until
         GROUP BY ALL ORDER BY messages DESC, verdict, cause
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds},
@@ -63,7 +63,7 @@ def figures(lake: Lake, key: ChannelKey, window: Window) -> dict[str, Any]:
         SELECT count(*) FILTER (row_kind = 'message') AS messages, count(DISTINCT sender_id) AS senders,
                count(*) FILTER (row_kind = 'message' AND late) AS late,
                count(*) FILTER (row_kind = 'message' AND repaired_segments > 0) AS repaired, max(event_time) AS heard
-        FROM deliveries WHERE {SAME} AND event_time > $since AND event_time <= $until
+        FROM deliveries WHERE {key.where()} AND event_time > $since AND event_time <= $until
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds},
     )[0]
@@ -79,13 +79,14 @@ def missing_dependencies(lake: Lake, key: ChannelKey, window: Window, number: in
         WITH asked AS (
             SELECT sds_id, any_value(sender_id) AS sender_id, max(attempt) AS attempts, min(event_time) AS since,
                    any_value(needed_by) AS needed_by, bool_or(retrieval_hint IS NOT NULL) AS hint
-            FROM refetch_requests WHERE {SAME} AND event_time > $since AND event_time <= $until GROUP BY sds_id),
+            FROM refetch_requests WHERE {key.where()} AND event_time > $since AND event_time <= $until GROUP BY sds_id),
         given_up AS (
             SELECT sds_id, any_value(sender_id) AS sender_id, arg_max(status, event_time) AS status,
                    min(missing_since) AS since, any_value(needed_by) AS needed_by,
                    bool_or(retrieval_hint IS NOT NULL) AS hint
-            FROM lost_dependencies WHERE {SAME} AND event_time > $since AND event_time <= $until GROUP BY sds_id),
-        here AS (SELECT DISTINCT sds_id FROM deliveries WHERE {SAME})
+            FROM lost_dependencies WHERE {key.where()} AND event_time > $since AND event_time <= $until
+            GROUP BY sds_id),
+        here AS (SELECT DISTINCT sds_id FROM deliveries WHERE {key.where()})
         SELECT coalesce(a.sds_id, g.sds_id) AS sds_id, coalesce(a.sender_id, g.sender_id) AS sender_id,
                coalesce(g.status, 'awaited') AS status, coalesce(a.attempts, 0) AS attempts,
                coalesce(g.since, a.since) AS since, coalesce(a.needed_by, g.needed_by) AS needed_by,
@@ -108,10 +109,10 @@ def refetches(lake: Lake, key: ChannelKey, window: Window, number: int) -> Rows:
         f"""
         WITH answers AS (
             SELECT sds_id, attempt, list({{'node': node, 'outcome': outcome}} ORDER BY node) AS answers
-            FROM store_presence WHERE {SAME} AND purpose = 'refetch' GROUP BY ALL)
+            FROM store_presence WHERE {key.where()} AND purpose = 'refetch' GROUP BY ALL)
         SELECT r.sds_id, r.sender_id, r.attempt, r.needed_by, r.event_time, r.retrieval_hint, answers
         FROM refetch_requests r LEFT JOIN answers USING (sds_id, attempt)
-        WHERE {SAME} AND event_time > $since AND event_time <= $until
+        WHERE {key.where()} AND event_time > $since AND event_time <= $until
         ORDER BY event_time DESC, sds_id, attempt
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds},
@@ -128,7 +129,7 @@ def messages(lake: Lake, key: ChannelKey, window: Window, verdict: VerdictFilter
         SELECT message_key, sender_id, verdict, cause, detail, first_seen, delivered_at, sds_ids,
                len(acknowledged_by) AS acknowledged, entire_message_hash
         FROM delivery_status
-        WHERE {SAME} AND first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
+        WHERE {key.where()} AND first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
         ORDER BY first_seen DESC, message_key
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds, "verdict": verdict},

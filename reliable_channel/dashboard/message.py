@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from reliable_channel.dashboard.figures import MESSAGE_FIGURES
-from reliable_channel.dashboard.keys import SAME, ChannelKey
 from reliable_channel.dashboard.sections import section
 from reliable_channel.dashboard.windows import Window
+from reliable_channel.report.channel_key import ChannelKey
 from reliable_channel.report.investigate import Message
 from reliable_channel.report.lake import Lake
 
@@ -28,13 +28,17 @@ def page(lake: Lake, window: Window, message: Message) -> dict[str, Any]:
     }
 
 
+def _key(message: Message) -> ChannelKey:
+    return ChannelKey(message.pubsub_topic, message.content_topic, message.channel_id)
+
+
 def _mine(message: Message) -> dict[str, Any]:
-    key = ChannelKey(message.pubsub_topic, message.content_topic, message.channel_id)
-    return {**key.parameters, "ids": list(message.sds_ids)}
+    return {**_key(message).parameters, "ids": list(message.sds_ids)}
 
 
 def segments(lake: Lake, message: Message) -> list[dict[str, Any]]:
     """One row per SDS message that is known of it: received, rebuilt or neither."""
+    here = _key(message).where()
     return lake.select(
         f"""
         WITH seen AS (
@@ -43,11 +47,11 @@ def segments(lake: Lake, message: Message) -> list[dict[str, Any]]:
                    string_agg(DISTINCT source, ', ' ORDER BY source) AS sources,
                    any_value(envelope_hash) AS envelope_hash, any_value(content_bytes) AS content_bytes,
                    any_value(data_count) AS data_count, any_value(parity_count) AS parity_count
-            FROM segments WHERE {SAME} AND list_contains($ids, sds_id) GROUP BY sds_id),
+            FROM segments WHERE {here} AND list_contains($ids, sds_id) GROUP BY sds_id),
         came AS (
             SELECT sds_id, any_value(repaired_by) AS repaired_by, min(event_time) AS delivered,
                    any_value(segment_kind) AS segment_kind, any_value(segment_index) AS segment_index
-            FROM deliveries WHERE {SAME} AND list_contains($ids, sds_id) AND segment_kind IS NOT NULL GROUP BY sds_id),
+            FROM deliveries WHERE {here} AND list_contains($ids, sds_id) AND segment_kind IS NOT NULL GROUP BY sds_id),
         named AS (SELECT unnest($ids::VARCHAR[]) AS sds_id)
         SELECT n.sds_id, coalesce(s.segment_kind, c.segment_kind) AS segment_kind, sds_kind,
                coalesce(s.segment_index, c.segment_index) AS segment_index, coalesce(copies, 0) AS copies, first_seen,
@@ -61,12 +65,13 @@ def segments(lake: Lake, message: Message) -> list[dict[str, Any]]:
 
 def confirmations(lake: Lake, message: Message) -> list[dict[str, Any]]:
     """Per participant: of how many of its SDS messages there is an acknowledgement, the surest evidence, the first."""
+    here = _key(message).where()
     return lake.select(
         f"""
         SELECT acknowledged_by, count(DISTINCT sds_id) AS segments, bool_or(certainty = 'certain') AS certain,
                string_agg(DISTINCT evidence, ', ' ORDER BY evidence) AS evidence, min(latency_ms) AS latency_ms,
                min(event_time) AS first_at
-        FROM acks WHERE {SAME} AND list_contains($ids, sds_id)
+        FROM acks WHERE {here} AND list_contains($ids, sds_id)
         GROUP BY acknowledged_by ORDER BY first_at, acknowledged_by LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of our own only
         _mine(message),

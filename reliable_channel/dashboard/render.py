@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reliable_channel import __version__
-from reliable_channel.dashboard.keys import ChannelKey
 from reliable_channel.dashboard.text import FILTERS, moment, share
 from reliable_channel.dashboard.windows import SPANS
+from reliable_channel.report.channel_key import ChannelKey
 
 PAGES = (
     ("/", "Overview"),

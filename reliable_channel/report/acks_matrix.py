@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
+from reliable_channel.report.channel_key import ChannelKey
 from reliable_channel.report.lake import Lake
 
 MOST_NAMES = 24
@@ -30,21 +31,15 @@ class Matrix:
     more: int
 
 
-def acks_matrix(
-    lake: Lake,
-    key: tuple[str | None, str | None, str | None],
-    since: dt.datetime,
-    until: dt.datetime,
-) -> Matrix:
-    """The matrix of one channel (pubsub topic, content topic, channel id), of SDS messages delivered in the window.
+def acks_matrix(lake: Lake, key: ChannelKey, since: dt.datetime, until: dt.datetime) -> Matrix:
+    """The matrix of one channel, of SDS messages delivered in the window.
 
     Each message counts once per participant, by its surest evidence; latency is that of the first evidence, ms."""
-    same = " AND ".join(f"{{t}}.{name} IS NOT DISTINCT FROM $k{n}" for n, name in enumerate(_KEY))
-    parameters = {**{f"k{n}": value for n, value in enumerate(key)}, "since": since, "until": until}
+    parameters = {**key.parameters, "since": since, "until": until}
     sent = lake.select(
         f"""
         SELECT sender_id, count(DISTINCT sds_id) AS messages FROM deliveries d
-        WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {same.format(t="d")}
+        WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {key.where("d")}
           AND event_time > $since AND event_time <= $until
         GROUP BY ALL ORDER BY messages DESC, sender_id
         """,  # noqa: S608 - names of our own only
@@ -54,11 +49,11 @@ def acks_matrix(
         f"""
         WITH sent AS (
             SELECT DISTINCT sender_id, sds_id FROM deliveries d
-            WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {same.format(t="d")}
+            WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {key.where("d")}
               AND event_time > $since AND event_time <= $until),
         confirmed AS (
             SELECT sds_id, acknowledged_by, bool_or(certainty = 'certain') AS certain, min(latency_ms) AS latency_ms
-            FROM acks a WHERE {same.format(t="a")} GROUP BY ALL)
+            FROM acks a WHERE {key.where("a")} GROUP BY ALL)
         SELECT sender_id, acknowledged_by, count(*) FILTER (certain) AS certain,
                count(*) FILTER (NOT certain) AS probable, median(latency_ms) AS p50_ms
         FROM sent JOIN confirmed USING (sds_id) GROUP BY ALL ORDER BY count(*) DESC, acknowledged_by
@@ -79,6 +74,3 @@ def acks_matrix(
         if row["sender_id"] in senders and row["acknowledged_by"] in shown
     }
     return Matrix(senders, shown, cells, max(0, len(sent) - len(senders)) + len(participants) - len(shown))
-
-
-_KEY = ("pubsub_topic", "content_topic", "channel_id")

@@ -8,43 +8,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from reliable_channel.report.channel_key import ChannelKey
 from reliable_channel.report.investigate import Message
 from reliable_channel.report.lake import Lake
 
-Key = tuple[str | None, str | None, str | None]
-"""Pubsub topic, content topic, channel id."""
-
 _CHANNEL = "pubsub_topic, content_topic, channel_id"
-_HERE = (
-    "($every OR (pubsub_topic IS NOT DISTINCT FROM $pubsub AND content_topic IS NOT DISTINCT FROM $content"
-    " AND channel_id IS NOT DISTINCT FROM $channel))"
-)
 
 
-def lookup(lake: Lake, name: str, key: Key | None = None, limit: int = 20) -> list[Message]:
+def lookup(lake: Lake, name: str, key: ChannelKey | None = None, limit: int = 20) -> list[Message]:
     """The messages with exactly this key or SDS id, in one channel or in all; those with a verdict when there are any.
 
     Without a verdict, what belongs together is known from the payload's hash; of what is only named by others the id is
     all there is."""
-    pubsub, content, channel = key or (None, None, None)
-    values = {
-        "name": name, "every": key is None, "pubsub": pubsub, "content": content, "channel": channel, "limit": limit,
-    }  # fmt: skip
+    here = "true" if key is None else key.where()
+    values = {"name": name, "limit": limit, **(key.parameters if key else {})}
     judged = lake.select(
         f"""
         SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
-        WHERE {_HERE} AND (message_key = $name OR list_contains(sds_ids, $name))
+        WHERE {here} AND (message_key = $name OR list_contains(sds_ids, $name))
         ORDER BY message_key <> $name, first_seen DESC, message_key LIMIT $limit
         """,  # noqa: S608 - text of our own only
         values,
     )
-    return [_message(row) for row in judged or lake.select(_SEEN, values) or lake.select(_NAMED, values)]
+    return [_message(row) for row in judged or lake.select(_seen(here), values) or lake.select(_named(here), values)]
 
 
-_SEEN = f"""
+def _seen(here: str) -> str:
+    return f"""
     WITH wanted AS (
         SELECT DISTINCT {_CHANNEL}, sender_id, entire_message_hash, sds_id FROM segments
-        WHERE {_HERE} AND sds_id = $name LIMIT $limit)
+        WHERE {here} AND sds_id = $name LIMIT $limit)
     SELECT w.pubsub_topic, w.content_topic, w.channel_id, w.sds_id AS message_key, w.sender_id,
            lower(hex(w.entire_message_hash)) AS payload_hash,
            list_sort(list_distinct(list_append(list(s.sds_id), w.sds_id))) AS sds_ids, min(s.event_time) AS first_seen
@@ -55,12 +48,14 @@ _SEEN = f"""
     ORDER BY first_seen DESC
 """  # noqa: S608 - text of our own only
 
-_NAMED = f"""
+
+def _named(here: str) -> str:
+    return f"""
     SELECT {_CHANNEL}, sds_id AS message_key, any_value(sender_id) AS sender_id, NULL AS payload_hash,
            [sds_id] AS sds_ids, min(event_time) AS first_seen
     FROM (SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM lost_dependencies
           UNION ALL SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM refetch_requests)
-    WHERE {_HERE} AND sds_id = $name GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC LIMIT $limit
+    WHERE {here} AND sds_id = $name GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC LIMIT $limit
 """  # noqa: S608 - text of our own only
 
 

@@ -1,0 +1,32 @@
+"""The channel key (pubsub topic, content topic, channel id) as it stands in addresses and queries."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ChannelKey(NamedTuple):
+    """A part may be null. ``where()`` and ``parameters`` belong together, in queries of ``report.lake``."""
+
+    pubsub_topic: str | None
+    content_topic: str | None
+    channel_id: str | None
+
+    def where(self, table: str = "") -> str:
+        """The condition for rows of this channel, of ``table`` if more than one has such columns. Plain equality, which
+        reaches the files: clustered tables are read in part only."""
+        dot = f"{table}." if table else ""
+        return " AND ".join(
+            f"{dot}{name} IS NULL" if value is None else f"{dot}{name} = $key_{name}"
+            for name, value in self._asdict().items()
+        )
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The values of :meth:`where`."""
+        return {f"key_{name}": value for name, value in self._asdict().items() if value is not None}
+
+    @property
+    def query(self) -> dict[str, str]:
+        """For an address; a part that is null is left out."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
