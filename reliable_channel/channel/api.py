@@ -83,8 +83,7 @@ def create_reliable_channel(
         releases.append(persistence.acquire(sender_id))
         machine = build_machine(key, config, hook)
         limit = shared.limit(config.rate_limit, persistence)
-        wake = threading.Event()
-        emitter = EventEmitter(wake.set)
+        emitter, wake = EventEmitter(), threading.Event()
         outgoing = OutgoingPipeline(machine, node, pubsub_topic, hook, limit, wake.set)
         incoming = IncomingPipeline(machine, pubsub_topic, hook)
         retrieval = StoreRetrieval(node, pubsub_topic, content_topic, threaded=threaded)
@@ -93,6 +92,7 @@ def create_reliable_channel(
             machine, key, config, node, outgoing, incoming, retrieval, journal, clock, emitter, wake.set
         )
         retrieval.answered = driver.on_store_answer
+        emitter.joined = driver.on_listener
         driver.restore()
     except BaseException:
         release()

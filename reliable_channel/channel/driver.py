@@ -113,6 +113,7 @@ class ChannelDriver:
         self._effects: deque[Effect] = deque()
         self._untold: deque[Telling] = deque()
         self._unheard = Unheard()
+        self._somebody_joined = True
         self._telling: Telling | None = None
         self._told: list[Telling] = []
         self._last_processing = 0
@@ -378,7 +379,7 @@ class ChannelDriver:
         with self.lock:
             if self.closed and self._journal.keeps:
                 return None  # a callback closed the channel; the snapshot has the rest
-            self._telling = self._unheard.take(self._audience.listens)
+            self._telling = self._heard_at_last()
             while self._telling is None and self._untold:
                 telling = self._untold.popleft()
                 if self._waits_to_be_heard(telling):
@@ -386,6 +387,20 @@ class ChannelDriver:
                 else:
                     self._telling = telling
             return self._telling
+
+    def _heard_at_last(self) -> Telling | None:
+        """Of what waited, the first that somebody listens for; looked for only after somebody has joined."""
+        if not self._somebody_joined:
+            return None
+        self._somebody_joined = False  # before the look: who joins during it is looked for again
+        found = self._unheard.take(self._audience.listens)
+        self._somebody_joined = self._somebody_joined or found is not None
+        return found
+
+    def on_listener(self) -> None:
+        """Somebody began to listen; from any thread."""
+        self._somebody_joined = True
+        self._wake()
 
     def _waits_to_be_heard(self, telling: Telling) -> bool:
         """A message is kept for whoever listens next, in this process or a later one."""

@@ -26,9 +26,9 @@ class EventEmitter:
     """``on(name or class, callback)``; ``events()`` for ``async for``. Callbacks run in the order of registration, in
     the thread that drives the channel; they may call ``send``. Thread-safe."""
 
-    def __init__(self, joined: Callable[[], None] = lambda: None) -> None:
-        """``joined`` is called after somebody began to listen."""
-        self._joined = joined
+    def __init__(self) -> None:
+        self.joined: Callable[[], None] = lambda: None
+        """Called after somebody began to listen."""
         self._lock = threading.Lock()
         self._listeners: list[tuple[str | type[ChannelEvent], Listener]] = []
         self._streams: list[EventStream] = []
@@ -40,7 +40,7 @@ class EventEmitter:
         entry = (event, callback)
         with self._lock:
             self._listeners.append(entry)
-        self._joined()
+        self.joined()
 
         def remove() -> None:
             with self._lock:
@@ -56,7 +56,7 @@ class EventEmitter:
                 opened.end()
             else:
                 self._streams.append(opened)
-        self._joined()
+        self.joined()
         return opened
 
     def listens(self, event: ChannelEvent) -> bool:
