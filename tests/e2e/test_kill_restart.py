@@ -48,6 +48,10 @@ class Place:
         """Delta commits of a table, its creation included."""
         return len(list((self.directory / "tables" / table / "_delta_log").glob("*.json")))
 
+    def has_state(self, query: str) -> bool:
+        """Whether a partition of one of its operators has committed the state of the first micro-batch."""
+        return any((self.directory / "checkpoints" / query).glob("state/*/*/1.changelog"))
+
     def batches(self, query: str, what: str) -> int:
         """Micro-batches that a checkpoint knows as planned (``offsets``) or done (``commits``)."""
         folder = self.directory / "checkpoints" / query / what
@@ -55,12 +59,14 @@ class Place:
 
 
 POINTS: dict[str, Callable[[Place], bool]] = {
-    "ingest wrote envelopes, and not yet segments": lambda p: p.commits("envelopes") > p.commits("segments") >= 1,
-    "reassembly wrote its output, and the checkpoint does not know it": lambda p: (
-        p.commits("sds_input") >= 2 and p.batches("reassembly", "commits") == 0
+    "ingest planned a micro-batch, and wrote nothing yet": lambda p: (
+        p.batches("ingest", "offsets") >= 1 and p.commits("envelopes") == 1
     ),
-    "ack wrote some of its tables": lambda p: p.commits("acks") >= 2,
-    "deliver wrote its output, and the checkpoint does not know it": lambda p: p.commits("delivered_messages") >= 2,
+    "ingest wrote envelopes, and not yet segments": lambda p: p.commits("envelopes") > p.commits("segments") >= 1,
+    "reassembly commits its state": lambda p: p.has_state("reassembly") and p.batches("reassembly", "commits") == 0,
+    "deliver wrote its output, and the checkpoint does not know it": lambda p: (
+        p.commits("delivered_messages") >= 2 and p.batches("deliver", "commits") == 0
+    ),
     "the closing tick is in the clock": lambda p: p.batches("deliver", "commits") >= 1,
 }
 """In the order in which a run comes by."""
