@@ -92,7 +92,7 @@ def create_reliable_channel(
             machine, key, config, node, outgoing, incoming, retrieval, journal, clock, emitter, wake.set
         )
         retrieval.answered = driver.on_store_answer
-        emitter.joined = driver.on_listener
+        emitter.joined = driver.teller.on_listener
         driver.restore()
     except BaseException:
         release()

@@ -11,16 +11,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from reliable_channel.channel.arrivals import Arrivals
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.effects import Deliver, Dispatch, Effect, Emit, Fetch
 from reliable_channel.channel.events import (
-    ChannelEvent,
     ChannelProblem,
     ChunkInfo,
-    MessageReceived,
     MessageSendError,
     MessageSent,
     SegmentSent,
@@ -35,11 +32,11 @@ from reliable_channel.channel.inputs import (
 )
 from reliable_channel.channel.journal import Journal
 from reliable_channel.channel.machine import ChannelMachine, Outcome
-from reliable_channel.channel.outbox import Telling, Unheard
 from reliable_channel.channel.outgoing import OutgoingPipeline, Results
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend
 from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure, StoreRetrieval, TimeRange
 from reliable_channel.channel.sends import SendState
+from reliable_channel.channel.teller import Audience, Teller
 from reliable_channel.sds import Outgoing, OutgoingReason
 from reliable_channel.transport.base import (
     FailureReason,
@@ -62,18 +59,6 @@ MAX_INPUTS_PER_CYCLE = 256
 WITHOUT_HINT_RANGE_MS = 3_600_000
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was heard."""
-
-
-class Audience(Protocol):
-    """Who is told what happens. Called without the channel's lock."""
-
-    def emit(self, event: ChannelEvent) -> None:
-        """Tell everybody who listens for it."""
-        ...
-
-    def listens(self, event: ChannelEvent) -> bool:
-        """Whether somebody listens for it."""
-        ...
 
 
 class ChannelDriver:
@@ -106,22 +91,17 @@ class ChannelDriver:
         self._incoming = incoming
         self._journal = journal
         self._clock = clock
-        self._audience = audience
         self._wake = wake
         self._results: deque[Sent | SendFailed | HealthChanged | StoreFailure] = deque()
         self.arrivals = Arrivals()
         self._effects: deque[Effect] = deque()
-        self._untold: deque[Telling] = deque()
-        self._unheard = Unheard()
-        self._somebody_joined = True
-        self._telling: Telling | None = None
-        self._told: list[Telling] = []
         self._last_processing = 0
         self._draining = False
         self._last_range_without_hint = 0
         self.max_queued_bytes = config.max_queued_bytes
         self.send_timeout_ms = config.send_timeout_ms
         self.closed = False
+        self.teller = Teller(journal, audience, self.lock, wake)
 
     def now(self) -> int:
         """Unix ms."""
@@ -132,8 +112,7 @@ class ChannelDriver:
     def restore(self) -> None:
         """Bring the machine to where the last process left it; what that process kept and did not note as told is told
         again. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
-        for telling in self._journal.restore():
-            self._told += self._unheard.add(telling)
+        self.teller.restore(self._journal.restore())
 
     # ---- inputs, from any thread ---------------------------------------------------------------------------------
 
@@ -225,7 +204,7 @@ class ChannelDriver:
             for outcome in outcomes:
                 self._effects.extend(outcome.effects)
             self._perform(now)
-        self._tell()
+        self.teller.tell()
         with self.lock:
             if self.closed:  # a callback closed the channel
                 return None
@@ -247,7 +226,7 @@ class ChannelDriver:
             for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
                 heard = self._incoming.decrypt(self.arrivals.take(), now)
                 if isinstance(heard, ChannelProblem):
-                    self._say(heard)
+                    self.teller.say(heard)
                 elif heard is not None:
                     outcomes.append(self._incoming.take(heard))
             self._draining = bool(self.arrivals)
@@ -259,7 +238,7 @@ class ChannelDriver:
 
     def _result(self, result: Sent | SendFailed | HealthChanged | StoreFailure, now: int) -> Input | None:
         if isinstance(result, StoreFailure):
-            self._say(self._problem("store_failed", result.detail, now))
+            self.teller.say(self._problem("store_failed", result.detail, now))
             return None
         if isinstance(result, HealthChanged):
             if result.health.state is not HealthState.UNHEALTHY:
@@ -273,7 +252,7 @@ class ChannelDriver:
             return self._sent(dispatch, result, own, now)
         if not own:
             if result.reason is not FailureReason.STOPPED:
-                self._say(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
+                self.teller.say(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
             return None
         if result.reason is FailureReason.STOPPED:
             return None  # nothing went out: the segment stays in the outgoing buffer until the channel is opened again
@@ -284,7 +263,7 @@ class ChannelDriver:
     def _sent(self, dispatch: Dispatch, result: Sent, own: bool, now: int) -> Input | None:
         if dispatch.send_id is not None:
             self._label(dispatch, result.request_id)
-            self._say(
+            self.teller.say(
                 SegmentSent(
                     channel_id=self._key.channel_id,
                     at=now,
@@ -297,7 +276,7 @@ class ChannelDriver:
                 )
             )
         if dispatch.ephemeral:
-            self._say(self._whole_sent(dispatch.sds_id, dispatch.message_id, now))
+            self.teller.say(self._whole_sent(dispatch.sds_id, dispatch.message_id, now))
             return None
         return DispatchDone(now, dispatch.sds_id, result.message_hash, own)
 
@@ -322,11 +301,11 @@ class ChannelDriver:
                     case Dispatch():
                         self._absorb(self.outgoing.push(effect, now))
                     case Emit(MessageSent() as sent):
-                        self._queue(Emit(self._whole_sent(sent.request_id, sent.message_id, sent.at)))
+                        self.teller.queue(Emit(self._whole_sent(sent.request_id, sent.message_id, sent.at)))
                     case Deliver() | Emit():
                         if isinstance(effect, Emit) and isinstance(effect.event, MessageSendError):
                             self.labels.pop(effect.event.request_id, None)
-                        self._queue(effect)
+                        self.teller.queue(effect)
                     case Fetch():
                         self._fetch(effect, now)
             self._absorb(self.outgoing.pump(now))
@@ -337,7 +316,7 @@ class ChannelDriver:
     def _absorb(self, results: Results) -> None:
         """Take a stage's word: what it reports is told, what it could not do changes the machine."""
         for event in results.events:
-            self._say(event)
+            self.teller.say(event)
         outcomes = [self.machine.apply(given) for given in results.inputs]
         self._journal.commit(outcomes)
         for outcome in outcomes:
@@ -350,82 +329,17 @@ class ChannelDriver:
             self._last_range_without_hint = now
             self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
 
-    # ---- telling the application ---------------------------------------------------------------------------------
-
-    def _say(self, event: ChannelEvent) -> None:
-        self._untold.append(Telling(event))
-
-    def _queue(self, effect: Deliver | Emit) -> None:
-        telling = self._journal.telling(effect)
-        if telling is not None:
-            self._untold.append(telling)
-
-    def _tell(self) -> None:
-        """Call the application with everything there is to tell, and note what it was told."""
-        while (telling := self._next_telling()) is not None:
-            self._audience.emit(telling.event)
-            with self.lock:
-                self._told.append(telling)
-                self._telling = None
-                # A message at once: a crash repeats no more than the one whose callback it interrupts. What is told
-                # of sends may be repeated without harm, and is noted in one transaction.
-                if telling.mark and isinstance(telling.event, MessageReceived):
-                    self._note()
-        with self.lock:
-            self._note()
-
-    def _next_telling(self) -> Telling | None:
-        """What waited for somebody who listens comes first: numbers rise, whoever listens when."""
-        with self.lock:
-            if self.closed and self._journal.keeps:
-                return None  # a callback closed the channel; the snapshot has the rest
-            self._telling = self._heard_at_last()
-            while self._telling is None and self._untold:
-                telling = self._untold.popleft()
-                if self._waits_to_be_heard(telling):
-                    self._told += self._unheard.add(telling)
-                else:
-                    self._telling = telling
-            return self._telling
-
-    def _heard_at_last(self) -> Telling | None:
-        """Of what waited, the first that somebody listens for; looked for only after somebody has joined."""
-        if not self._somebody_joined:
-            return None
-        self._somebody_joined = False  # before the look: who joins during it is looked for again
-        found = self._unheard.take(self._audience.listens)
-        self._somebody_joined = self._somebody_joined or found is not None
-        return found
-
-    def on_listener(self) -> None:
-        """Somebody began to listen; from any thread."""
-        self._somebody_joined = True
-        self._wake()
-
-    def _waits_to_be_heard(self, telling: Telling) -> bool:
-        """A message is kept for whoever listens next, in this process or a later one."""
-        is_message = bool(telling.mark) and isinstance(telling.event, MessageReceived)
-        return is_message and self._journal.keeps and not self._audience.listens(telling.event)
-
-    def _note(self) -> None:
-        told, self._told = self._told, []
-        if not self.closed:
-            self._journal.told(told)
-
     def compact(self) -> None:
         """Replace the journal by a snapshot."""
         with self.lock:
             if not any(effect.mark for effect in self._effects if isinstance(effect, Deliver | Emit)):
-                self._journal.compact([*self._unheard, *self._untold])
+                self._journal.compact(self.teller.waiting())
 
     def close(self, *, sound: bool) -> None:
-        """Note what was told, the event whose callback closes the channel included; ``sound``: take a snapshot. Nothing
-        is kept after that."""
+        """Note what was told and, when the state is ``sound``, take a snapshot. Nothing is kept after that."""
         with self.lock:
-            if self._telling is not None:
-                self._told.append(self._telling)
+            self.teller.end(sound=sound)
             if sound:
-                self._note()
                 self.compact()
             self.closed = True
 
