@@ -8,19 +8,21 @@ from reliable_channel.report.dimensions import BINS_S, MOST_BINS
 from reliable_channel.report.source import Source
 
 NEWEST = 100_000
-"""So many SDS messages are looked at, the newest: a walk through a graph is slower than SQL."""
+"""So many rows of segments are looked at, the newest: a walk through a graph is slower than SQL."""
 
 
 def causal_depth(source: Source, newest: int = NEWEST) -> pd.DataFrame:
-    """One row per SDS message of the ``newest``: time (UTC), content_topic, channel_id, sds_id, named (how many ids it
-    names), depth: the longest chain of messages before it, each naming the one before; 0 names nothing that is here."""
+    """One row per SDS message among the ``newest`` rows of segments: time (UTC), content_topic, channel_id, sds_id,
+    named (how many ids it names), depth: the longest chain of messages before it, each naming the one before; 0 names
+    nothing that is here."""
     rows = source.query(
         """
         SELECT min(event_time) AS time, content_topic, channel_id, sds_id,
                arg_min(list_transform(causal_history, lambda entry: entry.sds_id), event_time) AS history,
                min(lamport_timestamp) AS lamport
-        FROM segments WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
-        GROUP BY content_topic, channel_id, sds_id ORDER BY time DESC, lamport DESC LIMIT $newest
+        FROM (SELECT * FROM segments WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
+              ORDER BY event_time DESC, lamport_timestamp DESC LIMIT $newest)
+        GROUP BY content_topic, channel_id, sds_id
         """,
         newest=newest,
     )

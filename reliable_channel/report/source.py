@@ -95,6 +95,7 @@ class Source:
         self.window = window or Window()
         self._opened: dict[str, DeltaTable | None] = {}
         self._loaded: dict[str, pa.Table] = {}
+        self._answers: dict[tuple[str, str], pd.DataFrame] = {}
         self._engine = duckdb.connect(
             config={"autoinstall_known_extensions": False, "allow_community_extensions": False}
         )
@@ -105,6 +106,7 @@ class Source:
         """Give the memory back."""
         self._engine.close()
         self._loaded.clear()
+        self._answers.clear()
 
     def opened(self, name: str) -> DeltaTable | None:
         """The Delta table of this name, or ``None`` when it is not there."""
@@ -145,12 +147,17 @@ class Source:
 
     def query(self, sql: str, /, **values: Any) -> pd.DataFrame:
         """The answer to ``sql``, which names tables of the pipeline and takes ``values`` as parameters ``$name``.
-        Columns must be named for a table to be read with them: ``SELECT *`` of a table gives no more than those."""
+        Columns must be named for a table to be read with them: ``SELECT *`` of a table gives no more than those. The
+        same question is answered once."""
+        asked = sql, repr(sorted(values.items()))
+        if asked in self._answers:
+            return self._answers[asked].copy()
         words = set(_WORD.findall(sql))
         for name in set(_READ.findall(sql)) & set(BY_NAME):
             self.rows(name, words)
         frame: pd.DataFrame = self._engine.execute(sql, values or None).df()
-        return frame
+        self._answers[asked] = frame
+        return frame.copy()
 
     def _open(self, name: str) -> DeltaTable | None:
         place = f"{self.data_dir}/{name}"
