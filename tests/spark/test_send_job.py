@@ -28,6 +28,7 @@ from reliable_channel.pipeline.io import read_table
 from reliable_channel.pipeline.tables import ACKS, SENT_ROWS
 from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.transport.base import NodeEvent, Received
+from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import decode_sds_message
@@ -148,11 +149,13 @@ def test_rows_are_followed_in_the_acknowledgements_that_the_ack_job_wrote(
     spark: SparkSession, settings: Settings, job: ModuleType, tmp_path: Path
 ) -> None:
     """The driver sends three rows, one of them in segments with parity; Bob hears two and says something."""
-    network, wire = MemoryNetwork(), []
+    # Of the past: what claims to come from the future is refused.
+    clock = ManualClock(int(dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()) * 1_000_000_000)
+    network, wire = MemoryNetwork(clock=clock), []
 
     def link(sender: str, receiver: str, message: WakuMessage) -> tuple[float, ...]:
         if receiver == "observer":
-            wire.append((network.clock.now_ns() // 1_000_000, message))
+            wire.append((clock.now_ns() // 1_000_000, message))
         return () if receiver == "bob" and b"nobody hears" in message.payload else (0.0,)
 
     network.link = link
@@ -167,7 +170,7 @@ def test_rows_are_followed_in_the_acknowledgements_that_the_ack_job_wrote(
         network.node(name).start()
     for name in ("driver", "bob"):
         seats[name] = create_reliable_channel(
-            network.node(name), WHO.channel_id, WHO.topic, name, config=config, clock=network.clock, threaded=False
+            network.node(name), WHO.channel_id, WHO.topic, name, config=config, clock=clock, threaded=False
         )
 
     def talk() -> None:
