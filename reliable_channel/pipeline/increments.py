@@ -67,11 +67,17 @@ class Followed:
         return [*self._files.values()]
 
     def read(self, file: DataFile, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
-        """Some columns of one file."""
+        """Some columns of one file. ``where`` cannot compare times: files do not agree about their type."""
         place = f"{self._root}/{file.path}"
-        return pq.read_table(
-            place, columns=list(columns), filters=where, filesystem=self._filesystem, partitioning=None
+        found = pq.read_table(
+            place,
+            columns=list(columns),
+            filters=where,
+            filesystem=self._filesystem,
+            partitioning=None,
+            coerce_int96_timestamp_unit="us",
         )
+        return _with_zones(found)
 
     def _open(self) -> None:
         table = open_table(self._paths, self._of)
@@ -95,6 +101,15 @@ class Followed:
                 told = json.loads(new.get("stats") or "{}")
                 bounds = (told.get(end, {}).get(self._column) for end in ("minValues", "maxValues"))
                 self._files[unquote(new["path"])] = _data_file(new["path"], *bounds)
+
+
+def _with_zones(rows: pa.Table) -> pa.Table:
+    """Spark writes times as INT96, which do not say their zone; every table's is UTC."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz is None:
+            times = rows[field.name].cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+            rows = rows.set_column(number, field.name, times)
+    return rows
 
 
 def _data_file(path: str, least: Any, largest: Any) -> DataFile:

@@ -58,10 +58,13 @@ class Rebuilt:
     def rows(self, hashes: Collection[bytes], since_us: int) -> pa.Table:
         """The messages with one of ``hashes`` that were complete at ``since_us`` (event time, µs) or later."""
         self._follow(since_us)
-        wanted = pc.field("event_time") >= _EPOCH + dt.timedelta(microseconds=max(since_us, 0))
-        wanted &= pc.field("entire_message_hash").isin(sorted(hashes))
+        wanted = pc.field("entire_message_hash").isin(sorted(hashes))
         found = [self._table.read(file, _COLUMNS, wanted) for file in self._holding(prefixes(sorted(hashes)))]
-        return pa.concat_tables(found) if found else pa.table({name: [] for name in _COLUMNS})
+        if not found:
+            return pa.table({name: [] for name in _COLUMNS})
+        rows = pa.concat_tables(found)
+        since = pa.scalar(_EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
+        return rows.filter(pc.greater_equal(rows["event_time"], since))
 
     def _follow(self, since_us: int) -> None:
         """Take up files that are new, and let go those that were compacted away or are too old."""

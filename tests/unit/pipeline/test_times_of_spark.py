@@ -1,0 +1,45 @@
+"""Spark writes times as INT96 without a zone, delta-rs with one: what tasks look up understands both."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.io import append_rows, as_arrow, create_unclustered
+from reliable_channel.pipeline.memory import Rebuilt
+from reliable_channel.pipeline.tables import MESSAGES
+
+NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
+
+
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    create_unclustered(paths, MESSAGES)
+    hashes = [bytes([number]) * 32 for number in range(3)]
+    rows = [
+        {
+            "kafka_topic": "t",
+            "kafka_partition": 0,
+            "kafka_offset": number,
+            "event_time": NOON_US + number * 1_000_000,
+            "pubsub_topic": "/p",
+            "content_topic": "/c",
+            "channel_id": "talk",
+            "sender_id": "alice",
+            "entire_message_hash": base64.b64encode(hash_).decode(),
+        }
+        for number, hash_ in enumerate(hashes)
+    ]
+    append_rows(paths, MESSAGES, as_arrow(rows, MESSAGES))
+    if by_spark:
+        (file,) = Path(paths.table("messages")).glob("*.parquet")
+        pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
+    found = Rebuilt(paths).rows(hashes, NOON_US + 1_000_000)
+    assert found["kafka_offset"].to_pylist() == [1, 2]
+    assert found["event_time"][0].as_py() == dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
