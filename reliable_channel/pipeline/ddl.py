@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from reliable_channel.config import PathSettings
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.pipeline.io import open_table
 from reliable_channel.pipeline.tables import Table
 
@@ -66,7 +67,8 @@ def refuse_another_version(name: str, found: Mapping[str, str], table: Table) ->
 def create_tables(spark: SparkSession, paths: PathSettings, tables: Iterable[Table]) -> None:
     """Create those of ``tables`` that do not exist yet; existing ones are left as they are.
 
-    Raises ``ConfigurationError`` when an existing one was made by another version and cannot be appended to."""
+    Raises ``ConfigurationError`` when an existing one was made by another version and cannot be appended to, and
+    ``EnvironmentFault`` when one cannot be made."""
     for table in tables:
         location = paths.table(table.name)
         if DeltaTable.isDeltaTable(spark, location):
@@ -81,4 +83,13 @@ def create_tables(spark: SparkSession, paths: PathSettings, tables: Iterable[Tab
             builder = builder.partitionedBy(*table.partition_by)
         for key, value in _PROPERTIES.items():
             builder = builder.property(key, value)
-        builder.execute()
+        try:
+            builder.execute()
+        except AnalysisException as error:
+            if "DELTA_TABLE_NOT_FOUND" not in str(error):
+                raise
+            # What Delta says when its first commit could not be written and there is no table after all.
+            raise EnvironmentFault(
+                f"The table {table.name} could not be created under {paths.data_dir}.",
+                "See that the disk is not full and that the place can be written to.",
+            ) from error
