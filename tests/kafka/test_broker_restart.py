@@ -1,4 +1,4 @@
-"""A broker that stops and comes back: the participant and the loop wait, and lose, double and reorder nothing."""
+"""A broker that stops and comes back: participant, loop and ingest wait, and lose, double and reorder nothing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer, TopicPartition
+from pyspark.sql import SparkSession
 
-from reliable_channel.config import load
+from reliable_channel.config import Settings, load
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.pipeline.io import open_table
+from reliable_channel.pipeline.queries import INGEST, start
+from reliable_channel.pipeline.tables import ENVELOPES
 from reliable_channel.runtime import broker, jars
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.transport.base import FailureReason, HealthChanged, Received, SendFailed, Sent
@@ -33,12 +38,29 @@ def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
         time.sleep(0.05)
 
 
-def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_order(tmp_path: Path) -> None:
+def records(settings: Settings) -> int:
+    """How many records the envelopes topic holds."""
+    consumer, topic = KafkaConsumer(**settings.kafka.client_options()), settings.kafka.topics.envelopes
+    try:
+        places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        return sum(consumer.end_offsets(places).values())
+    finally:
+        consumer.close()
+
+
+def ingested(settings: Settings) -> int:
+    return int(open_table(settings.paths, ENVELOPES).to_pyarrow_dataset().count_rows())
+
+
+def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     settings = load(
         "local",
         paths={"run_dir": str(tmp_path)},
         kafka={"broker": {"port": broker.free_port()}},
         node={"pubsub_topic": "/waku/2/rs/16/32"},
+        spark={"master": "local[2]", "shuffle_partitions": 2, "trigger_interval_ms": 1_000},
     )
     jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
     broker.start(settings)
@@ -66,6 +88,7 @@ def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_orde
         node.subscribe([TOPIC])
         loop.start()
         node.start()
+        query = start(spark, settings, INGEST, once=False)
         talk_until(lambda: any(isinstance(e, Received) for e in events))
         stopping = threading.Thread(target=broker.stop, args=(settings,))
         stopping.start()
@@ -78,6 +101,10 @@ def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_orde
         until(lambda: sum(isinstance(e, Received) for e in events) >= sent)
         node.stop()
         loop.stop()
+        written = records(settings)
+        until(lambda: ingested(settings) >= written or not query.isActive)
+        assert query.exception() is None
+        query.stop()
     finally:
         broker.stop(settings)
     received = [int(e.envelope.message.payload) for e in events if isinstance(e, Received)]
@@ -85,6 +112,10 @@ def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_orde
     assert sum(isinstance(e, Sent) for e in events) == sent
     assert [e for e in events if isinstance(e, SendFailed)] == []
     assert loop.failure is None
+    rows = (
+        open_table(settings.paths, ENVELOPES).to_pyarrow_table(columns=["kafka_partition", "kafka_offset"]).to_pylist()
+    )
+    assert len({(row["kafka_partition"], row["kafka_offset"]) for row in rows}) == len(rows) == written >= sent
 
 
 def test_stopping_while_the_broker_is_gone_fails_what_is_left_and_leaves_no_thread(tmp_path: Path) -> None:
