@@ -29,13 +29,14 @@ def register(app: typer.Typer) -> None:
         from reliable_channel import __version__
         from reliable_channel.gateway.delta_source import DeltaSource
         from reliable_channel.runtime.progress import progress
-        from reliable_channel.store.server import StoreServer, create_app, listening
+        from reliable_channel.store.server import StoreServer, create_app
+        from reliable_channel.transport.serving import LOOPBACK_NAMES, listening, url_of
 
         settings = invocation(context).settings()
         server_settings = settings.store.server
         host = host if host is not None else server_settings.host
         port = port if port is not None else server_settings.port
-        loopback = host in ("127.0.0.1", "localhost", "::1")
+        loopback = host in LOOPBACK_NAMES
         hosts = server_settings.allowed_hosts or (["127.0.0.1", "localhost", "[::1]"] if loopback else None)
         source = DeltaSource(
             settings.paths.table("envelopes"),
@@ -49,8 +50,8 @@ def register(app: typer.Typer) -> None:
             with progress("Indexing the envelopes table"):
                 source.refresh()
             with listening(host, port) as sock:
-                address = f"http://{host}:{sock.getsockname()[1]}"
-                typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {address}/store/v3/messages")
+                place = f"{url_of(host, sock)}/store/v3/messages"
+                typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {place}")
                 server.run(sockets=[sock])
         finally:
             source.close()

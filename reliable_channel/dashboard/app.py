@@ -24,11 +24,11 @@ from reliable_channel.dashboard.sections import section
 from reliable_channel.dashboard.shelf import Shelf
 from reliable_channel.dashboard.windows import Last, window
 from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
-from reliable_channel.messaging.rest.guard import LOOPBACK_NAMES
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.report.channel_key import ChannelKey
 from reliable_channel.report.lake import Lake
 from reliable_channel.report.message_lookup import lookup
+from reliable_channel.transport.serving import allowed
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +63,7 @@ def create_app(
     shelf = shelf or Shelf(paths)
     renderer = Renderer(paths.data_dir, refresh_ms)
     app = FastAPI(title="Reliable channels", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    hosts = frozenset(name.lower().strip("[]") for name in allowed_hosts) | LOOPBACK_NAMES
-    app.add_middleware(GuardMiddleware, guard=Guard(token, hosts))
+    app.add_middleware(GuardMiddleware, guard=Guard(token, allowed(allowed_hosts)))
     _install_faults(app, renderer)
 
     def answered(request: Request, tables: Sequence[str], make: Callable[[Lake], Answer]) -> Response:

@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import uvicorn
+from uvicorn import Server
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.config import Settings
-from reliable_channel.errors import ConfigurationError
 from reliable_channel.gateway.messaging import messaging_node
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.messaging.rest.guard import LOOPBACK_NAMES
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.store.server import listening
-
-MAX_HEADER_BYTES = 64 * 1024
+from reliable_channel.transport.serving import bounded, listening, require_token, url_of
 
 
 def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
@@ -27,16 +23,11 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
     ``EnvironmentFault``."""
     api = settings.api
     token = api.token.get_secret_value() if api.token is not None else None
-    if api.host not in LOOPBACK_NAMES and token is None:
-        raise ConfigurationError(
-            f"{api.host} is not loopback, and api.token is not set.",
-            "Set RELIABLE_CHANNEL__API__TOKEN to a secret of 16 characters or more.",
-        )
+    require_token("api", api.host, token)
     if api.transport == "kafka" or api.feed:
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)
     with listening(api.host, api.port) as sock, messaging_node_closing(settings) as node:
-        port = sock.getsockname()[1]
         app = create_app(
             node,
             token=token,
@@ -44,24 +35,8 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
             max_body_bytes=api.max_body_bytes,
             channels=channel_config(settings),
         )
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                http="h11",
-                ws="none",
-                loop="asyncio",
-                lifespan="on",
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                limit_concurrency=256,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=5,
-            )
-        )
-        name = f"[{api.host}]" if ":" in api.host else api.host
-        say(f"Messaging API at http://{name}:{port} (documented at /openapi.json), over {api.transport}")
+        server = Server(bounded(app, lifespan="on", concurrent=256))
+        say(f"Messaging API at {url_of(api.host, sock)} (documented at /openapi.json), over {api.transport}")
         server.run(sockets=[sock])
 
 

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import h11
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from uvicorn import Config, Server
+from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.store.model import StoreEntry, StorePage
 from reliable_channel.store.parameters import BadParameter, read_parameters
 from reliable_channel.store.source import EnvelopeSource, UnknownCursorError, read_page
+from reliable_channel.transport.serving import bounded
 from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
 
 _log = logging.getLogger(__name__)
-
-MAX_HEADER_BYTES = 64 * 1024
-"""nwaku's limit, request line included; more is 431."""
 
 _LINGER_S = 2.0
 
@@ -111,44 +106,13 @@ class StoreServer(Server):
     ``port`` afterwards. From other threads, set ``should_exit``."""
 
     def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
-        super().__init__(
-            Config(
-                app,
-                host=host,
-                port=port,
-                http=_Protocol,
-                ws="none",
-                loop="asyncio",
-                lifespan="off",
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                limit_concurrency=128,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=5,
-            )
-        )
+        super().__init__(bounded(app, host=host, port=port, http=_Protocol))
 
     @property
     def port(self) -> int:
         """The port it listens on; valid once ``started``."""
         port: int = self.servers[0].sockets[0].getsockname()[1]
         return port
-
-
-@contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A bound socket for ``StoreServer.run(sockets=[…])``; ``port=0`` picks a free one. Raises ``EnvironmentFault``
-    when the port is taken or the address is not this machine's."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        sock = socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise EnvironmentFault(f"Cannot listen on {host}:{port} ({reason}).", "Choose another with --port.") from None
-    with sock:
-        yield sock
 
 
 class _Protocol(H11Protocol):

@@ -19,6 +19,7 @@ from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.routes import messaging_routes
 from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.serving import allowed
 
 MAX_WAITING = 64
 DEFAULT_MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -65,7 +66,7 @@ def create_app(
         redoc_url=None,
     )
     errors.install(app)
-    app.add_middleware(GuardMiddleware, guard=Guard(token, Guard.hosts(allowed_hosts), max_body_bytes))
+    app.add_middleware(GuardMiddleware, guard=Guard(token, allowed(allowed_hosts), max_body_bytes))
     app.include_router(messaging_routes(node, poll))
     app.state.desk = desk
     if desk is not None:

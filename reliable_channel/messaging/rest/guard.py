@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -16,8 +15,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
+from reliable_channel.transport.serving import host_name
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -37,11 +36,6 @@ class Guard:
     allowed_hosts: frozenset[str]
     max_body_bytes: int
     body_timeout_s: float = 30.0
-
-    @staticmethod
-    def hosts(names: Collection[str]) -> frozenset[str]:
-        """Allowed names, the loopback ones included."""
-        return frozenset(name.lower().strip("[]") for name in names) | LOOPBACK_NAMES
 
 
 class GuardMiddleware:
@@ -122,14 +116,6 @@ class _Replay:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
         return await self._receive()
-
-
-def host_name(header: str) -> str:
-    """The host of a ``Host`` header without its port, lower case, without the brackets of IPv6."""
-    header = header.strip().lower()
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
 
 
 def _check_content_type(headers: Headers) -> None:

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
+from reliable_channel.transport.serving import allowed
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"payload": ' + b"9" * 5_000 + b"}"])
@@ -42,7 +43,7 @@ def test_a_body_that_does_not_come_is_408() -> None:
     async def unreachable(*_: Any) -> None:
         raise AssertionError("a refused call reached the application")
 
-    guard = Guard(None, Guard.hosts(()), 1_000, body_timeout_s=0.01)
+    guard = Guard(None, allowed(()), 1_000, body_timeout_s=0.01)
     scope = {"type": "http", "method": "POST", "path": "/send", "headers": [(b"host", b"localhost")]}
     asyncio.run(GuardMiddleware(unreachable, guard)(scope, never, keep))
     assert answered[0]["status"] == 408
