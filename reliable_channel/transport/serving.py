@@ -1,4 +1,4 @@
-"""How every HTTP server here listens: a socket bound first, requests bounded, a token off loopback, known host names."""
+"""How every HTTP server here listens: socket first, bounded requests, known host names, a token off loopback."""
 
 from __future__ import annotations
 
