@@ -1,4 +1,4 @@
-"""Put observed records into a Kafka topic, in order, at a chosen rate, and say where each went; and what senders say."""
+"""Put observed records into a Kafka topic in order, at a chosen rate; say where each went, and what senders say."""
 
 from __future__ import annotations
 
