@@ -176,6 +176,15 @@ def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tab
         assert re.search(rf">{cause.replace('_', ' ')}</td>\s*<td class=\"number\"><a [^>]+>{count}</a>", text), cause
 
 
+def test_a_channel_names_the_causes_of_what_was_not_delivered(client: TestClient, sample_tables: Path) -> None:
+    status = DeltaTable(str(sample_tables / "delivery_status")).to_pyarrow_table().to_pylist()
+    causes = [row["cause"] for row in status if row["channel_id"] == "files" and row["verdict"] == "missing"]
+    shown = client.get(FILES + "&last=all").text.split('class="causes"')[1].split("</ul>")[0]
+    for cause in set(causes):
+        words = re.escape((cause or "no cause known").replace("_", " "))
+        assert re.search(rf"{words}</span> <strong>{causes.count(cause)}</strong>", shown), cause
+
+
 def test_the_matrix_says_who_has_confirmed_whom(client: TestClient, sample_tables: Path) -> None:
     acks = DeltaTable(str(sample_tables / "acks")).to_pyarrow_table().to_pylist()
     deliveries = DeltaTable(str(sample_tables / "deliveries")).to_pyarrow_table().to_pylist()
