@@ -15,15 +15,16 @@ from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, 
 from reliable_channel.channel.persistence.lock import SenderLock
 from reliable_channel.errors import EnvironmentFault
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE channel (
   id INTEGER PRIMARY KEY,
   pubsub_topic TEXT NOT NULL, content_topic TEXT NOT NULL, channel_id TEXT NOT NULL, sender_id TEXT NOT NULL,
-  fingerprint TEXT NOT NULL DEFAULT '', sequence INTEGER NOT NULL DEFAULT 0, snapshot BLOB,
+  fingerprint TEXT NOT NULL DEFAULT '', sequence INTEGER NOT NULL DEFAULT 0,
   UNIQUE (pubsub_topic, content_topic, channel_id, sender_id)
 );
+CREATE TABLE snapshot (channel INTEGER PRIMARY KEY REFERENCES channel(id), data BLOB NOT NULL);
 CREATE TABLE journal (
   id INTEGER PRIMARY KEY, channel INTEGER NOT NULL REFERENCES channel(id), entry BLOB NOT NULL
 );
@@ -47,11 +48,18 @@ _MIGRATIONS = {
 ALTER TABLE handed_over RENAME TO told;
 ALTER TABLE told RENAME COLUMN delivery TO event;
 UPDATE told SET event = 'reliable:message:received ' || event
-"""
+""",
+    # SQLite writes a row as a whole: a number beside a snapshot of megabytes costs those megabytes at every change.
+    2: """
+CREATE TABLE snapshot (channel INTEGER PRIMARY KEY REFERENCES channel(id), data BLOB NOT NULL);
+INSERT INTO snapshot SELECT id, snapshot FROM channel WHERE snapshot IS NOT NULL;
+ALTER TABLE channel DROP COLUMN snapshot
+""",
 }
 """From a schema version to the next."""
 
 _TABLES = (
+    ("snapshot", "channel"),
     ("journal", "channel"),
     ("told", "channel"),
     ("labelled", "channel"),
@@ -151,7 +159,8 @@ class SqlitePersistence:
         with self._transaction() as do:
             channel = self._id(do, key)
             snapshot, fingerprint, sequence = do.execute(
-                "SELECT snapshot, fingerprint, sequence FROM channel WHERE id=?", (channel,)
+                "SELECT data, fingerprint, sequence FROM channel LEFT JOIN snapshot ON snapshot.channel=id WHERE id=?",
+                (channel,),
             ).fetchone()
             journal = do.execute("SELECT entry FROM journal WHERE channel=? ORDER BY id", (channel,)).fetchall()
             told = do.execute("SELECT event FROM told WHERE channel=?", (channel,)).fetchall()
@@ -193,7 +202,8 @@ class SqlitePersistence:
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
-            do.execute("UPDATE channel SET snapshot=?, fingerprint=? WHERE id=?", (snapshot, fingerprint, channel))
+            do.execute("INSERT OR REPLACE INTO snapshot VALUES (?, ?)", (channel, snapshot))
+            do.execute("UPDATE channel SET fingerprint=? WHERE id=?", (fingerprint, channel))
             do.execute("DELETE FROM journal WHERE channel=?", (channel,))
             do.execute("DELETE FROM told WHERE channel=?", (channel,))
 

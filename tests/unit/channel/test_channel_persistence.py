@@ -78,15 +78,21 @@ def test_sqlite_keeps_everything_over_a_reopening(tmp_path: Path) -> None:
 def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "channel.db"
     first = SqlitePersistence(path)
-    first.append(KEY, [b"1"], "f")
+    for key in (KEY, OTHER):
+        first.append(key, [b"1"], "f")
     first.close()
-    with sqlite3.connect(path) as old:  # what the first schema called the notes, and what it wrote there
+    with sqlite3.connect(path) as old:  # what the first schema called the notes, and where it had its snapshots
         old.executescript(
             "ALTER TABLE told RENAME COLUMN event TO delivery; ALTER TABLE told RENAME TO handed_over;"
-            "INSERT INTO handed_over VALUES (1, 'sds id'); PRAGMA user_version=1"
+            "INSERT INTO handed_over VALUES (1, 'sds id'); DROP TABLE snapshot;"
+            "ALTER TABLE channel ADD COLUMN snapshot BLOB; UPDATE channel SET snapshot = x'00ff' WHERE id = 1;"
+            "PRAGMA user_version=1"
         )
     old.close()
-    assert SqlitePersistence(path).load(KEY).told == {"reliable:message:received sds id"}
+    now = SqlitePersistence(path)
+    told = frozenset({"reliable:message:received sds id"})
+    assert now.load(KEY) == StoredChannel(b"\x00\xff", (b"1",), told, 0, "f")
+    assert now.load(OTHER) == StoredChannel(None, (b"1",), frozenset(), 0, "f")
 
 
 def test_the_database_is_in_wal_mode_and_its_owners_alone(tmp_path: Path) -> None:
