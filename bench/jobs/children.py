@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 _SAID_BYTES = 3_000
@@ -57,4 +57,8 @@ def child(module: str, spec: dict[str, Any]) -> Iterator[Child]:
         finally:
             if process.poll() is None:
                 process.kill()
-            process.communicate()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+            process.wait()

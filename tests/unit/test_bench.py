@@ -10,6 +10,7 @@ import pytest
 
 import bench.codecs  # registers its own before a test replaces them
 from bench.__main__ import main
+from bench.jobs.children import child
 from bench.jobs.compare import best_of, ratios, steady
 from bench.jobs.stages import THROUGH_STATE, Stage
 from bench.registry import REGISTERED, Result
@@ -53,6 +54,18 @@ def test_a_missed_target_is_a_fault_only_when_asked(monkeypatch: pytest.MonkeyPa
     assert run(monkeypatch, tmp_path, [missed])[0] == 0
     assert run(monkeypatch, tmp_path, [missed], "--strict")[0] == 3
     assert run(monkeypatch, tmp_path, [good], "--strict")[0] == 0
+
+
+def test_a_measured_process_gives_its_lines_and_ends() -> None:
+    with child("platform", {}) as process:
+        assert list(process.answers()) == [], "what is no JSON object is no answer"
+        process.close_input()
+        process.finish(60)
+
+
+def test_a_measured_process_that_fails_says_why() -> None:
+    with pytest.raises(RuntimeError, match="json.tool ended with"), child("json.tool", {"no": "file"}) as process:
+        process.finish(60)
 
 
 def stage(name: str, seconds: float, cpu_s: float, cores: int = 2, repetition: int = 0) -> Stage:
