@@ -64,7 +64,7 @@ def test_a_measured_process_gives_its_lines_and_ends() -> None:
 
 
 def test_a_measured_process_that_fails_says_why() -> None:
-    with pytest.raises(RuntimeError, match="json.tool ended with"), child("json.tool", {"no": "file"}) as process:
+    with pytest.raises(RuntimeError, match=r"json\.tool ended with"), child("json.tool", {"no": "file"}) as process:
         process.finish(60)
 
 
