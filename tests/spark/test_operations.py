@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +14,22 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from reliable_channel.channel import AesGcm
+from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline import maintain, tables
+from reliable_channel.pipeline import maintain, tables, verdict
 from reliable_channel.pipeline.io import open_table
 from reliable_channel.pipeline.metrics import measured
-from reliable_channel.pipeline.rebuild import rebuild
 from reliable_channel.pipeline.status import collect
+from reliable_channel.sds import SdsChannel
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 from tests.support import error_page
 
 from .chain import as_kafka, chain_over, rows, run_once
-from .kafka_log import KafkaLog
+from .kafka_log import KafkaLog, Record
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -87,21 +93,61 @@ DERIVED = (
 CARRIED = (tables.CLOCK, tables.SOURCE_GAPS)
 PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 MAINTAINED = ("segments", "deliveries", "open_keys", "clock")
+SEALED, SECRET = "/sealed/1/operations/proto", b"only with the key"
 
 
-def contents(settings: Settings) -> dict[str, list[dict[str, Any]]]:
-    return {table.name: rows(settings, table, VOLATILE.get(table.name, [])) for table in (*DERIVED, *CARRIED)}
+def contents(settings: Settings, *more: tables.Table) -> dict[str, list[dict[str, Any]]]:
+    """The tables' rows; of quarantine without those that were requeued, which a rebuild does not refuse any more."""
+    found = {t.name: rows(settings, t, VOLATILE.get(t.name, [])) for t in (*DERIVED, *CARRIED, *more)}
+    found["quarantine"] = [row for row in found["quarantine"] if row["disposition"] != "requeued"]
+    return found
 
 
-def test_maintenance_spares_a_stream_that_lags_and_a_rebuild_gives_the_same_tables(
-    spark: SparkSession, configured: Settings, world: World, tmp_path: Path
+@pytest.fixture
+def shell(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """The command line on the shared session, with the settings in a file as a user has them: what a command prints."""
+
+    @contextmanager
+    def shared(*_: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr("reliable_channel.runtime.spark.spark_session", shared)
+
+    def run(settings: Settings, *arguments: str) -> str:
+        file = tmp_path / "settings.yaml"
+        file.write_text(settings.to_yaml())
+        with pytest.raises(SystemExit) as ended:
+            main(["--config", str(file), *arguments])
+        out, err = capsys.readouterr()
+        assert ended.value.code == 0, err
+        return out
+
+    return run
+
+
+def sealed_record(key: bytes, partition: int, offset: int, time_ms: int) -> Record:
+    """A record of a channel whose key the pipeline may not have yet."""
+    (outgoing,) = SdsChannel("sealed", "alice").send(SECRET, time_ms).outgoing
+    sealed = AesGcm(key, pubsub_topic="/waku/2/rs/1/0", content_topic=SEALED).encrypt(outgoing.data)
+    envelope = encode_waku_message(WakuMessage(sealed, SEALED, timestamp=time_ms * 1_000_000))
+    return Record(envelope, offset, time_ms, partition)
+
+
+def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
+    spark: SparkSession, configured: Settings, world: World, tmp_path: Path, shell: Callable[..., str]
 ) -> None:
-    eager = configured.model_copy(
-        update={"pipeline": configured.pipeline.model_copy(update={"vacuum_retention_ms": 0})}
-    )
+    key_file = tmp_path / "sealed.key"
+    sealed_topic = ChannelTopic(content_topic=SEALED, decryption_key_files=(str(key_file),))
+    topics = ChannelsSettings(content_topics=(sealed_topic, *configured.channels.content_topics))
+    pipeline = configured.pipeline.model_copy(update={"vacuum_retention_ms": 0})
+    eager = configured.model_copy(update={"pipeline": pipeline, "channels": topics})
     recorded = as_kafka(world.records)
     shift_ms = time.time_ns() // 1_000_000 - max(record.time_ms for record in recorded)  # young enough to be kept
     records = [replace(record, time_ms=record.time_ms + shift_ms) for record in recorded]
+    key, last = AesGcm.generate_key(), records[-1]
+    records.append(sealed_record(key, last.partition, last.offset + 1, last.time_ms))
     log = KafkaLog(spark, tmp_path / "log")
     ingest, *others = chain_over(log)
     log.produce(records[: len(records) // 2])
@@ -127,21 +173,41 @@ def test_maintenance_spares_a_stream_that_lags_and_a_rebuild_gives_the_same_tabl
     true = {(m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered"}
     delivered = rows(eager, tables.DELIVERED_MESSAGES)
     assert {(r["channel_id"], r["sender_id"], r["payload"]) for r in delivered} <= true
-    reference = contents(eager)
+
+    # The key comes, and what waited for it goes on, once.
+    assert [row["reason"] for row in rows(eager, tables.QUARANTINE)].count("undecryptable") == 1
+    key_file.write_text(key.hex())
+    key_file.chmod(0o600)
+    assert "1 records go on" in shell(eager, "requeue", "--reason", "undecryptable")
+    assert "0 records go on" in shell(eager, "requeue", "--reason", "undecryptable")
+    run_once(spark, eager, others)
+    assert [r["payload"] for r in rows(eager, tables.DELIVERED_MESSAGES) if r["content_topic"] == SEALED] == [SECRET]
+    verdict.run(spark, eager)
+
+    # Plain Waku traffic is deleted from envelopes, which a rebuild then cannot bring back; all else stays.
+    DeltaTable.forPath(spark, eager.paths.table("envelopes")).delete("kind = 'plain'")
+    reference = contents(eager, tables.DELIVERY_STATUS)
+    assert len(reference["envelopes"]) < len(records)
 
     # Nobody lags any more: the replaced files go, and streams from the first commit could not be read again.
-    maintained = {outcome.table: outcome for outcome in maintain.run(spark, eager, only=("segments",))}
-    assert maintained["segments"].files_vacuumed > 0
+    report = shell(eager, "maintain", "--table", "segments", "--table", "envelopes")
+    removed = {name: int(count) for name, count in re.findall(r"^(\w+): .* (\d+) removed from disk", report, re.M)}
+    assert removed["segments"] > 0 < removed["envelopes"]
     for damaged in (tables.SEGMENTS, tables.MESSAGES, tables.DELIVERIES):
         DeltaTable.forPath(spark, eager.paths.table(damaged.name)).delete("kafka_partition = 0")
-    maintain.run(spark, eager, only=("segments", "messages"))
+    # The tables of a program that knew another schema: a column too few where rows are derived, one too many elsewhere.
+    messages = eager.paths.table("messages")
+    older = spark.read.format("delta").load(messages).drop("repaired").localCheckpoint()
+    older.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(messages)
+    for name in ("acks", "clock"):
+        spark.sql(f"ALTER TABLE delta.`{eager.paths.table(name)}` ADD COLUMNS (legacy STRING)")
 
-    done_again = rebuild(spark, eager)
-    assert done_again.envelopes == len(reference["envelopes"])
-    assert done_again.older_rows == 0
-    assert done_again.old_tables is not None
-    found = contents(eager)
+    report = shell(eager, "rebuild")
+    assert f"Rebuilt from {len(reference['envelopes']):,} envelopes." in report
+    assert "The old tables are in" in report
+    found = contents(eager, tables.DELIVERY_STATUS)
     for name, expected in reference.items():
         assert found[name] == expected, name
+    assert open_table(eager.paths, tables.MESSAGES).schema().to_arrow().field("repaired") is not None
     run_once(spark, eager, (ingest, *others))
-    assert contents(eager) == reference, "the jobs go on where they were"
+    assert contents(eager, tables.DELIVERY_STATUS) == reference, "the jobs go on where they were"
