@@ -3,7 +3,7 @@
 A comment on the line above a block, which no reader sees, is its marker:
 
 * ``<!-- run -->``: tests/docs/test_doc_blocks.py runs it, on the sample tables and in an empty directory;
-* ``<!-- test: path/to/test.py::name -->``: that test runs it; where it is code, from the page itself;
+* ``<!-- test: path/to/test.py::name -->`` (or the module alone): that test runs it; code it takes from the page itself;
 * ``<!-- example: reason -->``: it is for another system, or needs what no test has; the reason says which.
 """
 
