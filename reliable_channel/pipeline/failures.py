@@ -45,7 +45,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"Failed to find (the )?data source: `?(kafka|delta)|DATA_SOURCE_NOT_FOUND|ClassNotFoundException: "
-        r"(io\.delta|org\.apache\.spark\.sql\.(delta|kafka))|CANNOT_LOAD_CATALOG|PLUGIN_CLASS_NOT_FOUND",
+        r"(io\.delta|org\.apache\.spark\.sql\.(delta|kafka))|CANNOT_LOAD_CATALOG|PLUGIN_CLASS_NOT_FOUND"
+        r"|'JavaPackage' object is not callable",
         "the jars of Delta or Kafka are missing or damaged.",
         'Run `reliable-channel setup`, which makes them anew; give spark-submit --jars "$(reliable-channel jars)".',
     ),
