@@ -1,0 +1,327 @@
+"""The pipeline as an operator runs it: a continuous run on a real broker, fed by a node of the Messaging API, watched,
+asked again of a store, maintained while it runs, stopped, and judged at the end.
+
+One conversation serves all of it. Alice sends through a Waku node with the evidence topic on: in the open, on a sealed
+topic, more than her rate limit lets through, and once to a node that refuses. Bob is a stranger, of whose messages two
+reach nobody but the store.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from kafka import KafkaConsumer, TopicPartition
+
+from reliable_channel.channel import AesGcm, ReliableChannel, ReliableChannelConfig, create_reliable_channel
+from reliable_channel.channel.events import ChannelEvent, MessageDelayed, MessageSent
+from reliable_channel.config import Settings, load
+from reliable_channel.gateway.messaging import messaging_node
+from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.messaging.channel_evidence import ChannelEvidence
+from reliable_channel.messaging.events import CustomEvent, EventName
+from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.rate_limit import RateLimitConfig
+from reliable_channel.runtime.broker import free_port
+from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.sds import SdsChannel
+from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.wire.hashing import keccak256
+from reliable_channel.wire.waku import WakuMessage, message_hash
+from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+OPEN, SEALED = "/reliable-channel/1/operated/proto", "/sealed/1/operated/proto"
+PATIENCE_S = 420.0
+SECRET = b"nobody but the members may read this "
+SMALL = SegmentationConfig(segment_size_bytes=512)
+
+
+def until(condition: Callable[[], object], what: str, process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for ``condition``; only a failure reaches the limit. ``process`` must live meanwhile."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@dataclass
+class Operated:
+    """The configuration as files: one without store nodes for the run, one that asks the store."""
+
+    settings: Settings
+    alone: Path
+    asking: Path
+
+    def start(self, config: Path, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "reliable_channel.cli", "--config", str(config), *arguments]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, config: Path, *arguments: str) -> str:
+        return self.finished(self.start(config, *arguments))
+
+    def job(self, name: str, *arguments: str) -> str:
+        command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), "--config", str(self.asking), *arguments]
+        return self.finished(
+            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+
+    @staticmethod
+    def finished(process: subprocess.Popen[str]) -> str:
+        try:
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+        assert process.returncode == 0, said
+        return said
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        try:
+            return DeltaTable(self.settings.paths.table(table)).to_pyarrow_table().to_pylist()
+        except TableNotFoundError:
+            return []
+
+    def delivered(self) -> list[bytes]:
+        return [row["payload"] for row in self.rows("delivered_messages") if row["content_topic"] == OPEN]
+
+    def until_delivered(self, payload: bytes, process: subprocess.Popen[str]) -> None:
+        until(lambda: payload in self.delivered(), f"{payload!r} was not delivered", process)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeWakuNode]:
+    with FakeWakuNode("nwaku") as node:
+        yield node
+
+
+@pytest.fixture
+def operated(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Operated:
+    """Topics, keys and configuration files."""
+    key = tmp_path / "sealed.key"
+    key.write_text(AesGcm.generate_key().hex())
+    key.chmod(0o600)
+    content: dict[str, Any] = {
+        "paths": {"run_dir": str(tmp_path / "run")},
+        "kafka": {
+            "bootstrap_servers": broker.kafka.servers,
+            "topics": {"envelopes": "operated.envelopes", "outgoing": "operated.outgoing", "partitions": 2},
+        },
+        "bridge": {"evidence_topic": "operated.evidence"},
+        "spark": {"master": "local[2]", "shuffle_partitions": 2, "trigger_interval_ms": 2_000, "driver_memory": "1g"},
+        "pipeline": {"vacuum_retention_ms": 0},
+        "metrics": {"port": free_port()},
+        "channels": {
+            "content_topics": [
+                {"content_topic": SEALED, "decryption_key_files": [str(key)], "store_plaintext": False},
+                OPEN,
+            ]
+        },
+        "node": {"url": fake.url, "mode": "edge", "pubsub_topic": PUBSUB_TOPIC, "poll_interval_ms": 20},
+        "api": {"transport": "waku-rest"},
+        "messaging": {"mode": "edge", "cluster_id": 16, "shards": [32], "bootstrap_nodes": []},
+    }
+    alone, asking = tmp_path / "alone.yaml", tmp_path / "asking.yaml"
+    alone.write_text(yaml.safe_dump(content))
+    asking.write_text(yaml.safe_dump(content | {"store": {"nodes": [{"url": fake.url}]}}))
+    settings = load(str(asking))
+    ensure_topics(settings.kafka)
+    ensure_evidence_topic(settings)
+    return Operated(settings, alone, asking)
+
+
+class Alice:
+    """A participant on a node of the Messaging API, whose own records go to the evidence topic."""
+
+    def __init__(self, settings: Settings, node: MessagingNode) -> None:
+        self._settings, self._node = settings, node
+        self.channels: dict[str, tuple[ReliableChannel, ChannelEvidence]] = {}
+        self.events: list[ChannelEvent] = []
+        self.refused: list[CustomEvent] = []
+        node.events.add_event_listener(EventName.MESSAGE_ERROR, self.refused.append)
+
+    def open(self, channel_id: str, topic: str = OPEN, **changes: Any) -> None:
+        config = replace(ReliableChannelConfig(segmentation=SMALL, auto_start=False), **changes)
+        channel = create_reliable_channel(self._node, channel_id, topic, "alice", config=config)
+        evidence = ChannelEvidence(channel, self._node.pubsub_topic_for(topic), self._node.feed)
+        evidence.follow()
+        channel.on(ChannelEvent, self.events.append)
+        channel.start()
+        self.channels[channel_id] = channel, evidence
+
+    def send(self, channel_id: str, payload: bytes) -> None:
+        channel, evidence = self.channels[channel_id]
+        evidence.queued(channel.send(payload), payload, time.time_ns() // 1_000_000)
+
+    def close(self) -> None:
+        for channel, _ in self.channels.values():
+            channel.close()
+
+    def count(self, kind: type[ChannelEvent]) -> int:
+        return sum(isinstance(one, kind) for one in self.events)
+
+
+@contextmanager
+def alice_on(settings: Settings) -> Iterator[Alice]:
+    with messaging_node(settings) as node:
+        alice = Alice(settings, node)
+        try:
+            yield alice
+        finally:
+            alice.close()
+
+
+class Bob:
+    """A stranger in the mesh."""
+
+    def __init__(self, fake: FakeWakuNode) -> None:
+        self._fake, self._channel = fake, SdsChannel("strangers", "bob")
+
+    def says(self, text: bytes, only_to_the_store: bool = False) -> None:
+        now = time.time_ns() // 1_000_000
+        (message,) = self._channel.send(text, now).outgoing
+        envelope = WakuMessage(message.data, OPEN, timestamp=now * 1_000_000)
+        self._channel.set_retrieval_hint(message.message.message_id, message_hash(PUBSUB_TOPIC, envelope))
+        if only_to_the_store:
+            self._fake.network.archive.add(PUBSUB_TOPIC, envelope)
+        else:
+            assert self._fake.network.publish(PUBSUB_TOPIC, envelope)
+
+
+def values_of(settings: Settings, topic: str) -> list[bytes]:
+    """The records that the topic holds now."""
+    consumer = KafkaConsumer(**settings.kafka.client_options(), auto_offset_reset="earliest")
+    try:
+        places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        consumer.assign(places)
+        end, found = consumer.end_offsets(places), []
+        while any(consumer.position(place) < end[place] for place in places):
+            found += [record.value for batch in consumer.poll(timeout_ms=500).values() for record in batch]
+        return found
+    finally:
+        consumer.close()
+
+
+def metrics(settings: Settings) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{settings.metrics.port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake: FakeWakuNode) -> None:
+    settings = operated.settings
+    key = settings.channels.content_topics[0].decryption_key_files
+    process = operated.start(operated.alone, "run", "--continuous")
+    try:
+        with alice_on(settings) as alice:
+            alice.open("lobby")
+            alice.open("members", SEALED, encryption=AesGcm.from_files(key))
+            alice.open("limited", rate_limit=RateLimitConfig(enabled=True, messages_per_epoch=1))
+            alice.open("refused")
+            until(lambda: ("POST", "/filter/v2/subscriptions") in fake.requests, "the node subscribed to nothing")
+            bob = Bob(fake)
+            sent = [b"hello", b"a long one" * 150]
+            for payload in sent:
+                alice.send("lobby", payload)
+            alice.send("members", SECRET + b"1")
+            alice.send("members", SECRET * 40)
+            alice.send("limited", b"within the limit")
+            alice.send("limited", b"over the limit")
+            until(lambda: alice.count(MessageDelayed) == 1, "the rate limit held nothing back")
+            until(lambda: alice.count(MessageSent) == 5, "not all that may be sent was sent")
+            fake.faults.status, fake.faults.paths = 400, "lightpush"
+            alice.send("refused", b"never sent")
+            until(lambda: alice.refused, "the refusal was not noticed")
+            alice.channels.pop("refused")[0].close()
+            fake.faults.status = None
+
+            # One of bob's messages is missing; a job that is run once asks the store for it.
+            bob.says(b"bob's first")
+            bob.says(b"only the store has this", only_to_the_store=True)
+            bob.says(b"names what is missing")
+            until(lambda: operated.rows("refetch_requests"), "the missing message was not asked for", process)
+            assert "asked for 1 messages and 0 gaps, got 1" in operated.job("refetch", "--once")
+            operated.until_delivered(b"only the store has this", process)
+            assert operated.job("evidence")
+            taken = len(operated.rows("sender_events"))
+            assert taken > 5
+
+            # Maintenance beside the run, which goes on delivering what is said meanwhile.
+            maintenance = operated.start(operated.alone, "maintain")
+            said = 0
+            while maintenance.poll() is None:
+                sent.append(b"during maintenance %d" % said)
+                alice.send("lobby", sent[-1])
+                operated.until_delivered(sent[-1], process)
+                said += 1
+            report = operated.finished(maintenance)
+            assert said > 0
+            assert "envelopes: 0 rows deleted" in report
+            operated.until_delivered(sent[-1], process)
+
+            state = json.loads(operated.run(operated.alone, "status", "--json"))
+            assert {job["job"] for job in state["jobs"]} == {"ingest", "reassembly", "ack", "deliver"}
+            series = metrics(settings)
+            for query in ("ingest", "reassembly", "ack", "deliver"):
+                assert series[f'reliable_channel_query_running{{query="{query}"}}'] == 1
+                assert series[f'reliable_channel_query_rows_total{{metric="input_rows",query="{query}"}}'] > 0
+            process.send_signal(signal.SIGTERM)
+            assert "Stopped." in operated.finished(process)
+            bob.says(b"the second that only the store has", only_to_the_store=True)
+            bob.says(b"names the second")
+            topic = settings.kafka.topics.envelopes
+            until(lambda: any(b"names the second" in value for value in values_of(settings, topic)), "it did not come")
+    finally:
+        process.kill()
+
+    # The next run asks the store by itself, takes the evidence that came since, and judges.
+    report = operated.run(operated.asking, "run", "--once", "--verdicts", "--close-after-ms", "3600000")
+    assert "got 1 envelopes" in report
+    strangers = [
+        b"bob's first",
+        b"only the store has this",
+        b"names what is missing",
+        b"the second that only the store has",
+        b"names the second",
+    ]
+    assert Counter(operated.delivered()) == Counter([*sent, *strangers, b"within the limit"])
+    fetched = [row for row in operated.rows("envelopes") if row["source"] == "store"]
+    assert len(fetched) == 2
+    assert Counter(row["outcome"] for row in operated.rows("store_presence")) == {"present": 2}
+    told = operated.rows("sender_events")
+    assert len(told) == len(values_of(settings, settings.bridge.evidence_topic)), "every record of evidence once"
+
+    # What is sealed is known by hash and size, and stands nowhere in the clear.
+    sealed = [row for row in operated.rows("delivered_messages") if row["content_topic"] == SEALED]
+    assert {row["payload"] for row in sealed} == {None}
+    expected = [SECRET + b"1", SECRET * 40]
+    assert {(row["entire_message_hash"], row["payload_bytes"]) for row in sealed} == {
+        (keccak256(payload), len(payload)) for payload in expected
+    }
+    for table in ("envelopes", "segments", "sds_input", "messages", "delivered_messages", "quarantine"):
+        for row in operated.rows(table):
+            assert not any(isinstance(value, bytes) and SECRET in value for value in row.values()), table
+
+    keys = [(row["channel_id"], row["message_key"]) for row in operated.rows("delivery_status")]
+    assert len(keys) == len(set(keys)), "one row per message, however many told of it"
+    verdicts = {row["entire_message_hash"]: (row["verdict"], row["cause"]) for row in operated.rows("delivery_status")}
+    assert verdicts[keccak256(b"over the limit")] == ("missing", "rate_limited")
+    assert verdicts[keccak256(b"never sent")] == ("missing", "never_sent")
+    for payload in (*sent, *expected, *strangers, b"within the limit"):
+        assert verdicts[keccak256(payload)][0] == "delivered", payload
