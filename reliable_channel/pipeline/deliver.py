@@ -6,6 +6,8 @@ rebuilt one in ``messages``), and the few files that hold those records are read
 
 from __future__ import annotations
 
+from functools import reduce
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -31,16 +33,27 @@ class DeliverWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        bounds = rows.agg(
-            F.count("*").alias("rows"), F.min("kafka_offset").alias("low"), F.max("kafka_offset").alias("high")
-        ).collect()[0]
-        if bounds["rows"] == 0:
+        bounds = (
+            rows.groupBy("kafka_topic", "kafka_partition")
+            .agg(F.min("kafka_offset").alias("low"), F.max("kafka_offset").alias("high"))
+            .collect()
+        )
+        if not bounds:
             return
         spark = rows.sparkSession
+        # By partition: how far one of them is says nothing about the offsets of another.
+        there = reduce(
+            lambda a, b: a | b,
+            [
+                (F.col("kafka_topic") == at["kafka_topic"])
+                & (F.col("kafka_partition") == at["kafka_partition"])
+                & F.col("kafka_offset").between(at["low"], at["high"])
+                for at in bounds
+            ],
+        )
 
         def stored(table: Table, payload: str) -> DataFrame:
-            between = F.col("kafka_offset").between(bounds["low"], bounds["high"])
-            found = read_table(spark, self._paths, table).where(between).where(F.col(payload).isNotNull())
+            found = read_table(spark, self._paths, table).where(there).where(F.col(payload).isNotNull())
             if table is SEGMENTS:  # the content of a sealed row is the ciphertext
                 found = found.where("not coalesce(sealed, false)")
             return found.select(*_PLACE, "entire_message_hash", F.col(payload).alias("payload"))

@@ -35,7 +35,7 @@ from reliable_channel.pipeline.tables import (
     STORE_PRESENCE,
 )
 from reliable_channel.pipeline.verdict_rules import Evidence, decide
-from reliable_channel.pipeline.verdict_sql import EVIDENCE, VIEWS
+from reliable_channel.pipeline.verdict_sql import EVIDENCE, SHARED, VIEWS
 
 TABLES_READ = (
     ACKS,
@@ -59,33 +59,34 @@ def run(spark: SparkSession, settings: Settings) -> int:
 
     The time of judgement is the recorded clock's, so the same tables give the same verdicts."""
     create_tables(spark, settings.paths, (*TABLES_READ, DELIVERY_STATUS))
-    judged = statuses(spark, settings).persist()
-    try:
-        oldest = judged.agg(F.date_format(F.min("first_seen"), "yyyy-MM-dd HH:mm:ss.SSSSSS")).collect()[0][0]
-        if oldest is None:
-            return 0
-        target = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name)).alias("old")
-        same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
-        changed = "old.verdict <> new.verdict or not (old.cause <=> new.cause) or not old.settled"
-        (
-            target.merge(judged.alias("new"), same)
-            .whenMatchedUpdateAll(f"{changed} or size(old.acknowledged_by) <> size(new.acknowledged_by)")
-            .whenNotMatchedInsertAll()
-            # What was taken up into a surer unit. Not what is older than the evidence: that was judged in its time.
-            .whenNotMatchedBySourceDelete(f"old.verdict <> 'delivered' and old.first_seen >= timestamp'{oldest} UTC'")
-            .execute()
-        )
-        return judged.count()
-    finally:
-        judged.unpersist()
+    judged = statuses(spark, settings).localCheckpoint()
+    oldest = judged.agg(F.date_format(F.min("first_seen"), "yyyy-MM-dd HH:mm:ss.SSSSSS")).collect()[0][0]
+    if oldest is None:
+        return 0
+    target = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name)).alias("old")
+    same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
+    changed = "old.verdict <> new.verdict or not (old.cause <=> new.cause) or not old.settled"
+    (
+        target.merge(judged.alias("new"), same)
+        .whenMatchedUpdateAll(f"{changed} or size(old.acknowledged_by) <> size(new.acknowledged_by)")
+        .whenNotMatchedInsertAll()
+        # What was taken up into a surer unit. Not what is older than the evidence: that was judged in its time.
+        .whenNotMatchedBySourceDelete(f"old.verdict <> 'delivered' and old.first_seen >= timestamp'{oldest} UTC'")
+        .execute()
+    )
+    return judged.count()
 
 
 def statuses(spark: SparkSession, settings: Settings) -> DataFrame:
-    """The rows of ``delivery_status`` that the tables give now."""
+    """The rows of ``delivery_status`` that the tables give now.
+
+    Views that others read are checkpointed, not cached: Spark tells its listeners of every change of a plan as text, in
+    which a cached plan stands at each of its uses, and the text of all verdicts took longer than the verdicts."""
     for table in TABLES_READ:
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
     for name, text in VIEWS:
-        spark.sql(text).createOrReplaceTempView(name)
+        view = spark.sql(text)
+        (view.localCheckpoint() if name in SHARED else view).createOrReplaceTempView(name)
     evidence = spark.sql(EVIDENCE)
     return evidence.mapInPandas(_judge(settings.pipeline.settle_delay_ms), DELIVERY_STATUS.ddl())
 

@@ -67,7 +67,11 @@ Rule = tuple[Callable[[Evidence], bool], Verdict, Cause | None]
 RULES: tuple[Rule, ...] = (
     (lambda e: e.delivered and e.late, Verdict.DELIVERED, Cause.LATE),
     (lambda e: e.delivered, Verdict.DELIVERED, None),
-    (lambda e: e.before_observation and e.received == 0, Verdict.UNKNOWN, Cause.BEFORE_OBSERVATION),
+    (
+        lambda e: e.before_observation and e.received == 0 and (e.sent or not (e.held_back or e.given_up)),
+        Verdict.UNKNOWN,
+        Cause.BEFORE_OBSERVATION,
+    ),
     (lambda e: not e.settled, Verdict.UNKNOWN, Cause.UNSETTLED),
     (lambda e: e.hash_mismatch, Verdict.MISSING, Cause.HASH_MISMATCH),
     (lambda e: e.received >= e.needed, Verdict.MISSING, Cause.DEPENDENCY_MISSING),

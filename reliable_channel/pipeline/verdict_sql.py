@@ -9,6 +9,11 @@ from __future__ import annotations
 
 _CHANNEL = "pubsub_topic, content_topic, channel_id"
 
+SHARED = frozenset(
+    {"u_delivered", "i_delivered", "u_queued", "i_queued", "u_incomplete", "u_waiting", "units", "unit_ids"}
+)
+"""Views that several others read: computed once. Put into each other as text they make a plan of hundreds of joins."""
+
 VIEWS: tuple[tuple[str, str], ...] = (
     (
         "u_delivered",
@@ -172,8 +177,11 @@ VIEWS: tuple[tuple[str, str], ...] = (
     ),
     (
         "named_before",
-        f"""select {_CHANNEL}, sds_id, bool_or(status = 'before_observation') as before_observation
-            from v_lost_dependencies group by all""",
+        """select u.pubsub_topic, u.content_topic, u.channel_id, u.message_key,
+            bool_or(l.status = 'before_observation') as before_observation
+            from unit_ids u join v_lost_dependencies l on l.channel_id = u.channel_id
+              and l.content_topic = u.content_topic and l.pubsub_topic = u.pubsub_topic and l.sds_id = u.sds_id
+            where u.source <> 'delivered' group by all""",
     ),
 )
 
@@ -190,6 +198,5 @@ EVIDENCE = f"""
     left join stored s using ({_CHANNEL}, message_key)
     left join garbled g using ({_CHANNEL}, message_key)
     left join heard h using ({_CHANNEL}, message_key)
-    left join named_before n on n.channel_id = u.channel_id and n.content_topic = u.content_topic
-        and n.pubsub_topic = u.pubsub_topic and n.sds_id = u.message_key
+    left join named_before n using ({_CHANNEL}, message_key)
 """

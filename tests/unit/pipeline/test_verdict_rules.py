@@ -14,6 +14,7 @@ CASES: dict[str, tuple[Evidence, Verdict, Cause | None]] = {
     "delivered after all": (Evidence(delivered=True, late=True), Verdict.DELIVERED, Cause.LATE),
     "too early to say": (Evidence(settled=False, received=1, needed=3), Verdict.UNKNOWN, Cause.UNSETTLED),
     "before we listened": (Evidence(before_observation=True), Verdict.UNKNOWN, Cause.BEFORE_OBSERVATION),
+    "never sent, before we listened": (Evidence(before_observation=True, given_up=True), MISSING, Cause.NEVER_SENT),
     "wrong hash": (Evidence(hash_mismatch=True, received=3, needed=3), MISSING, Cause.HASH_MISMATCH),
     "waits for another": (Evidence(received=1), MISSING, Cause.DEPENDENCY_MISSING),
     "held by a rate limit": (Evidence(held_back=True), MISSING, Cause.RATE_LIMITED),
