@@ -1,13 +1,9 @@
 """The pictures of the pages, each with its table. Frames and charts are those of the report; here they get their place,
 a sentence for those who do not see them, and the colours of a dark page.
-
-Text that strangers choose is made printable once more before it is drawn: one control character in a label would end
-the whole process (seen with vl-convert 1.9).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +13,6 @@ import pandas as pd
 from reliable_channel.dashboard.overview import verdicts as verdict_bins
 from reliable_channel.dashboard.text import moment, words
 from reliable_channel.dashboard.windows import Window
-from reliable_channel.pipeline.status_text import shown
 from reliable_channel.report import capacity, delivery
 from reliable_channel.report.graph import graph as causal_graph
 from reliable_channel.report.investigate import Message, timeline
@@ -199,8 +194,6 @@ _DARK = {
 }
 _NAMES = frozenset({"data", "datasets", "domain", "sort", "values", "field"})
 """Where names stand, which may be called like a colour."""
-_drawing = threading.Lock()
-
 
 WIDTHS = {"wide": 1_040, "narrow": 290}
 """Width of the plot, pixels."""
@@ -208,10 +201,8 @@ WIDTHS = {"wide": 1_040, "narrow": 290}
 
 def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     """The picture as an SVG document, on no background."""
-    import altair as alt
-    import vl_convert
+    from reliable_channel.report.drawing import svg as drawn
 
-    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     spec: dict[str, Any] = _prepared(figure.draw().to_dict(), _DARK if dark else {})
     text, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
     spec["background"] = "transparent"
@@ -226,13 +217,11 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
         _one_column(spec)
     config.setdefault("header", {}).update(labelColor=text, titleColor=text)
     config.setdefault("text", {}).update(color=text)
-    with _drawing:
-        drawn: str = vl_convert.vegalite_to_svg(spec, vl_version=version, allowed_base_urls=[])
-    return drawn.encode()
+    return drawn(spec).encode()
 
 
 def _prepared(value: Any, colours: Mapping[str, str]) -> Any:
-    """The specification with every text printable, and colours of our own changed."""
+    """The specification with colours of our own changed, and without the title, which the page has."""
     if isinstance(value, dict):
         # The page has the title; how to read the picture stays in it.
         kept = value | {"text": ""} if "subtitle" in value else value
@@ -240,7 +229,7 @@ def _prepared(value: Any, colours: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_prepared(inner, colours) for inner in value]
     if isinstance(value, str):
-        return colours.get(value) or (value if value.isprintable() else shown(value, 200))
+        return colours.get(value, value)
     return value
 
 

@@ -1,27 +1,57 @@
-"""Charts as pictures: SVG and PNG by vl-convert, in this process; nothing is loaded from a network."""
+"""Charts as pictures: SVG and PNG by vl-convert, in this process; nothing is loaded from a network.
+
+Every text of a chart is made printable first: one control character in a label ends the whole process (seen with
+vl-convert 1.9), and names in charts are strangers' words.
+"""
 
 from __future__ import annotations
 
 import base64
+import threading
+from typing import Any
 
 import altair as alt
 import vl_convert
 
+from reliable_channel.pipeline.status_text import shown
+
+LONGEST = 200
+"""Characters that are kept of a text which had to be made printable."""
+
 _VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+_drawing = threading.Lock()
 
 
-def svg(chart: alt.TopLevelMixin) -> str:
-    """The chart as an SVG document. Text in it is escaped by Vega; frames for charts come through ``look.readable``."""
-    drawn: str = vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=_VERSION, allowed_base_urls=[])
+def svg(chart: alt.TopLevelMixin | dict[str, Any]) -> str:
+    """The chart, or its Vega-Lite specification, as an SVG document; Vega escapes the text in it. Safe from several
+    threads, which take turns."""
+    with _drawing:
+        drawn: str = vl_convert.vegalite_to_svg(_safe(chart), vl_version=_VERSION, allowed_base_urls=[])
     return drawn
 
 
 def png(chart: alt.TopLevelMixin, scale: float = 2) -> bytes:
     """The chart as a PNG."""
-    drawn: bytes = vl_convert.vegalite_to_png(chart.to_dict(), vl_version=_VERSION, scale=scale, allowed_base_urls=[])
+    with _drawing:
+        drawn: bytes = vl_convert.vegalite_to_png(_safe(chart), vl_version=_VERSION, scale=scale, allowed_base_urls=[])
     return drawn
 
 
 def data_uri(chart: alt.TopLevelMixin) -> str:
     """The chart as the ``src`` of an ``<img>``: what stands in a picture cannot act on the page around it."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg(chart).encode()).decode("ascii")
+
+
+def _safe(chart: alt.TopLevelMixin | dict[str, Any]) -> Any:
+    return printable(chart if isinstance(chart, dict) else chart.to_dict())
+
+
+def printable(value: Any) -> Any:
+    """A specification, or a part of one, in which every text is printable."""
+    if isinstance(value, dict):
+        return {key if key.isprintable() else shown(key, LONGEST): printable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [printable(inner) for inner in value]
+    if isinstance(value, str) and not value.isprintable():
+        return shown(value, LONGEST)
+    return value

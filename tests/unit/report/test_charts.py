@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import altair as alt
 import pandas as pd
 import pytest
 
@@ -110,3 +111,11 @@ def test_a_picture_is_a_png(source: Source) -> None:
     chart = CHARTS["causes"](source)
     assert drawing.png(chart).startswith(b"\x89PNG")
     assert drawing.data_uri(chart).startswith("data:image/svg+xml;base64,")
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "\x00", "\ud800", "\u202e", "a\nb"])
+def test_a_chart_draws_any_name_that_nobody_cleaned(name: str) -> None:
+    chart = alt.Chart(pd.DataFrame({"name": [name], "n": [1]})).mark_bar().encode(x="n:Q", y="name:N")
+    drawn = drawing.svg(chart)
+    assert name not in drawn
+    assert name.encode("unicode_escape").decode() in drawn
