@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.channel import ChannelProblem, MessageDelivered, MessageSendError, MessageSent
         from reliable_channel.errors import ConfigurationError
         from reliable_channel.gateway.participant import participant
+        from reliable_channel.segmentation.split import check_size
 
         if wait not in ("sent", "delivered"):
             raise ConfigurationError(f"--wait is {wait!r}.", "Use sent or delivered.")
@@ -55,6 +56,8 @@ def register(app: typer.Typer) -> None:
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, transport)
         payloads = _payloads(messages or [], files or [], stdin)
+        for payload in payloads:
+            check_size(payload, settings.segmentation)
         with participant(settings, who) as seat:
             for kind in (MessageSent, MessageDelivered, MessageSendError, ChannelProblem):
                 seat.channel.on(kind, lambda event: say(event, as_json))

@@ -49,7 +49,7 @@ def by_channel(source: Source) -> pd.DataFrame:
                coalesce(j.channel_id, c.channel_id) AS channel_id,
                coalesce(j.messages, c.delivered) AS messages, coalesce(j.delivered, c.delivered) AS delivered,
                coalesce(j.late, c.late) AS late, coalesce(j.missing, 0) AS missing, coalesce(j.unknown, 0) AS unknown,
-               coalesce(j.missing / nullif(j.missing + j.delivered, 0), 0) AS loss,
+               j.missing / nullif(j.missing + j.delivered, 0) AS loss,
                coalesce(c.payload_bytes, 0) AS payload_bytes, coalesce(c.repaired, 0) AS repaired,
                greatest(j.last_seen, c.last_seen) AS last_seen
         FROM judged j FULL JOIN came c ON j.content_topic IS NOT DISTINCT FROM c.content_topic

@@ -64,7 +64,7 @@ SECTIONS: tuple[Section, ...] = (
         "causes",
         "Why messages were not delivered",
         (_words("verdict", "verdict"), _words("cause", "cause"), Column("messages", "messages", text.count)),
-        "Nothing was lost.",
+        "No verdict names a loss.",
     ),
     Section(
         "latency_by_channel",

@@ -23,13 +23,7 @@ def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
     Raises :class:`EmptyMessage` for an empty payload and :class:`MessageTooLarge` for one above
     ``max_message_bytes`` or of more than ``max_total_segments`` segments.
     """
-    if not payload:
-        raise EmptyMessage("An empty payload cannot be sent.", "Send at least one byte.")
-    if len(payload) > config.max_message_bytes:
-        raise MessageTooLarge(
-            f"The message is {len(payload)} bytes, the limit is {config.max_message_bytes} bytes.",
-            "Send less, or raise max_message_bytes at every participant.",
-        )
+    check_size(payload, config)
     entire_message_hash = keccak256(payload)
     chunk = config.chunk_size()
     if config.dialect is Dialect.V01 and len(payload) <= chunk:
@@ -48,6 +42,18 @@ def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
         *data_segments(payload, entire_message_hash, chunk, data_count, parity_count, config.dialect),
         *parity_segments(payload, entire_message_hash, chunk, data_count, parity_count, config.dialect, config.codec),
     ]
+
+
+def check_size(payload: bytes, config: SegmentationConfig) -> None:
+    """Raise :class:`EmptyMessage` for an empty payload and :class:`MessageTooLarge` for one above
+    ``max_message_bytes``."""
+    if not payload:
+        raise EmptyMessage("An empty payload cannot be sent.", "Send at least one byte.")
+    if len(payload) > config.max_message_bytes:
+        raise MessageTooLarge(
+            f"The message is {len(payload)} bytes, the limit is {config.max_message_bytes} bytes.",
+            "Send less, or raise max_message_bytes at every participant.",
+        )
 
 
 def contents_for(payload: bytes, config: SegmentationConfig) -> list[bytes]:

@@ -31,6 +31,21 @@ def test_a_file_that_cannot_be_read_is_named_before_anything_is_sent(
     assert not database.exists()
 
 
+@pytest.mark.parametrize(
+    ("size", "cause"),
+    [(0, "An empty payload cannot be sent."), (2**20 + 1, "The message is 1048577 bytes, the limit is 1048576 bytes.")],
+)
+def test_what_can_never_be_sent_is_refused_before_a_broker_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, size: int, cause: str
+) -> None:
+    (tmp_path / "payload").write_bytes(bytes(size))
+    database = tmp_path / "channel.sqlite"
+    status, out, err = run(capsys, "send", CHANNEL, "--file", str(tmp_path / "payload"), "--database", str(database))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"reliable-channel: {cause}")
+    assert not database.exists()
+
+
 def test_the_status_is_for_people_and_shows_no_control_characters(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -173,7 +173,10 @@ def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -
     for options, cause in ((["--max-loss", "1%"], "no verdicts"), (["--max-lag", "5"], "says nothing about ingest")):
         answer = report(tmp_path, *options)
         assert isinstance(answer.exception, EnvironmentFault) and cause in answer.exception.cause
-    assert "There are no verdicts in this window" in report(tmp_path).stdout
+    said = report(tmp_path).stdout
+    assert "There are no verdicts in this window" in said
+    assert "No verdict names a loss." in said
+    assert {c["loss"] for c in json.loads(report(tmp_path, "--json").stdout)["channels"]} == {None}
 
 
 @pytest.mark.parametrize(("words", "value"), [("0.1%", 0.001), ("0.001", 0.001), ("0", 0), ("100 %", 1), ("1", 1)])
