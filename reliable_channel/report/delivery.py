@@ -152,9 +152,11 @@ def _value(by: str) -> str:
 
 
 def _distribution(rows: str, by: str, count: str) -> str:
+    # Sizes have an order of their own; of names, those with most rows come first.
+    first = "min(payload_bytes)" if by == "size" else f"{count} DESC"
     return f"""
         SELECT {_value(by)} AS name, count(*) AS {count}, {_QUANTILES.format(v="ms")}, max(ms)::DOUBLE AS max_ms
-        FROM ({rows}) GROUP BY ALL ORDER BY {count} DESC, name
+        FROM ({rows}) GROUP BY ALL ORDER BY {first} NULLS LAST, name
     """
 
 

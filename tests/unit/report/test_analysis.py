@@ -15,6 +15,7 @@ from deltalake import write_deltalake
 
 from reliable_channel.errors import EnvironmentFault, LocalError
 from reliable_channel.report import capacity, delivery, depth, graph, investigate, loss, quarantine
+from reliable_channel.report.dimensions import SIZES
 from reliable_channel.report.source import Source, Window
 from tests.support.sample_tables import AS_OF, HOSTILE, START, Story, at, story
 
@@ -138,6 +139,8 @@ def test_latency_runs_from_the_senders_timestamp_and_waiting_from_our_first_sigh
 
 
 def test_a_curve_rises_from_nothing_to_all(source: Source) -> None:
+    names = list(delivery.latency(source, "size")["name"])
+    assert names == sorted(names, key=SIZES.index), "sizes stand in their order, not in that of their words"
     for _, line in delivery.latency_curve(source, "size").groupby("name"):
         assert (line["share"].min(), line["share"].max()) == (0, 1)
         assert line["ms"].is_monotonic_increasing and len(line) == 101
