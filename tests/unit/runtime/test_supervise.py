@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 PARENT = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it ignored
 child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
 supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()),
               sys.executable, "-c", child, sys.argv[1]]
