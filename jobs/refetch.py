@@ -1,4 +1,4 @@
-"""refetch_requests and source_gaps → store nodes → Kafka (source=store); store_presence.
+"""refetch_requests and source_gaps → store nodes → Kafka (source=store); store_presence, also of a sample of all.
 
 ``python jobs/refetch.py [--once | --continuous] [--config FILE]``: no Spark in it, so nothing to submit; it waits for
 answers. ``store.nodes`` says whom to ask. Continuously it asks at every trigger interval until SIGTERM.
@@ -30,7 +30,10 @@ def main() -> int:
         settings = load(options.config)
         while not stop.is_set():
             outcome = refetch_once(settings)
-            sys.stderr.write(f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}\n")
+            sys.stderr.write(
+                f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}; "
+                f"audited {outcome.audited}\n"
+            )
             if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
                 break
     except Exception as error:

@@ -14,7 +14,13 @@ from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.config.kafka import BrokerSettings, KafkaSettings, SecuritySettings, TopicSettings
 from reliable_channel.config.loading import load
 from reliable_channel.config.model import PathSettings, PipelineSettings, Settings, SparkSettings
-from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreNodeSettings, StoreSettings
+from reliable_channel.config.node import (
+    BridgeSettings,
+    NodeSettings,
+    StoreAuditSettings,
+    StoreNodeSettings,
+    StoreSettings,
+)
 from reliable_channel.config.quotas import Quota, QuotaSettings
 
 __all__ = [
@@ -31,6 +37,7 @@ __all__ = [
     "SecuritySettings",
     "Settings",
     "SparkSettings",
+    "StoreAuditSettings",
     "StoreNodeSettings",
     "StoreSettings",
     "TopicSettings",

@@ -61,6 +61,14 @@ class StoreServerSettings(Section):
     refresh_ms: Milliseconds = 1_000
 
 
+class StoreAuditSettings(Section):
+    """Store nodes are asked, by the refetch job, whether they hold a sample of what was seen here."""
+
+    share: float = Field(default=0.01, ge=0, le=1, description="of the envelopes; 0 asks for none")
+    after_ms: Milliseconds = Field(default=120_000, description="a node has had this long to store it")
+    within_ms: PositiveMilliseconds = Field(default=3_600_000, description="older envelopes are not asked for")
+
+
 class StoreSettings(Section):
     """The store nodes that are asked, in order of preference."""
 
@@ -68,6 +76,7 @@ class StoreSettings(Section):
     attempts: Count = 4
     first_wait_ms: Milliseconds = 500
     longest_wait_ms: Milliseconds = 10_000
+    audit: StoreAuditSettings = StoreAuditSettings()
     server: StoreServerSettings = StoreServerSettings()
 
 

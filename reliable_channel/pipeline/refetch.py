@@ -1,8 +1,9 @@
 """Open requests and source gaps to store nodes, and what they give back to Kafka: the loop closes.
 
 ``refetch_requests`` → store nodes (by hash) and ``source_gaps`` → store nodes (by time range) → ``waku.envelopes`` with
-``source=store``; per node what it had → ``store_presence``, so that disagreeing stores are visible. A batch job without
-Spark: it waits for answers. At least once: asked again after a crash, what comes twice is de-duplicated behind Kafka.
+``source=store``; per node what it had → ``store_presence``, so that disagreeing stores are visible. A sample of what
+was seen is asked for as well (:mod:`~reliable_channel.pipeline.store_audit`). A batch job without Spark: it waits for
+answers. At least once: asked again after a crash, what comes twice is de-duplicated behind Kafka.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.io import append_rows, as_arrow, create_unclustered, open_table
+from reliable_channel.pipeline.store_audit import Audited, to_audit
 from reliable_channel.pipeline.tables import (
     ENVELOPES,
     REFETCH_REQUESTS,
@@ -25,7 +27,7 @@ from reliable_channel.pipeline.tables import (
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
-from reliable_channel.store.client import StoreClient
+from reliable_channel.store.client import NodeAnswer, StoreClient
 from reliable_channel.store.model import StoreEntry, StoreQuery
 from reliable_channel.store.rest_node import StoreNodeError
 
@@ -52,11 +54,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run did: questions by hash, gaps asked for, envelopes written back."""
+    """What one run did: questions by hash, gaps asked for, envelopes written back, envelopes audited."""
 
     requests: int = 0
     gaps: int = 0
     written: int = 0
+    audited: int = 0
 
 
 def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> Outcome:
@@ -65,7 +68,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
         return Outcome()
     create_unclustered(settings.paths, STORE_PRESENCE)
     asked = open_table(settings.paths, STORE_PRESENCE).to_pyarrow_table(
-        columns=["purpose", "channel_id", "sds_id", "attempt", "detail"]
+        columns=["purpose", "channel_id", "sds_id", "attempt", "detail", "message_hash"]
     )
     requests = open_requests(settings, asked.filter(pc.equal(asked["purpose"], "refetch")).to_pylist())
     written = _by_hash(settings, client, write_back, requests) if requests else 0
@@ -73,7 +76,10 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
     gaps = [gap for gap in _gaps(settings) if gap["name"] not in done]
     for gap in gaps:
         written += _fill(settings, client, write_back, gap)
-    return Outcome(len(requests), len(gaps), written)
+    audited = set(asked.filter(pc.equal(asked["purpose"], "audit"))["message_hash"].to_pylist())
+    sample = to_audit(settings, dt.datetime.now(dt.UTC), audited)
+    _audit(settings, client, sample)
+    return Outcome(len(requests), len(gaps), written, len(sample))
 
 
 def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
@@ -108,12 +114,10 @@ def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, req
     entries = [entry for hash_, entry in found.items() if hash_ in wanted]
     write_back(entries)
     rows = [
-        _presence(
-            answer.node,
+        _said(
+            answer,
             request.retrieval_hint,
-            {True: "present", False: "absent", None: "error"}[answer.has(request.retrieval_hint)],
             "refetch",
-            answer.error.fault.value if answer.error is not None else None,
             pubsub_topic=request.pubsub_topic,
             content_topic=request.content_topic,
             channel_id=request.channel_id,
@@ -125,6 +129,34 @@ def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, req
     ]
     append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
     return len(entries)
+
+
+def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:
+    """Write down which node holds what of a sample; nothing of it is fetched, it is all here."""
+    if not sample:
+        return
+    answers = client.look_up([one.message_hash for one in sample], include_data=False)
+    rows = [
+        _said(
+            answer,
+            one.message_hash,
+            "audit",
+            pubsub_topic=one.pubsub_topic,
+            content_topic=one.content_topic,
+            channel_id=one.channel_id,
+            sds_id=one.sds_id,
+        )
+        for answer in answers
+        for one in sample
+    ]
+    append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
+
+
+def _said(answer: NodeAnswer, message_hash: bytes, purpose: str, **more: Any) -> dict[str, Any]:
+    """What a node said of one hash."""
+    outcome = {True: "present", False: "absent", None: "error"}[answer.has(message_hash)]
+    fault = answer.error.fault.value if answer.error is not None else None
+    return _presence(answer.node, message_hash, outcome, purpose, fault, **more)
 
 
 def _gaps(settings: Settings) -> list[dict[str, Any]]:

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reliable_channel.config import Settings, load
+from reliable_channel.config import Settings, StoreAuditSettings, load
 from reliable_channel.gateway.delta_source import DeltaSource
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.io import append_rows, as_arrow, open_table
 from reliable_channel.pipeline.refetch import Outcome, refetch
+from reliable_channel.pipeline.store_audit import in_sample
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
@@ -215,3 +218,75 @@ def test_a_store_of_our_own_answers_over_http_from_its_envelopes(
     assert entry.message is not None and entry.verified
     assert (message_hash(PUBSUB, entry.message), entry.pubsub_topic) == (message_hash(PUBSUB, STORED), PUBSUB)
     assert set(presence(settings).values()) == {"present", "absent"}
+
+
+def seen(settings: Settings, message: WakuMessage, minutes: float, **more: Any) -> bytes:
+    """An envelope in ``envelopes``, as ingest wrote it so many minutes ago; its hash."""
+    row = {
+        "kafka_topic": "t",
+        "kafka_partition": 0,
+        "kafka_offset": 1,
+        "event_time": time.time_ns() // 1000 - int(minutes * 60e6),
+        "source": "relay",
+        "pubsub_topic": PUBSUB,
+        "content_topic": TOPIC,
+        "message_hash": base64.b64encode(message_hash(PUBSUB, message)).decode(),
+        "ephemeral": False,
+        "kind": "sds",
+    }
+    append_rows(settings.paths, tables.ENVELOPES, as_arrow([row | more], tables.ENVELOPES))
+    return message_hash(PUBSUB, message)
+
+
+def audits(settings: Settings) -> dict[tuple[str, bytes], str]:
+    rows = open_table(settings.paths, tables.STORE_PRESENCE).to_pyarrow_table().to_pylist()
+    return {(row["node"], row["message_hash"]): row["outcome"] for row in rows if row["purpose"] == "audit"}
+
+
+def audited_share(settings: Settings, share: float) -> Settings:
+    return settings.model_copy(
+        update={"store": settings.store.model_copy(update={"audit": StoreAuditSettings(share=share)})}
+    )
+
+
+def test_a_store_that_forgot_what_was_seen_here_is_found_without_anybody_missing_it(settings: Settings) -> None:
+    settings = audited_share(settings, 1)
+    stored, forgotten = seen(settings, STORED, minutes=10), seen(settings, LOST, minutes=10)
+    outcome, written = run(settings, MemoryNode("a", STORED), MemoryNode("b", broken=True))
+    assert (outcome, written) == (Outcome(audited=2), [])
+    assert audits(settings) == {
+        ("a", stored): "present",
+        ("a", forgotten): "absent",
+        ("b", stored): "error",
+        ("b", forgotten): "error",
+    }
+    assert run(settings, MemoryNode("a", STORED))[0].audited == 0, "each is asked for once"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "more"),
+    [
+        (1, {}),
+        (61, {}),
+        (10, {"ephemeral": True}),
+        (10, {"kind": "quarantined"}),
+        (10, {"source": "store"}),
+    ],
+    ids=["too young", "too old", "ephemeral", "no SDS message", "from a store"],
+)
+def test_a_node_is_not_blamed_for_what_it_need_not_hold(
+    settings: Settings, minutes: float, more: dict[str, Any]
+) -> None:
+    settings = audited_share(settings, 1)
+    seen(settings, STORED, minutes, **more)
+    node = MemoryNode("a")
+    assert (run(settings, node)[0].audited, node.asked) == (0, 0)
+
+
+@given(st.binary(min_size=32, max_size=32), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_holds_every_smaller_one(message_hash: bytes, one: float, other: float) -> None:
+    smaller, larger = sorted([one, other])
+    if in_sample(message_hash, StoreAuditSettings(share=smaller)):
+        assert in_sample(message_hash, StoreAuditSettings(share=larger))
+    assert in_sample(message_hash, StoreAuditSettings(share=1))
+    assert not in_sample(message_hash, StoreAuditSettings(share=0))
