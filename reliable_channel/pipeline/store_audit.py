@@ -1,7 +1,7 @@
 """A sampled audit: do the store nodes hold what was seen here? (design.md *Evidence for causes*, ``store_presence``)
 
 Refetches only ask for what is missing; a store that forgets half of the traffic would show only when it is needed.
-The hash of an envelope decides whether it is asked for: every run, and everybody with the same share, asks for the same.
+The hash of an envelope decides whether it is asked for: every run, and everybody with the same share, asks for those.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from reliable_channel.config import Settings, StoreAuditSettings
+from reliable_channel.config import Settings
 from reliable_channel.pipeline.io import open_table
 from reliable_channel.pipeline.tables import ENVELOPES, SEGMENTS
 
 MAX_HASHES = 1_000
 """Hashes asked for in one run: some ten questions to each node. The rest is asked in the next."""
+
+
+_FROM_THE_NETWORK = ("relay", "filter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,12 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
     time, kind = pc.field("event_time"), pc.field("kind")
     seen = open_table(settings.paths, ENVELOPES).to_pyarrow_dataset()
     wanted = (time >= oldest) & (time <= newest) & (kind == "sds") & ~pc.field("ephemeral")
-    rows = seen.to_table(
-        columns=["message_hash", "pubsub_topic", "content_topic", "source", "event_time"], filter=wanted
-    )
+    wanted &= pc.field("source").isin(_FROM_THE_NETWORK)
+    if (threshold := threshold_of(audit.share)) is not None:
+        wanted &= pc.field("message_hash") < threshold
+    rows = seen.to_table(columns=["message_hash", "pubsub_topic", "content_topic", "event_time"], filter=wanted)
     chosen = {
-        row["message_hash"]: row
-        for row in rows.sort_by("event_time").to_pylist()
-        if row["source"] in ("relay", "filter")
-        and in_sample(row["message_hash"], audit)
-        and row["message_hash"] not in asked
+        row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in asked
     }
     carried = _carried(settings, list(chosen)[:MAX_HASHES], oldest)
     return [
@@ -60,9 +60,10 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
     ]
 
 
-def in_sample(message_hash: bytes, audit: StoreAuditSettings) -> bool:
-    """Whether this hash belongs to the share that is audited."""
-    return int.from_bytes(message_hash[:8], "big") < audit.share * 2**64
+def threshold_of(share: float) -> bytes | None:
+    """Envelopes whose hash is below this are the share that is audited; None: all are."""
+    wanted = int(share * 2**64)
+    return None if wanted >= 2**64 else wanted.to_bytes(8, "big")
 
 
 def _carried(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[str, str]]:

@@ -20,7 +20,7 @@ from reliable_channel.gateway.delta_source import DeltaSource
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.io import append_rows, as_arrow, open_table
 from reliable_channel.pipeline.refetch import Outcome, refetch
-from reliable_channel.pipeline.store_audit import in_sample
+from reliable_channel.pipeline.store_audit import threshold_of
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
@@ -285,8 +285,19 @@ def test_a_node_is_not_blamed_for_what_it_need_not_hold(
 
 @given(st.binary(min_size=32, max_size=32), st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_share_holds_every_smaller_one(message_hash: bytes, one: float, other: float) -> None:
-    smaller, larger = sorted([one, other])
-    if in_sample(message_hash, StoreAuditSettings(share=smaller)):
-        assert in_sample(message_hash, StoreAuditSettings(share=larger))
-    assert in_sample(message_hash, StoreAuditSettings(share=1))
-    assert not in_sample(message_hash, StoreAuditSettings(share=0))
+    smaller, larger = (threshold_of(share) for share in sorted([one, other]))
+    if smaller is None or message_hash < smaller:
+        assert larger is None or message_hash < larger
+
+
+def test_half_of_the_hashes_are_half() -> None:
+    assert threshold_of(0.5) == bytes([128, *[0] * 7])
+    assert threshold_of(1) is None
+    assert threshold_of(0) == bytes(8)
+
+
+def test_only_the_share_is_asked_for(settings: Settings) -> None:
+    messages = [WakuMessage(bytes([n]), TOPIC, timestamp=START_S * 10**9) for n in range(24)]
+    hashes = [seen(settings, message, minutes=10) for message in messages]
+    run(audited_share(settings, 0.5), MemoryNode("a"))
+    assert {hash_ for _, hash_ in audits(settings)} == {hash_ for hash_ in hashes if hash_[0] < 128}
