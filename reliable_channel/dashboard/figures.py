@@ -152,7 +152,7 @@ def causal(lake: Lake, window: Window, message: Message) -> Figure:
             node.generation,
             words(node.sds_id, 20),
             _word(node.sender_id),
-            "this message" if node.own else ("came" if node.known else "did not come"),
+            node.kind.value,
             ", ".join(named_by.get(node.sds_id, [])[:5]) or "–",
         )
         for node in found.nodes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import pandas as pd
 
@@ -11,6 +12,15 @@ from reliable_channel.report.investigate import Message
 from reliable_channel.report.source import Source
 
 MOST_NODES = 200
+
+
+class Kind(StrEnum):
+    """What a node of the graph is, in words."""
+
+    OWN = "this message"
+    OWN_ABSENT = "this message, did not come"
+    CAME = "came"
+    ABSENT = "did not come"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,13 @@ class Node:
     generation: int
     known: bool
     own: bool
+
+    @property
+    def kind(self) -> Kind:
+        """In words."""
+        if self.own:
+            return Kind.OWN if self.known else Kind.OWN_ABSENT
+        return Kind.CAME if self.known else Kind.ABSENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import pandas as pd
 
@@ -10,6 +12,7 @@ from reliable_channel.report.charts.look import (
     GREY,
     ORANGE,
     VERMILION,
+    WIDTH,
     Chart,
     named_colours,
     nothing,
@@ -18,7 +21,7 @@ from reliable_channel.report.charts.look import (
     time_axis,
     titled,
 )
-from reliable_channel.report.graph import Graph
+from reliable_channel.report.graph import Graph, Kind
 from reliable_channel.report.investigate import LANES
 
 MOST_MARKS = 400
@@ -32,14 +35,7 @@ def timeline(frame: pd.DataFrame) -> Chart:
     shown = readable(frame.head(MOST_MARKS), "what", "who", "detail")
     lanes = [lane for lane in LANES if lane in set(shown["lane"])]
     shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
-    # Marks that fall on each other share one label: how many, of what.
-    span = max((shown["time"].max() - shown["time"].min()).total_seconds(), 0.001)
-    shown["place"] = ((shown["time"] - shown["time"].min()).dt.total_seconds() / span * 8).round()
-    labels = shown.groupby(["lane", "place"], as_index=False).agg(
-        time=("time", "min"), label=("label", "first"), count=("label", "size")
-    )
-    more = labels["count"] > 1
-    labels["label"] = labels["label"] + (" +" + (labels["count"] - 1).astype(str)).where(more, "")
+    labels = labels_of(shown)
     y = alt.Y("lane:N", sort=lanes, title=None, axis=alt.Axis(grid=True))
     subtitle = f"{len(frame):,} events from {_moment(frame['time'].min())} to {_moment(frame['time'].max())}"
     points = (
@@ -52,12 +48,41 @@ def timeline(frame: pd.DataFrame) -> Chart:
         )
     )
     words = [
-        alt.Chart(labels[labels["place"] <= 5 if align == "left" else labels["place"] > 5])
-        .mark_text(align=align, dx=4 if align == "left" else -4, dy=-11, fontSize=10, limit=180)
+        alt.Chart(labels[labels["align"] == align])
+        .mark_text(align=align, dx=4 if align == "left" else -4, dy=-11, fontSize=10, limit=LABEL)
         .encode(x="time:T", y=y, text="label:N")
         for align in ("left", "right")
     ]
     return sized(alt.layer(points, *words), 30 + 36 * len(lanes))
+
+
+LABEL = 180
+"""The longest label, pixels."""
+CHARACTER = 6.5
+"""A little more than a character's width at the labels' size, pixels."""
+
+
+def labels_of(shown: pd.DataFrame) -> pd.DataFrame:
+    """A label (lane, time, label, align) for every mark that has room for one in its lane; a mark without is counted in
+    the label before it."""
+    begin = shown["time"].min()
+    span = max((shown["time"].max() - begin).total_seconds(), 0.001)
+    found: list[dict[str, Any]] = []
+    for lane, marks in shown.sort_values("time", kind="stable").groupby("lane", sort=False):
+        end = float("-inf")
+        for time, label in zip(marks["time"], marks["label"], strict=True):
+            x = (time - begin).total_seconds() / span * WIDTH
+            # Room for " +99" as well.
+            width = min(LABEL, (len(label) + 4) * CHARACTER) + 8
+            left, align = (x, "left") if x + width <= WIDTH else (x - width, "right")
+            if left < end:
+                found[-1]["more"] += 1
+                continue
+            end = left + width
+            found.append({"lane": lane, "time": time, "label": label, "align": align, "more": 0})
+    labels = pd.DataFrame(found)
+    labels["label"] += [f" +{more}" if more else "" for more in labels.pop("more")]
+    return labels
 
 
 def _lanes(lanes: list[str]) -> alt.Scale:
@@ -71,7 +96,12 @@ def _moment(time: pd.Timestamp) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d} UTC"
 
 
-KINDS = {"this message": BLUE, "came": GREY, "did not come": VERMILION}
+KINDS = {
+    Kind.OWN: (BLUE, "square"),
+    Kind.OWN_ABSENT: (VERMILION, "square"),
+    Kind.CAME: (GREY, "circle"),
+    Kind.ABSENT: (VERMILION, "cross"),
+}
 
 
 def causal_graph(graph: Graph) -> Chart:
@@ -84,10 +114,10 @@ def causal_graph(graph: Graph) -> Chart:
     for node in graph.nodes:
         slot = columns.get(node.generation, 0)
         columns[node.generation] = slot + 1
-        kind = "this message" if node.own else ("came" if node.known else "did not come")
-        rows.append((node.sds_id, node.generation, slot, node.sender_id, kind))
+        rows.append((node.sds_id, node.generation, slot, node.sender_id, node.kind.value))
     nodes = readable(pd.DataFrame(rows, columns=["sds_id", "generation", "slot", "sender", "kind"]), "sender")
     tallest = max(columns.values())
+    kinds = [kind.value for kind in KINDS]
     nodes["y"] = [
         -(slot + (tallest - columns[gen]) / 2) for slot, gen in zip(nodes["slot"], nodes["generation"], strict=True)
     ]
@@ -124,12 +154,12 @@ def causal_graph(graph: Graph) -> Chart:
         .encode(
             x=x,
             y=y,
-            color=named_colours("kind", list(KINDS), list(KINDS.values())),
+            color=named_colours("kind", kinds, [colour for colour, _ in KINDS.values()]),
             shape=alt.Shape(
                 "kind:N",
-                sort=list(KINDS),
+                sort=kinds,
                 legend=None,
-                scale=alt.Scale(domain=list(KINDS), range=["square", "circle", "cross"]),
+                scale=alt.Scale(domain=kinds, range=[shape for _, shape in KINDS.values()]),
             ),
         )
     )

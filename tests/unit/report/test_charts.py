@@ -6,11 +6,14 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import altair as alt
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reliable_channel.report import capacity, delivery, depth, drawing, graph, investigate, loss, quarantine
 from reliable_channel.report.charts import capacity as capacity_charts
@@ -119,3 +122,27 @@ def test_a_chart_draws_any_name_that_nobody_cleaned(name: str) -> None:
     drawn = drawing.svg(chart)
     assert name not in drawn
     assert name.encode("unicode_escape").decode() in drawn
+
+
+@given(st.lists(st.tuples(st.sampled_from(["sender", "refetch"]), st.integers(0, 10_000)), min_size=1, max_size=60))
+def test_labels_of_a_time_line_count_every_mark_and_never_overlap(marks: list[tuple[str, int]]) -> None:
+    begin = pd.Timestamp("2026-01-01", tz="UTC")
+    shown = pd.DataFrame(
+        [(lane, begin + pd.Timedelta(seconds=s), f"attempt {s}") for lane, s in marks],
+        columns=["lane", "time", "label"],
+    )
+    labels = message_charts.labels_of(shown)
+    told = [1 + int(m[1]) if (m := re.search(r" \+(\d+)$", label)) else 1 for label in labels["label"]]
+    assert sum(told) == len(marks)
+    span = max((shown["time"].max() - begin_of(shown)).total_seconds(), 0.001)
+    for _, lane in labels.groupby("lane"):
+        places = []
+        for row in lane.itertuples():
+            x = (row.time - begin_of(shown)).total_seconds() / span * look.WIDTH
+            width = min(message_charts.LABEL, len(row.label) * message_charts.CHARACTER)
+            places.append((x, x + width) if row.align == "left" else (x - width, x))
+        assert all(one[1] <= other[0] for one, other in pairwise(places))
+
+
+def begin_of(shown: pd.DataFrame) -> pd.Timestamp:
+    return shown["time"].min()
