@@ -1,19 +1,22 @@
-"""SIGKILL in the middle, at several points; the first restart goes on, and the tables are those of an undisturbed run.
+"""SIGKILL in the middle, at several points, and a full disk; the first restart goes on, and the tables are those of an
+undisturbed run.
 
 The real command, a real broker, the real Delta tables. A point is a moment that the files of tables and checkpoints
 show: the process and its JVM are killed as soon as they do, so each kill is somewhere in the window behind that moment.
+The run stands on a small disk of its own (a tmpfs) where one can be mounted, and that is filled twice.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +73,12 @@ POINTS: dict[str, Callable[[Place], bool]] = {
     "the closing tick is in the clock": lambda p: p.batches("deliver", "commits") >= 1,
 }
 """In the order in which a run comes by."""
+
+FULL_DISK = "RELIABLE_CHANNEL_TEST_FULL_DISK"
+"""1 in the environment: the disk is filled as well."""
+
+FILLED_BEFORE = "reassembly commits its state"
+"""On the way to this point the disk is filled once more."""
 
 NOT_STABLE = {"ingest_time", "written_at", "kafka_topic"}
 """The clocks of the machine, and the topic's name; every other column must be the same."""
@@ -143,14 +152,40 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def kill_at(process: subprocess.Popen[str], place: Place, reached: Callable[[Place], bool]) -> None:
     """Kill it at that point; it must get there, which after an earlier kill means that the restart succeeded."""
-    deadline = time.monotonic() + PATIENCE_S
     try:
-        while not reached(place):
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline, "the point was not reached"
-            time.sleep(0.005)
+        wait_for(process, place, reached)
     finally:
         kill(process)
+
+
+def wait_for(process: subprocess.Popen[str], place: Place, reached: Callable[[Place], bool]) -> None:
+    """Wait until it has reached that point."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached(place):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "the point was not reached"
+        time.sleep(0.005)
+
+
+@contextmanager
+def filled(place: Place) -> Iterator[None]:
+    """Not a byte of room on the place's disk."""
+    ballast = place.directory / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(65_536)):
+            pass
+    yield
+    ballast.unlink()
+
+
+def fail(process: subprocess.Popen[str]) -> str:
+    """Let it run into its fault; what it says."""
+    try:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        kill(process)
+    assert process.returncode == 1, output
+    return output
 
 
 def rows(place: Place, table: str) -> Counter[tuple[Any, ...]]:
@@ -174,23 +209,69 @@ def _hashable(value: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def killed(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPathFactory) -> Place:
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, bool]]:
+    """A directory, and whether it is a disk of its own that can be filled. Only when asked for: the run on a full disk
+    was not yet seen to its end."""
+    directory = tmp_path_factory.mktemp("killed")
+    if os.environ.get(FULL_DISK) != "1":
+        yield directory, False
+        return
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(directory)]
+    mounted = (
+        shutil.which("mount") is not None and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    )
+    yield directory, mounted
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A run with all its faults behind it, and what it said about the full disk: before the first table, in the
+    middle."""
+
+    place: Place
+    about_the_disk: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) -> Killed:
     """One run that is killed at every point in turn, started again each time, and let go at last."""
-    place = Place(tmp_path_factory.mktemp("killed"))
-    for reached in POINTS.values():
-        kill_at(start(conversation[0], place), place, reached)
-    finish(start(conversation[0], place))
-    return place
+    settings, (directory, can_be_full) = conversation[0], small_disk
+    place, said = Place(directory), []
+    if can_be_full:
+        with filled(place):
+            said.append(fail(start(settings, place)))
+    for name, reached in POINTS.items():
+        process = start(settings, place)
+        if can_be_full and name == FILLED_BEFORE:
+            written = place.commits("segments")
+            wait_for(process, place, lambda p, before=written: p.commits("segments") > before)
+            with filled(place):
+                said.append(fail(process))
+            process = start(settings, place)
+        kill_at(process, place, reached)
+    finish(start(settings, place))
+    return Killed(place, tuple(said))
 
 
-def test_the_killed_run_is_true(conversation: tuple[Settings, Truth], killed: Place) -> None:
-    assert check(conversation[1], read_observed(killed.directory / "tables")) == []
+@pytest.mark.parametrize("when", range(2), ids=["before the first table", "between micro-batches"])
+def test_a_full_disk_is_one_sentence(killed: Killed, when: int) -> None:
+    if not killed.about_the_disk:
+        pytest.skip(f"{FULL_DISK}=1 is not set, or no disk of its own can be mounted here")
+    said = killed.about_the_disk[when]
+    assert "disk is full" in said
+    assert "Traceback" not in said
+
+
+def test_the_killed_run_is_true(conversation: tuple[Settings, Truth], killed: Killed) -> None:
+    assert check(conversation[1], read_observed(killed.place.directory / "tables")) == []
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_killed_run_has_the_rows_of_an_undisturbed_one(demo: DemoRun, killed: Place, table: str) -> None:
+def test_the_killed_run_has_the_rows_of_an_undisturbed_one(demo: DemoRun, killed: Killed, table: str) -> None:
     """The demo read the same records in a single micro-batch, so this holds for the cuts as well."""
-    expected, found = rows(Place(demo.place), table), rows(killed, table)
+    expected, found = rows(Place(demo.place), table), rows(killed.place, table)
     assert found == expected, (
         f"lost {list((expected - found).items())[:3]}, doubled {list((found - expected).items())[:3]}"
     )

