@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reliable_channel.transport.serving import host_name
+from reliable_channel.transport.serving import answers_to, same_token
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -65,9 +64,7 @@ class GuardMiddleware:
         await (refusal or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
-        names = headers.getlist("host")
-        name = host_name(names[0]) if len(names) == 1 else ""
-        if "*" not in self._guard.allowed_hosts and name not in self._guard.allowed_hosts:
+        if not answers_to(self._guard.allowed_hosts, headers):
             return PlainTextResponse("This host name is not served here. See dashboard.allowed_hosts.", 403)
         if method != "GET":
             return PlainTextResponse("The dashboard only reads.", 405, {"Allow": "GET"})
@@ -87,5 +84,4 @@ def _carries(token: str, header: str) -> bool:
             return False
     elif scheme.lower() != "bearer":
         return False
-    # Compared as bytes: compare_digest refuses text that is not ASCII.
-    return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
+    return same_token(given, token)

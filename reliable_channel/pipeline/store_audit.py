@@ -53,10 +53,11 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
     chosen = {
         row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in asked
     }
-    carried = _carried(settings, list(chosen)[:MAX_HASHES], oldest)
+    now_asked = list(chosen)[:MAX_HASHES]
+    carried = _carried(settings, now_asked, oldest)
     return [
         Audited(hash_, chosen[hash_]["pubsub_topic"], chosen[hash_]["content_topic"], *carried.get(hash_, (None, None)))
-        for hash_ in list(chosen)[:MAX_HASHES]
+        for hash_ in now_asked
     ]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from uvicorn import Config
 
 from reliable_channel.errors import ConfigurationError, EnvironmentFault
@@ -78,7 +80,19 @@ def allowed(names: Collection[str]) -> frozenset[str]:
     return frozenset(name.lower().strip("[]") for name in names) | LOOPBACK_NAMES
 
 
-def host_name(header: str) -> str:
+def answers_to(hosts: Collection[str], headers: Headers) -> bool:
+    """Whether a request names one of these hosts, once; ``*`` among them is any."""
+    names = headers.getlist("host")
+    return "*" in hosts or (_host_name(names[0]) if len(names) == 1 else "") in hosts
+
+
+def same_token(given: str, token: str) -> bool:
+    """Whether a request's token is ours, in a time that does not tell how much of it is."""
+    # Compared as bytes: compare_digest refuses text that is not ASCII.
+    return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
+
+
+def _host_name(header: str) -> str:
     """The host of a ``Host`` header without its port, lower case, without the brackets of IPv6."""
     header = header.strip().lower()
     if header.startswith("["):

@@ -7,7 +7,6 @@ this address; the JSON content type and the absence of CORS stop those that post
 from __future__ import annotations
 
 import asyncio
-import hmac
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -15,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
-from reliable_channel.transport.serving import host_name
+from reliable_channel.transport.serving import answers_to, same_token
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -62,9 +61,7 @@ class GuardMiddleware:
         await self._app(scope, _Replay(body, receive), send)
 
     def _check_host(self, headers: Headers) -> None:
-        names = headers.getlist("host")
-        name = host_name(names[0]) if len(names) == 1 else ""
-        if "*" not in self._guard.allowed_hosts and name not in self._guard.allowed_hosts:
+        if not answers_to(self._guard.allowed_hosts, headers):
             raise _RefusedError(HTTPStatus.FORBIDDEN, "This host name is not served here.")
 
     def _check_token(self, headers: Headers) -> None:
@@ -72,8 +69,7 @@ class GuardMiddleware:
         if token is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Compared as bytes: compare_digest refuses text that is not ASCII.
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        if scheme.lower() != "bearer" or not same_token(given, token):
             raise _RefusedError(
                 HTTPStatus.UNAUTHORIZED, "The bearer token is missing or wrong.", {"WWW-Authenticate": "Bearer"}
             )
