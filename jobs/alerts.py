@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write("\n".join(lines(outcome)) + "\n")
         if outcome.fault is not None:
             raise outcome.fault
-    except Exception as error:
+    except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, "alerts")
     return 0
 

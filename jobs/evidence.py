@@ -18,7 +18,7 @@ def main() -> int:
     tame_kafka()
     try:
         taken = collect_evidence(load(parser.parse_args().config))
-    except Exception as error:
+    except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, "evidence")
     sys.stderr.write(f"{taken} records of evidence\n")
     return 0

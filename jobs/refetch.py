@@ -36,7 +36,7 @@ def main() -> int:
             )
             if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
                 break
-    except Exception as error:
+    except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, "refetch")
     return 0
 

@@ -135,7 +135,7 @@ def main() -> int:
                 sent, acks = (read_table(spark, settings.paths, table) for table in (SENT_ROWS, ACKS))
                 done = with_acknowledgements(sent, acks).where(F.size("acknowledged_by") > 0).count()
                 sys.stdout.write(f"{done} rows are acknowledged by somebody\n")
-    except Exception as error:
+    except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, "send")
     return 0
 

@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")
         sys.exit(130)
-    except Exception as error:
+    except Exception as error:  # whatever it is, a person gets one sentence
         sys.exit(ended_by(error, "reliable-channel", debug))
     sys.exit(0)
 

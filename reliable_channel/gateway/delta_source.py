@@ -78,7 +78,7 @@ class DeltaSource:
                 self._follow()
         try:
             return self._load(places)
-        except Exception as error:
+        except Exception as error:  # as above
             raise EnvironmentFault(
                 f"Envelopes of {self._location} cannot be read ({type(error).__name__}).",
                 "See that no file is missing.",

@@ -42,7 +42,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
                 run_continuously(spark, settings, stop, queries=(query,))
             else:
                 run_to_end(spark, settings, query)
-    except Exception as error:
+    except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, query.name)
     return 0
 
@@ -56,7 +56,7 @@ def main_batch(name: str, run: Callable[[SparkSession, Settings], object], argum
         settings = load(options.config)
         with spark_session(settings, f"reliable-channel {name}") as spark:
             run(spark, settings)
-    except Exception as error:
+    except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, name)
     return 0
 

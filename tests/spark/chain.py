@@ -5,17 +5,25 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from reliable_channel.config import Settings
+from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.pipeline.io import open_table
 from reliable_channel.pipeline.queries import CHAIN, INGEST, Query, start
 from reliable_channel.pipeline.tables import Table
 from reliable_channel.simulation.journal import ObserverRecord
+from reliable_channel.simulation.world import World
 
 from .kafka_log import KafkaLog, Record
+
+
+def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
+    """Settings with a run directory of their own, under which the channels of ``world`` are observed."""
+    topics = tuple(ChannelTopic(content_topic=t) for t in sorted({c.content_topic for c in world.scenario.channels}))
+    return settings.with_run_dir(run_dir).model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
 
 
 def chain_over(log: KafkaLog) -> tuple[Query, ...]:

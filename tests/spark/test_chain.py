@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
+from reliable_channel.config import Settings
 from reliable_channel.pipeline import tables, verdict
 from reliable_channel.pipeline.run import run_once
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
 
-from .chain import as_kafka, chain_over, rows
+from .chain import as_kafka, chain_over, configured, rows
 from .chain import run_once as one_pass
 from .kafka_log import KafkaLog
 
@@ -43,13 +43,6 @@ COMPARED = (
 @pytest.fixture(scope="module")
 def world() -> World:
     return simulate(small_scenario())
-
-
-def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
-    topics = tuple(
-        ChannelTopic(content_topic=topic) for topic in sorted({c.content_topic for c in world.scenario.channels})
-    )
-    return settings.with_run_dir(run_dir).model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
 
 
 def test_any_cut_delivers_the_truth(spark: SparkSession, settings: Settings, world: World, tmp_path: Path) -> None:

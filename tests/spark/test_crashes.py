@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
+from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline import ack, reassembly, tables
 from reliable_channel.pipeline.queries import Query, start
@@ -18,7 +18,7 @@ from reliable_channel.pipeline.run import run_to_end
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
 
-from .chain import as_kafka, chain_over, rows, run_once
+from .chain import as_kafka, chain_over, configured, rows, run_once
 from .crashes import AFTER_THE_LAST, CrashError, DyingWorker, breaking_off
 from .kafka_log import KafkaLog
 
@@ -64,11 +64,6 @@ def log(spark: SparkSession, world: World, tmp_path_factory: pytest.TempPathFact
     found = KafkaLog(spark, tmp_path_factory.mktemp("log") / "log")
     found.produce(as_kafka(world.records))
     return found
-
-
-def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
-    topics = tuple(ChannelTopic(content_topic=t) for t in sorted({c.content_topic for c in world.scenario.channels}))
-    return settings.with_run_dir(run_dir).model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
 
 
 def contents(settings: Settings) -> dict[str, list[dict[str, Any]]]:
