@@ -1,14 +1,14 @@
 """deliveries, segments and messages → delivered_messages.
 
 ``spark-submit jobs/deliver.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.queries.DELIVER`` what
+Kafka and the tables are, ``reliable_channel.pipeline.running.queries.DELIVER`` what
 is read, how it is transformed and what is written.
 """
 
 import sys
 
-from reliable_channel.pipeline.job import main
-from reliable_channel.pipeline.queries import DELIVER
+from reliable_channel.pipeline.running.job import main
+from reliable_channel.pipeline.running.queries import DELIVER
 
 if __name__ == "__main__":
     sys.exit(main(DELIVER))

@@ -7,8 +7,8 @@
 import functools
 import sys
 
-from reliable_channel.pipeline import maintain
-from reliable_channel.pipeline.job import main_batch
+from reliable_channel.pipeline.operations import maintain
+from reliable_channel.pipeline.running.job import main_batch
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]

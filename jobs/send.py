@@ -27,8 +27,8 @@ from reliable_channel.channel import ReliableChannel
 from reliable_channel.config import Settings, load
 from reliable_channel.errors import ConfigurationError, EnvironmentFault, LocalError
 from reliable_channel.gateway.participant import Participant, participant
-from reliable_channel.pipeline.ddl import create_tables
-from reliable_channel.pipeline.io import read_table
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import read_table
 from reliable_channel.pipeline.tables import ACKS, SENT_ROWS
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.spark import spark_session

@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 from reliable_channel.alerts.check import check
 from reliable_channel.alerts.text import summary
 from reliable_channel.config import Settings
-from reliable_channel.pipeline import verdict
-from reliable_channel.pipeline.job import main_batch
+from reliable_channel.pipeline.running.job import main_batch
+from reliable_channel.pipeline.verdict import verdicts
 
 
 def judge(spark: SparkSession, settings: Settings) -> None:
     """The verdicts, then the alerts that follow from them (docs/alerts.md)."""
-    print(f"verdict: {verdict.run(spark, settings)} messages")
+    print(f"verdict: {verdicts.run(spark, settings)} messages")
     print(f"alerts: {summary(check(settings))}")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from reliable_channel.config import Settings
-    from reliable_channel.pipeline.queries import Query
+    from reliable_channel.pipeline.running.queries import Query
 
 MEMORY = "1536m"
 THROUGH_STATE = "reassembly, all through state"
@@ -68,7 +68,7 @@ def on_topic(settings: Settings, topic: str, run_dir: Path) -> Settings:
 
 def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
     """Kafka → Delta without Python: what the same Spark does at best with the same records."""
-    from reliable_channel.pipeline.ingest import kafka_records
+    from reliable_channel.pipeline.ingest.stream import kafka_records
 
     records = kafka_records(spark, settings.kafka, settings.pipeline, settings.spark.max_offsets_per_trigger)
     return (
@@ -82,9 +82,9 @@ def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
 
 def all_through_state(read_from: Settings) -> Query:
     """Reassembly without the combiner: every segment goes to keyed state. Reads the segments of another run."""
-    from reliable_channel.pipeline.io import read_stream
-    from reliable_channel.pipeline.queries import REASSEMBLY
-    from reliable_channel.pipeline.reassembly import reassembled
+    from reliable_channel.pipeline.reassembly.stream import reassembled
+    from reliable_channel.pipeline.running.queries import REASSEMBLY
+    from reliable_channel.pipeline.storage.io import read_stream
     from reliable_channel.pipeline.tables import SEGMENTS
 
     return replace(
@@ -96,7 +96,7 @@ def all_through_state(read_from: Settings) -> Query:
 
 def spent(query: StreamingQuery) -> float:
     """Wait for the query's end; the seconds of its micro-batches."""
-    from reliable_channel.pipeline.run import wait_for
+    from reliable_channel.pipeline.running.run import wait_for
 
     wait_for(query)
     return sum(progress.durationMs.get("triggerExecution", 0) for progress in query.recentProgress) / 1000
@@ -106,7 +106,7 @@ def measure(
     spark: SparkSession, settings: Settings, spec: dict[str, Any], cores: int, repetition: int
 ) -> Iterator[Stage]:
     """All stages over one workload, in a directory of its own, each as it is done."""
-    from reliable_channel.pipeline.queries import ACK, DELIVER, INGEST, REASSEMBLY, start
+    from reliable_channel.pipeline.running.queries import ACK, DELIVER, INGEST, REASSEMBLY, start
 
     here = Path(settings.paths.run_dir) / f"{spec['name']}-{repetition}"
     there = on_topic(settings, spec["topic"], here)
@@ -142,7 +142,7 @@ def measure(
 
 def check(settings: Settings, spec: dict[str, Any]) -> None:
     """What is measured must also be right: every record is an envelope, every message is delivered."""
-    from reliable_channel.pipeline.io import open_table
+    from reliable_channel.pipeline.storage.io import open_table
     from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, ENVELOPES
 
     for table, wanted in ((ENVELOPES, spec["records"]), (DELIVERED_MESSAGES, spec["messages"])):

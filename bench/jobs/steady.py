@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     """Run until the standard input ends."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
-    from reliable_channel.pipeline.run import run_continuously
+    from reliable_channel.pipeline.running.run import run_continuously
     from reliable_channel.runtime.spark import spark_session
     from reliable_channel.sds import SdsConfig
     from reliable_channel.segmentation import SegmentationConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 from reliable_channel.alerts.changes import Change
 from reliable_channel.alerts.check import Outcome
-from reliable_channel.pipeline.status_text import shown
+from reliable_channel.pipeline.operations.status_text import shown
 
 
 def lines(outcome: Outcome) -> list[str]:

@@ -126,9 +126,9 @@ def run_jobs(settings: Settings) -> None:
     """Ingest, reassembly, ack and deliver over what is there; then as if an hour had passed in silence, so that what is
     incomplete or lost is known to be; and at the end the verdicts."""
     from reliable_channel.commands.run import judged
-    from reliable_channel.pipeline.metrics import measured
-    from reliable_channel.pipeline.queries import CHAIN
-    from reliable_channel.pipeline.run import run_once
+    from reliable_channel.pipeline.operations.metrics import measured
+    from reliable_channel.pipeline.running.queries import CHAIN
+    from reliable_channel.pipeline.running.run import run_once
     from reliable_channel.runtime.progress import progress
     from reliable_channel.runtime.spark import spark_session
 

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
         table: Annotated[list[str] | None, typer.Option(help="Only this table; may be repeated.")] = None,
     ) -> None:
         """Delete expired rows, compact and cluster files, and remove files that no stream has still to read."""
-        from reliable_channel.pipeline.maintain import run
+        from reliable_channel.pipeline.operations.maintain import run
         from reliable_channel.runtime.spark import spark_session
 
         settings = invocation(context).settings()

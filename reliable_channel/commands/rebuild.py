@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         """Derive every table again from the recorded envelopes, with new checkpoints. The jobs must be stopped."""
         from reliable_channel.config import PathSettings
         from reliable_channel.errors import LocalError
-        from reliable_channel.pipeline.rebuild import rebuild as run
+        from reliable_channel.pipeline.operations.rebuild import rebuild as run
         from reliable_channel.runtime.spark import spark_session
 
         if (data_dir is None) != (checkpoint_dir is None):

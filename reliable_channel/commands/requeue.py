@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Decode quarantined records again; what can be decoded now goes on, exactly once."""
         from reliable_channel.errors import ConfigurationError
-        from reliable_channel.pipeline.requeue import requeue as run
+        from reliable_channel.pipeline.ingest.requeue import requeue as run
         from reliable_channel.runtime.spark import spark_session
         from reliable_channel.wire.malformed import Reason
 

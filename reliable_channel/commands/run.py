@@ -42,12 +42,12 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
     from reliable_channel.alerts.check import check
     from reliable_channel.alerts.text import summary
     from reliable_channel.gateway.collecting import collect_evidence
-    from reliable_channel.pipeline import verdict
-    from reliable_channel.pipeline.ddl import create_tables
+    from reliable_channel.pipeline.storage.ddl import create_tables
+    from reliable_channel.pipeline.verdict import verdicts
 
-    create_tables(spark, settings.paths, verdict.TABLES_READ)
+    create_tables(spark, settings.paths, verdicts.TABLES_READ)
     collect_evidence(settings)
-    say(f"verdict: {verdict.run(spark, settings)} messages")
+    say(f"verdict: {verdicts.run(spark, settings)} messages")
     say(f"alerts: {summary(check(settings))}")
 
 
@@ -73,8 +73,8 @@ def register(app: typer.Typer) -> None:
         import signal
         import threading
 
-        from reliable_channel.pipeline.metrics import measured
-        from reliable_channel.pipeline.run import run_continuously, run_once
+        from reliable_channel.pipeline.operations.metrics import measured
+        from reliable_channel.pipeline.running.run import run_continuously, run_once
         from reliable_channel.runtime.spark import spark_session
 
         settings = invocation(context).settings()

@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
         """Show tables, lag per job, open sets, quarantine and missing dependencies. Needs no Spark and no broker."""
         import json
 
-        from reliable_channel.pipeline.status import collect
-        from reliable_channel.pipeline.status_text import lines
+        from reliable_channel.pipeline.operations.status import collect
+        from reliable_channel.pipeline.operations.status_text import lines
 
         settings = invocation(context).settings()
         report = collect(settings, (lambda topic: newest_offsets(settings, topic)) if kafka else None)

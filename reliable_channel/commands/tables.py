@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         output: Annotated[Path | None, typer.Option(help="Write there instead of printing.")] = None,
     ) -> None:
         """Print the table reference as Markdown (docs/tables.md)."""
-        from reliable_channel.pipeline.tables_docs import markdown
+        from reliable_channel.pipeline.tables.docs import markdown
 
         if output is None:
             typer.echo(markdown(), nl=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from reliable_channel.pipeline.status_text import shown
+from reliable_channel.pipeline.operations.status_text import shown
 
 LONGEST = 48
 

@@ -7,7 +7,7 @@ from kafka.errors import KafkaError
 
 from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.evidence import EvidenceRecord, position, write
+from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, position, write
 
 BATCH_RECORDS = 5_000
 POLL_MS = 2_000

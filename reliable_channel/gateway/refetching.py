@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.gateway.build import store_client
-from reliable_channel.pipeline.refetch import Outcome, refetch
+from reliable_channel.pipeline.refetch.rounds import Outcome, refetch
 from reliable_channel.store.model import StoreEntry
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.io import BatchSink, append_rows, open_table
+from reliable_channel.pipeline.storage.io import BatchSink, append_rows, open_table
 from reliable_channel.pipeline.tables import CLOCK
 
 Place = tuple[str, int]

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.increments import Followed, PerQuery, running
-from reliable_channel.pipeline.io import BatchSink
+from reliable_channel.pipeline.storage.increments import Followed, PerQuery, running
+from reliable_channel.pipeline.storage.io import BatchSink
 from reliable_channel.pipeline.tables import OPEN_KEYS
 
 RESTATED_EVERY = 100

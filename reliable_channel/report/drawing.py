@@ -13,7 +13,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from reliable_channel.pipeline.status_text import shown
+from reliable_channel.pipeline.operations.status_text import shown
 
 LONGEST = 200
 """Characters that are kept of a text which had to be made printable."""

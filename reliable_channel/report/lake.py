@@ -25,7 +25,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 
 MEMORY_LIMIT = "1GB"

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 
 _WORD = re.compile(r"[a-z_]+")

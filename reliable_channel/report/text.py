@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.pipeline.status_text import shown
+from reliable_channel.pipeline.operations.status_text import shown
 
 LONGEST = 60
 DASH = "–"

@@ -54,7 +54,7 @@ def as_fault(error: Exception) -> ReliableChannelError:
     module = type(error).__module__.partition(".")[0]
     # A class of a jar that is not there is a TypeError in Python: 'JavaPackage' object is not callable.
     if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in str(error):
-        from reliable_channel.pipeline.failures import known
+        from reliable_channel.pipeline.running.failures import known
 
         if (fault := known("Writing a table" if module in _DELTA_RS else "Spark", str(error))) is not None:
             return fault

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from tests.support.dashboard_server import serve
 from tests.support.sample_tables import HOSTILE, PUBSUB_TOPIC, topic_of

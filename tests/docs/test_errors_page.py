@@ -19,7 +19,7 @@ from reliable_channel.channel import SqlitePersistence
 from reliable_channel.cli import main
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.io import open_table
+from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.tables import SEGMENTS
 from reliable_channel.runtime.faults import ended_by
 from tests.support.error_page import PAGE, exit_code, expected, messages

@@ -17,7 +17,7 @@ def found_here(_: Iterator[Any]) -> Iterator[dict[str, Any]]:
     """Runs on an executor."""
     import pandas
 
-    import reliable_channel.pipeline.reassembly
+    import reliable_channel.pipeline.reassembly.stream
 
     time.sleep(0.3)  # so that no executor takes all tasks
     yield {

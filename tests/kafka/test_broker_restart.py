@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from reliable_channel.config import Settings, load
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.pipeline.io import open_table
-from reliable_channel.pipeline.queries import INGEST, start
+from reliable_channel.pipeline.running.queries import INGEST, start
+from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.tables import ENVELOPES
 from reliable_channel.runtime import broker, jars
 from reliable_channel.runtime.topics import ensure_topics

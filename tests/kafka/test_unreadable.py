@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.io import open_table
-from reliable_channel.pipeline.queries import INGEST
-from reliable_channel.pipeline.run import run_to_end
-from reliable_channel.pipeline.unreadable import unreadable_record, with_end
+from reliable_channel.pipeline.ingest.unreadable import unreadable_record, with_end
+from reliable_channel.pipeline.running.queries import INGEST
+from reliable_channel.pipeline.running.run import run_to_end
+from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
-from reliable_channel.pipeline.io import open_table
-from reliable_channel.pipeline.queries import CHAIN, INGEST, Query, start
+from reliable_channel.pipeline.running.queries import CHAIN, INGEST, Query, start
+from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.tables import Table
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.world import World

@@ -16,8 +16,8 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.io import BatchSink
-from reliable_channel.pipeline.queries import Query
+from reliable_channel.pipeline.running.queries import Query
+from reliable_channel.pipeline.storage.io import BatchSink
 from reliable_channel.pipeline.tables import Table
 
 PATIENCE_S = 60.0

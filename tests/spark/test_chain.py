@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline import tables, verdict
-from reliable_channel.pipeline.run import run_once
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.running.run import run_once
+from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
 
@@ -67,7 +68,7 @@ def test_any_cut_delivers_the_truth(spark: SparkSession, settings: Settings, wor
     assert Counter((r["channel_id"], r["sender_id"], r["payload"]) for r in delivered) == true
     assert len(rows(whole, tables.QUARANTINE)) == len(world.truth.bad)
     for configuration in (whole, cut):
-        verdict.run(spark, configuration)
+        verdicts.run(spark, configuration)
     for table in COMPARED:
         volatile = VOLATILE.get(table.name, [])
         assert rows(cut, table, volatile) == rows(whole, table, volatile), table.name

@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline import ack, reassembly, tables
-from reliable_channel.pipeline.queries import Query, start
-from reliable_channel.pipeline.run import run_to_end
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.ack import stream as ack
+from reliable_channel.pipeline.reassembly import stream as reassembly
+from reliable_channel.pipeline.running.queries import Query, start
+from reliable_channel.pipeline.running.run import run_to_end
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
 

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
 from reliable_channel.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.pipeline.arrow_schema import arrow_schema
-from reliable_channel.pipeline.queries import INGEST
-from reliable_channel.pipeline.run import run_to_end
+from reliable_channel.pipeline.running.queries import INGEST
+from reliable_channel.pipeline.running.run import run_to_end
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import ENVELOPES
 from reliable_channel.runtime.broker import free_port
 from reliable_channel.runtime.faults import as_fault

@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, QuotaSettings, Settings
-from reliable_channel.pipeline import requeue as requeueing
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.ddl import create_tables
-from reliable_channel.pipeline.ingest import TABLES_WRITTEN, IngestWriter, decoded
-from reliable_channel.pipeline.io import each_batch, open_table
-from reliable_channel.pipeline.requeue import requeue
+from reliable_channel.pipeline.ingest import requeue as requeueing
+from reliable_channel.pipeline.ingest.requeue import requeue
+from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, decoded
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import each_batch, open_table
 from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 

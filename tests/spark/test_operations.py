@@ -18,10 +18,12 @@ from reliable_channel.channel import AesGcm
 from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline import maintain, tables, verdict
-from reliable_channel.pipeline.io import open_table
-from reliable_channel.pipeline.metrics import measured
-from reliable_channel.pipeline.status import collect
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.operations import maintain
+from reliable_channel.pipeline.operations.metrics import measured
+from reliable_channel.pipeline.operations.status import collect
+from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.sds import SdsChannel
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
@@ -182,7 +184,7 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     assert "0 records go on" in shell(eager, "requeue", "--reason", "undecryptable")
     run_once(spark, eager, others)
     assert [r["payload"] for r in rows(eager, tables.DELIVERED_MESSAGES) if r["content_topic"] == SEALED] == [SECRET]
-    verdict.run(spark, eager)
+    verdicts.run(spark, eager)
 
     # Plain Waku traffic is deleted from envelopes, which a rebuild then cannot bring back; all else stays.
     DeltaTable.forPath(spark, eager.paths.table("envelopes")).delete("kind = 'plain'")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.ddl import schema_of
+from reliable_channel.pipeline.storage.ddl import schema_of
 from reliable_channel.report.lake import Lake
 from reliable_channel.runtime import spark as runtime
 from tests.support.doc_blocks import blocks_of

@@ -24,7 +24,7 @@ from reliable_channel.errors import ConfigurationError, EmptyMessage
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.participant import Participant
 from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.pipeline.io import read_table
+from reliable_channel.pipeline.storage.io import read_table
 from reliable_channel.pipeline.tables import ACKS, SENT_ROWS
 from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.transport.base import NodeEvent, Received

@@ -11,11 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
-from reliable_channel.pipeline import tables, verdict
-from reliable_channel.pipeline.ddl import create_tables
-from reliable_channel.pipeline.io import append_rows, as_arrow
-from reliable_channel.pipeline.run import run_once
-from reliable_channel.pipeline.verdict_rules import Cause
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.running.run import run_once
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows, as_arrow
+from reliable_channel.pipeline.verdict import verdicts
+from reliable_channel.pipeline.verdict.rules import Cause
 from reliable_channel.simulation.evidence import held_by_store, sender_events
 from reliable_channel.simulation.presets import demo_scenario
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, Scenario, SizeMix
@@ -151,7 +152,7 @@ def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, 
     run_once(spark, configured, close_after_ms=1, queries=chain_over(log))
     create_tables(spark, configured.paths, (tables.SENDER_EVENTS, tables.STORE_PRESENCE))
     write_evidence(configured, world)
-    verdict.run(spark, configured)
+    verdicts.run(spark, configured)
 
     found = rows(configured, tables.DELIVERY_STATUS)
     by_id = {sds_id: row for row in found for sds_id in row["sds_ids"]}
@@ -164,5 +165,5 @@ def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, 
     assert told == wanted
     assert {cause for _, cause in wanted.values() if cause is not None} == {*Cause}, "every cause there is"
 
-    verdict.run(spark, configured)
+    verdicts.run(spark, configured)
     assert rows(configured, tables.DELIVERY_STATUS) == found, "judged again on the same evidence, nothing changes"

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from reliable_channel.pipeline.arrow_schema import arrow_schema, create_table
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema, create_table
 from reliable_channel.pipeline.tables import TABLES
 
 START = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)

@@ -22,7 +22,7 @@ FORBIDDEN_IN_CORE = {
     "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid", "zoneinfo",
 }  # fmt: skip
 # The entry point of the jobs: an edge, kept beside the queries it starts.
-EDGE_FILES = {"pipeline/job.py"}
+EDGE_FILES = {"pipeline/running/job.py"}
 SPARK = {"pyspark", "delta"}
 FORBIDDEN_IN_PARTICIPANT = SPARK | {"pandas", "pyarrow", "deltalake", "duckdb"}
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import altair as alt
 import pandas as pd
 
-from reliable_channel.pipeline.status_text import shown
+from reliable_channel.pipeline.operations.status_text import shown
 
 WIDTH, HEIGHT = 640, 220
 MOST_NAMES = 7

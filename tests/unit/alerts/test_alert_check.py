@@ -26,7 +26,7 @@ from reliable_channel.alerts.webhook import Webhook
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import ALERTS, BY_NAME
 from tests.support.sample_tables import HOSTILE
 

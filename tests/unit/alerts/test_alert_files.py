@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from reliable_channel.alerts.rules import load_rules
-from reliable_channel.pipeline.measures import measures
-from reliable_channel.pipeline.metrics import PrometheusMetrics
-from reliable_channel.pipeline.queries import CHAIN
+from reliable_channel.pipeline.operations.measures import measures
+from reliable_channel.pipeline.operations.metrics import PrometheusMetrics
+from reliable_channel.pipeline.running.queries import CHAIN
 
 CONF = Path(__file__).parents[3] / "conf"
 GROUPS: list[dict[str, Any]] = yaml.safe_load((CONF / "prometheus-rules.yml").read_text(encoding="utf-8"))["groups"]

@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from reliable_channel.alerts.measure import LONGEST_SUBJECT, Reading, as_of, readings
 from reliable_channel.alerts.rules import Rule, load_rules, parse_rules
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.report.lake import Lake
 from tests.support.sample_tables import AS_OF, HOSTILE

@@ -8,7 +8,7 @@ import pytest
 
 from reliable_channel.alerts.rules import KINDS, load_rules, parse_rules
 from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline.measures import measures
+from reliable_channel.pipeline.operations.measures import measures
 
 SHIPPED = load_rules()
 

@@ -22,7 +22,7 @@ from reliable_channel.dashboard.app import create_app
 from reliable_channel.dashboard.figures import _DARK, _prepared
 from reliable_channel.dashboard.quarantine import MEANINGS
 from reliable_channel.dashboard.shelf import Shelf
-from reliable_channel.pipeline.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.wire.malformed import Reason
 from tests.support.sample_tables import HOSTILE, PUBSUB_TOPIC, digest, topic_of

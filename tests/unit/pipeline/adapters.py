@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from reliable_channel.config import load
-from reliable_channel.pipeline.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.observed import InputRow
-from reliable_channel.pipeline.observer import ChannelObserver
-from reliable_channel.pipeline.set_results import Result
-from reliable_channel.pipeline.sets import HashSets, SegmentRow
+from reliable_channel.pipeline.ack.observed import InputRow
+from reliable_channel.pipeline.ack.observer import ChannelObserver
+from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.reassembly.set_results import Result
+from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from reliable_channel.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
 from reliable_channel.sds import SdsConfig
 from reliable_channel.segmentation import SegmentationConfig

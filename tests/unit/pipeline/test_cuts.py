@@ -21,9 +21,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import load
-from reliable_channel.pipeline import memory, open_keys, reassembly
-from reliable_channel.pipeline.observed import InputRow, Output
-from reliable_channel.pipeline.observer import ChannelObserver
+from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.ack.observed import InputRow, Output
+from reliable_channel.pipeline.ack.observer import ChannelObserver
+from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.sds import SdsChannel, SdsConfig
 from reliable_channel.segmentation import SegmentationConfig, contents_for
 from reliable_channel.wire.hashing import sds_message_id, sha256

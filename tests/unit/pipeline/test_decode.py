@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
-from reliable_channel.pipeline.decode import LAMPORT_MAX_AHEAD_MS, Decoded, RecordDecoder
+from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, Decoded, RecordDecoder
 from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.malformed import Reason
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, to_json
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.evidence import EvidenceRecord, position, row_of, write
-from reliable_channel.pipeline.io import as_arrow, open_table
+from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, position, row_of, write
+from reliable_channel.pipeline.storage.io import as_arrow, open_table
 from reliable_channel.transport.bridge_state import Gap
 from reliable_channel.transport.evidence import gap_record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.pipeline.leftovers import MAX_RANGES, SPREAD_MS, merged
+from reliable_channel.pipeline.reassembly.leftovers import MAX_RANGES, SPREAD_MS, merged
 
 HOUR_MS = 3_600_000
 ranges = st.lists(

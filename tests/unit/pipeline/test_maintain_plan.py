@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import Settings, load
-from reliable_channel.pipeline.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans, superseded_keys
+from reliable_channel.pipeline.operations.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans, superseded_keys
 from reliable_channel.pipeline.tables import BY_NAME, DAY_MS
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

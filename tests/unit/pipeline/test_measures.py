@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from reliable_channel.config import load
-from reliable_channel.pipeline import counters
-from reliable_channel.pipeline.measures import measures
-from reliable_channel.pipeline.metrics import PrometheusMetrics, _served
+from reliable_channel.pipeline.operations import counters
+from reliable_channel.pipeline.operations.measures import measures
+from reliable_channel.pipeline.operations.metrics import PrometheusMetrics, _served
 
 PROGRESS: dict[str, Any] = {
     "id": "q1",

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import open_keys
-from reliable_channel.pipeline.increments import Followed, PerQuery
-from reliable_channel.pipeline.io import BatchSink, create_unclustered
 from reliable_channel.pipeline.open_keys import KeyChange, Log, OpenKeys, record
+from reliable_channel.pipeline.storage.increments import Followed, PerQuery
+from reliable_channel.pipeline.storage.io import BatchSink, create_unclustered
 from reliable_channel.pipeline.tables import OPEN_KEYS
 
 PLACE = ("waku.envelopes", 0)

@@ -11,9 +11,9 @@ from test_measures import PROGRESS
 
 from reliable_channel.cli import main
 from reliable_channel.config import load
-from reliable_channel.pipeline import metrics
-from reliable_channel.pipeline.measures import measures
-from reliable_channel.pipeline.queries import CHAIN
+from reliable_channel.pipeline.operations import metrics
+from reliable_channel.pipeline.operations.measures import measures
+from reliable_channel.pipeline.running.queries import CHAIN
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ reliable-channel (.+)$", PAGE, re.MULTILINE)
@@ -70,7 +70,7 @@ def test_the_series_named_are_those_we_serve() -> None:
 
 
 def test_the_ports_named_are_those_of_the_jobs() -> None:
-    from reliable_channel.pipeline.job import _port_offset
+    from reliable_channel.pipeline.running.job import _port_offset
 
     first = load("local").metrics.port
     named = re.findall(r"(ingest|reassembly|ack|deliver) (\d{4})", PAGE)

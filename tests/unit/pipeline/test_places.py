@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import reliable_channel.pipeline
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.checkpoints import filesystem
-from reliable_channel.pipeline.decode import position
+from reliable_channel.pipeline.ingest.decode import position
+from reliable_channel.pipeline.storage.checkpoints import filesystem
 
 MODULES = sorted(
     module
-    for module in Path(reliable_channel.pipeline.__file__).parent.glob("*.py")
+    for module in Path(reliable_channel.pipeline.__file__).parent.rglob("*.py")
     if module.stem != "rebuild"  # swaps directories where they are local, and refuses to where they are not
 )
 LOCAL = {"pathlib", "shutil", "tempfile", "glob"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import Quota, QuotaSettings
-from reliable_channel.pipeline.quotas import Candidate, Cost, Refused, Spent
+from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Refused, Spent
 
 PLENTY = Quota(messages=10**9, bytes=10**9, segments=10**9, named_ids=10**9)
 FEW = PLENTY.model_copy(update={"messages": 3})

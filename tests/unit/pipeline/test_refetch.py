@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from reliable_channel.config import Settings, StoreAuditSettings, load
 from reliable_channel.gateway.delta_source import DeltaSource
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.io import append_rows, as_arrow, open_table
-from reliable_channel.pipeline.refetch import Outcome, refetch
-from reliable_channel.pipeline.store_audit import threshold_of
+from reliable_channel.pipeline.refetch.audit import threshold_of
+from reliable_channel.pipeline.refetch.rounds import Outcome, refetch
+from reliable_channel.pipeline.storage.io import append_rows, as_arrow, open_table
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery

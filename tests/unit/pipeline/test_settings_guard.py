@@ -9,8 +9,8 @@ import pytest
 
 from reliable_channel.config import Settings, load
 from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
-from reliable_channel.pipeline.settings_guard import RECORD, check
+from reliable_channel.pipeline.running.settings_guard import RECORD, check
+from reliable_channel.pipeline.storage.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"

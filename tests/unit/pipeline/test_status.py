@@ -17,9 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.commits import unread
-from reliable_channel.pipeline.status import collect
-from reliable_channel.pipeline.status_text import lines, shown
+from reliable_channel.pipeline.operations.status import collect
+from reliable_channel.pipeline.operations.status_text import lines, shown
+from reliable_channel.pipeline.storage.commits import unread
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 HOSTILE = "\x1b[2J\u202eevil\n\\x"
@@ -131,7 +131,7 @@ def test_ingest_is_behind_kafka_by_offsets(settings: Settings) -> None:
 def test_a_broker_that_fails_or_hangs_leaves_the_lag_unknown(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliable_channel.pipeline.status.KAFKA_PATIENCE_S", 0.05)
+    monkeypatch.setattr("reliable_channel.pipeline.operations.status.KAFKA_PATIENCE_S", 0.05)
     write(settings, tables.ENVELOPES, [{"value": b"x"}])
     checkpoint(settings, "ingest", "q0", {"waku.envelopes": {"0": 10}})
     released = threading.Event()
@@ -195,7 +195,8 @@ def test_long_names_are_cut() -> None:
 
 def test_status_does_not_load_spark() -> None:
     code = (
-        "import sys, reliable_channel.pipeline.status, reliable_channel.pipeline.status_text, reliable_channel.cli;"
+        "import sys, reliable_channel.cli, reliable_channel.pipeline.operations.status as s;"
+        "import reliable_channel.pipeline.operations.status_text;"
         "sys.exit('pyspark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

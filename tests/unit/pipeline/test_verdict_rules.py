@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.pipeline.verdict_rules import Cause, Evidence, Verdict, decide
+from reliable_channel.pipeline.verdict.rules import Cause, Evidence, Verdict, decide
 
 MISSING = Verdict.MISSING
 CASES: dict[str, tuple[Evidence, Verdict, Cause | None]] = {

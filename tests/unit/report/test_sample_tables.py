@@ -8,7 +8,7 @@ import deltalake
 import pytest
 
 from reliable_channel.pipeline.tables import TABLES
-from reliable_channel.pipeline.verdict_rules import Cause, Verdict
+from reliable_channel.pipeline.verdict.rules import Cause, Verdict
 from tests.support.sample_tables import HOSTILE
 
 

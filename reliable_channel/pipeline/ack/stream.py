@@ -1,0 +1,235 @@
+"""``sds_input`` to ``deliveries``, ``acks``, ``refetch_requests``, ``lost_dependencies``, ``repair_requests`` and
+``channel_events`` (design.md, third hop): the SDS state machine per channel, in ``applyInPandasWithState``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.ack.observed import InputRow
+from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
+from reliable_channel.pipeline.open_keys import KeyChange
+from reliable_channel.pipeline.storage.io import BatchSink
+from reliable_channel.pipeline.tables import (
+    ACKS,
+    CHANNEL_EVENTS,
+    DELIVERIES,
+    HISTORY_TYPE,
+    LOST_DEPENDENCIES,
+    REFETCH_REQUESTS,
+    REPAIR_REQUESTS,
+)
+from reliable_channel.sds import SdsConfig
+from reliable_channel.wire.sds import HistoryEntry
+
+JOB = "ack"
+TABLES_WRITTEN = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
+
+_KEY = ("pubsub_topic", "content_topic", "channel_id")
+_ROW_COLUMNS = {
+    "pubsub_topic": "string",
+    "content_topic": "string",
+    "channel_id": "string",
+    "row_kind": "string",
+    "kafka_topic": "string",
+    "kafka_partition": "int",
+    "kafka_offset": "bigint",
+    "sub_order": "int",
+    "event_us": "bigint",
+    "sender_id": "string",
+    "sds_id": "string",
+    "sds_kind": "string",
+    "lamport_timestamp": "bigint",
+    "causal_history": HISTORY_TYPE,
+    "bloom_filter": "binary",
+    "repair_request": HISTORY_TYPE,
+    "content_digest": "binary",
+    "content_bytes": "int",
+    "envelope_hash": "binary",
+    "sender_timestamp_ns": "bigint",
+    "segment_kind": "string",
+    "entire_message_hash": "binary",
+    "segment_index": "int",
+    "data_count": "int",
+    "parity_count": "int",
+    "repaired_by": "string",
+    "sds_ids": "array<string>",
+    "payload_bytes": "bigint",
+    "first_lamport_timestamp": "bigint",
+    "position_exact": "boolean",
+}
+_ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
+_OUT_COLUMNS = {"kind": "string", "kafka_topic": "string", "kafka_partition": "int", "result": "string"}
+_OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
+_STATE = "version int, blob binary"
+
+
+def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
+    """The stream of ``sds_input`` → rows (kind = table name, JSON), by one SDS state machine per channel."""
+
+    def transform(sds_input: DataFrame) -> DataFrame:
+        rows = sds_input.withColumn("event_us", F.unix_micros("event_time"))
+        messages = rows.where("row_kind <> 'tick'").select(*_ROW_COLUMNS)
+        ticks = (
+            rows.where("row_kind = 'tick'")
+            .select("kafka_topic", "kafka_partition", "kafka_offset", "sub_order", "event_us")
+            .mapInPandas(woken(settings.paths), _ROW)
+        )
+        return (
+            messages.unionByName(ticks)
+            .groupBy(*_KEY)
+            .applyInPandasWithState(
+                stateful(settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms),
+                _OUT,
+                _STATE,
+                "append",
+                GroupStateTimeout.NoTimeout,
+            )
+        )
+
+    return transform
+
+
+def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+    """Tick rows → one row for every channel whose timer is due."""
+
+    def wake(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        ticks = [tick for frame in frames for tick in frame.itertuples(index=False)]
+        if not ticks:
+            return
+        due = open_keys.open_keys(paths, JOB)
+        rows = [
+            {
+                **dict(zip(_KEY, json.loads(key), strict=True)),
+                "row_kind": "tick",
+                "kafka_topic": tick.kafka_topic,
+                "kafka_partition": tick.kafka_partition,
+                "kafka_offset": tick.kafka_offset,
+                "sub_order": tick.sub_order,
+                "event_us": tick.event_us,
+            }
+            for tick in ticks
+            for key in due.due((tick.kafka_topic, tick.kafka_partition), tick.event_us)
+        ]
+        if rows:
+            frame = pd.DataFrame(rows).reindex(columns=[*_ROW_COLUMNS]).astype(object)
+            yield frame.where(frame.notna(), None)
+
+    return wake
+
+
+def stateful(
+    participant_id: str | None, config: SdsConfig, expiry_ms: int | None
+) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """The function of ``applyInPandasWithState``: one channel's rows of a micro-batch, in record order."""
+
+    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        channel = (str(key[0]), str(key[1]), str(key[2]))
+        before = None
+        if state.exists:
+            version, blob = state.get
+            if version != STATE_VERSION:
+                raise RuntimeError(
+                    f"Ack state of version {version} is unknown to this program (it writes {STATE_VERSION})."
+                    " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+                )
+            observer = ChannelObserver.from_bytes(bytes(blob), channel, participant_id, config, expiry_ms)
+            before = observer.next_due_us()
+        else:
+            observer = ChannelObserver(channel, participant_id, config, expiry_ms)
+        rows: list[tuple[int, int, int, InputRow]] = []
+        for frame in frames:
+            rows.extend(_input_rows(frame))
+        rows.sort(key=lambda row: row[:3])
+        out = []
+        for row in rows:
+            for output in observer.take(row[3]):
+                out.append((output.table, *observer.place, json.dumps(output.fields, separators=(",", ":"))))
+        state.update((STATE_VERSION, observer.to_bytes()))
+        after = observer.next_due_us()
+        if after != before:
+            change = {"key": json.dumps(channel, ensure_ascii=False), "due": after}
+            out.append(("open_key", *observer.place, json.dumps(change)))
+        if out:
+            yield pd.DataFrame(out, columns=[*_OUT_COLUMNS])
+
+    return update
+
+
+def _input_rows(frame: pd.DataFrame) -> Iterator[tuple[int, int, int, InputRow]]:
+    """A frame's rows with their order. Numbers that are null in one row come as floats, so they are made whole."""
+    columns = {name: frame[name].tolist() for name in InputRow._fields}
+    order = zip(
+        frame["kafka_partition"].tolist(), frame["kafka_offset"].tolist(), frame["sub_order"].tolist(), strict=True
+    )
+    for name in ("causal_history", "repair_request"):
+        columns[name] = [_history(value) for value in columns[name]]
+    for name in _WHOLE:
+        columns[name] = [None if value is None or value != value else int(value) for value in columns[name]]
+    for name in ("bloom_filter", "content_digest", "envelope_hash", "entire_message_hash"):
+        columns[name] = [None if value is None else bytes(value) for value in columns[name]]
+    columns["sds_ids"] = [() if value is None else tuple(value) for value in columns["sds_ids"]]
+    for (partition, offset, sub_order), *values in zip(order, *columns.values(), strict=True):
+        row = InputRow(*values)
+        # That a message is whole is known before the record that made it so is delivered: else what waits for that
+        # record, and is released by it, would overtake the message.
+        yield int(partition), int(offset), -1 if row.row_kind == "completed" else int(sub_order), row
+
+
+_WHOLE = (
+    "kafka_partition",
+    "kafka_offset",
+    "event_us",
+    "lamport_timestamp",
+    "content_bytes",
+    "sender_timestamp_ns",
+    "segment_index",
+    "data_count",
+    "parity_count",
+    "payload_bytes",
+    "first_lamport_timestamp",
+)
+
+
+def _history(value: Any) -> tuple[HistoryEntry, ...]:
+    if value is None:
+        return ()
+    return tuple(
+        HistoryEntry(
+            entry["sds_id"],
+            None if entry["retrieval_hint"] is None else bytes(entry["retrieval_hint"]),
+            entry["sender_id"],
+        )
+        for entry in value
+    )
+
+
+class AckWriter:
+    """Writes the results of one micro-batch; ``deliveries``, which the next hop reads, last but the timers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+        kinds = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
+        for table in TABLES_WRITTEN:
+            if table.name in kinds:
+                sink.append_json(rows, table.name, table, kinds[table.name])
+        open_keys.record(sink, JOB, key_changes(rows) if "open_key" in kinds else [])
+
+
+def key_changes(rows: DataFrame) -> list[KeyChange]:
+    """The rows of kind ``open_key`` of a micro-batch, in the driver: at most one per touched key."""
+    found = rows.where("kind = 'open_key'").select("kafka_topic", "kafka_partition", "result").collect()
+    changes = [(row, json.loads(row["result"])) for row in found]
+    return [
+        KeyChange(change["key"], (row["kafka_topic"], row["kafka_partition"]), change["due"]) for row, change in changes
+    ]

@@ -1,0 +1,1 @@
+"""Kafka records to ``segments`` and ``quarantine``: validated, decrypted, decoded, within quotas."""

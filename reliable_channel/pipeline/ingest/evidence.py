@@ -1,0 +1,136 @@
+"""Records of the evidence topic to ``sender_events`` and ``source_gaps``: what envelopes do not say.
+
+Senders say what became of each message, the bridge what it may have missed. JSON from our own processes over a topic
+that others may write to: bounded, checked, and a record that is neither is left out. Each record is taken once: the
+tables carry the position in the topic as application transactions.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import CommitProperties, Transaction
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.storage.io import append_rows, as_arrow, create_unclustered, open_table
+from reliable_channel.pipeline.tables import SENDER_EVENTS, SOURCE_GAPS, Table
+
+MAX_RECORD_BYTES = 64 * 1024
+MAX_TEXT = 1_024
+_MAX_MS = 253_402_300_799_999
+_TEXTS = ("pubsub_topic", "content_topic", "channel_id", "sender_id", "sds_id", "event", "detail")
+_HASHES = ("entire_message_hash", "envelope_hash")
+WRITTEN = (SENDER_EVENTS, SOURCE_GAPS)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRecord:
+    """One Kafka record of the evidence topic."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+def position(paths: PathSettings, topic: str, partition: int) -> int:
+    """The offset that is taken next: the smaller of what the two tables have. Creates them where they do not exist."""
+    for table in WRITTEN:
+        create_unclustered(paths, table)
+    return min(_position(paths, table, topic, partition) for table in WRITTEN)
+
+
+def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> int:
+    """Append what the records say, each exactly once; how many said something. Records of a partition in order."""
+    by_partition: dict[int, list[EvidenceRecord]] = {}
+    for record in records:
+        by_partition.setdefault(record.partition, []).append(record)
+    taken = 0
+    for partition, found in sorted(by_partition.items()):
+        rows: dict[str, list[tuple[int, dict[str, Any]]]] = {table.name: [] for table in WRITTEN}
+        for record in found:
+            row = row_of(record, envelopes_topic)
+            if row is not None:
+                rows[row[0].name].append((record.offset, row[1]))
+                taken += 1
+        for table in WRITTEN:
+            start = _position(paths, table, topic, partition)
+            new = [row for offset, row in rows[table.name] if offset >= start]
+            transaction = Transaction(_app(topic, partition), found[-1].offset + 1)
+            append_rows(paths, table, as_arrow(new, table), CommitProperties(app_transactions=[transaction]))
+    return taken
+
+
+def row_of(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, dict[str, Any]] | None:
+    """The table and row (JSON values, times in µs) of one record, or ``None`` for what is no evidence."""
+    if record.value is None or len(record.value) > MAX_RECORD_BYTES:
+        return None
+    try:
+        found = json.loads(record.value)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    match found.get("kind"):
+        case "sender" | "dispatch":
+            return _sender_event(found)
+        case "gap":
+            return _gap(found, record, envelopes_topic)
+    return None
+
+
+def _sender_event(found: dict[str, Any]) -> tuple[Table, dict[str, Any]] | None:
+    at = _us(found.get("at_ms"))
+    row: dict[str, Any] = {name: _text(found.get(name)) for name in _TEXTS}
+    if at is None or not row["event"]:
+        return None
+    row |= {name: _hash(found.get(name)) for name in _HASHES}
+    return SENDER_EVENTS, {**row, "event_time": at}
+
+
+def _gap(found: dict[str, Any], record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, dict[str, Any]] | None:
+    name, status, to_time = _text(found.get("name")), _text(found.get("status")), _us(found.get("to_ms"))
+    if not name or status not in ("open", "filled", "unfilled") or to_time is None:
+        return None
+    return SOURCE_GAPS, {
+        "kafka_topic": envelopes_topic,
+        "kafka_partition": -1,
+        "first_offset": record.offset,
+        "last_offset": record.offset,
+        "cause": "bridge_restart",
+        "name": name,
+        "status": status,
+        "from_time": _us(found.get("from_ms")),
+        "to_time": to_time,
+        "ingest_time": _us(found.get("at_ms")),
+    }
+
+
+def _position(paths: PathSettings, table: Table, topic: str, partition: int) -> int:
+    return open_table(paths, table).transaction_version(_app(topic, partition)) or 0
+
+
+def _app(topic: str, partition: int) -> str:
+    return f"evidence/{topic}/{partition}"
+
+
+def _text(value: Any) -> str | None:
+    return value[:MAX_TEXT] if isinstance(value, str) else None
+
+
+def _hash(value: Any) -> str | None:
+    """Hex from the record as base64 for the table; ``None`` for anything that is no 32 bytes in hex."""
+    if not isinstance(value, str) or len(value) != 64:
+        return None
+    try:
+        return base64.b64encode(bytes.fromhex(value)).decode("ascii")
+    except ValueError:
+        return None
+
+
+def _us(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value * 1000 if whole and 0 <= value <= _MAX_MS else None

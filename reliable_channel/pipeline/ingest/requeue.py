@@ -1,0 +1,99 @@
+"""Quarantined records once more, after a fix or with a key that came: what can be decoded now goes on to ``segments``.
+
+A record keeps its place (Kafka coordinates) and its event time, so it joins the record order as one that comes late.
+Exactly once by that place: ``segments`` is merged into, so that neither a run that was killed between two tables nor
+two runs at a time append a record twice; and only when it stands there is its quarantine row settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from reliable_channel.config import Settings
+from reliable_channel.pipeline.ingest.admission import Admission, marked
+from reliable_channel.pipeline.ingest.stream import decoded, envelope_rows, segment_rows
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import read_table
+from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, Table
+
+_PLACE = ["kafka_topic", "kafka_partition", "kafka_offset"]
+_SAME = " and ".join(f"old.{name} = new.{name}" for name in _PLACE)
+REQUEUED = "requeued"
+
+
+def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()) -> int:
+    """Decode again what was dropped (of the given reasons, or of all); how many records go on now.
+
+    What is refused again, or is above a quota still, stays as it is. Records of which only a part was kept cannot be
+    decoded and stay, too."""
+    paths = settings.paths
+    create_tables(spark, paths, (ENVELOPES, SEGMENTS, QUARANTINE))
+    good = _within_quotas(_good(spark, settings, reasons), settings)
+    count = good.count()
+    if count:
+        for table, rows in ((SEGMENTS, segment_rows(good)), (ENVELOPES, envelope_rows(good)), (QUARANTINE, good)):
+            _settle(spark, settings, table, rows)
+    return count
+
+
+def _good(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
+    """The dropped records that can be decoded now, computed once: the tables below change while they are written."""
+    times = read_table(spark, settings.paths, QUARANTINE).select(
+        *(F.col(name).alias(name.removeprefix("kafka_")) for name in _PLACE), "event_time"
+    )
+    place = ["topic", "partition", "offset"]
+    rows = dropped(spark, settings, reasons).transform(decoded(settings.channels, settings.pipeline))
+    good = rows.where("d.kind in ('sds', 'plain')").join(times.dropDuplicates(place), place)
+    return good.localCheckpoint()
+
+
+def _within_quotas(rows: DataFrame, settings: Settings) -> DataFrame:
+    admission = Admission(settings.quotas)
+    groups = admission.groups(rows)
+    admission.restore_for(rows.sparkSession, settings.paths, groups)
+    return marked(rows, admission.refused(rows, groups)).where("d.kind <> 'quarantined'")
+
+
+def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
+    """Write ``rows`` into ``table`` where they lack, and say of those that stand there what they are now."""
+    target = DeltaTable.forPath(spark, settings.paths.table(table.name)).alias("old")
+    if table is QUARANTINE:
+        places = rows.select(*(F.col(name.removeprefix("kafka_")).alias(name) for name in _PLACE))
+        merge = target.merge(places.alias("new"), _SAME)
+        merge.whenMatchedUpdate("old.disposition = 'dropped'", {"disposition": F.lit(REQUEUED)}).execute()
+        return
+    # A tick stands at the place of the last record that it covers, and is not that record.
+    same = f"{_SAME} and old.sds_kind <> 'tick'" if table is SEGMENTS else _SAME
+    merge = target.merge(rows.select(*table.names()).alias("new"), same).whenNotMatchedInsertAll()
+    if table is ENVELOPES:
+        merge = merge.whenMatchedUpdate("old.kind = 'quarantined'", {"kind": F.col("new.kind")})
+    merge.execute()
+
+
+def dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
+    """The dropped records as Kafka gave them: whole values from ``envelopes`` where they stand there, else from what
+    quarantine kept, when that is all of it."""
+    refused = read_table(spark, settings.paths, QUARANTINE).where(
+        "disposition = 'dropped' and pubsub_topic is not null"
+    )
+    if reasons:
+        refused = refused.where(F.col("reason").isin(*reasons))
+    values = read_table(spark, settings.paths, ENVELOPES).select(*_PLACE, "value")
+    whole = refused.dropDuplicates(_PLACE).join(values, _PLACE, "left")
+    kept = F.when(F.octet_length("raw") == F.col("raw_bytes"), F.col("raw"))
+
+    def header(name: str) -> Column:
+        return F.struct(F.lit(name).alias("key"), F.encode(F.col(name), "UTF-8").alias("value"))
+
+    return whole.select(
+        F.col("kafka_topic").alias("topic"),
+        F.col("kafka_partition").alias("partition"),
+        F.col("kafka_offset").alias("offset"),
+        F.col("record_time").alias("timestamp"),
+        F.coalesce("value", kept).alias("value"),
+        F.array(header("pubsub_topic"), header("source")).alias("headers"),
+    ).where("value is not null")

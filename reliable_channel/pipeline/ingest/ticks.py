@@ -1,0 +1,83 @@
+"""Ticks when nothing comes: what moves silent channels on (design.md *A recorded clock moves silent keys*).
+
+Every micro-batch of ingest carries a tick with it. These are the others: the wall clock while the topic is idle, and
+the closing tick that ends a back-fill. Recorded in ``clock`` first, so that no later record is dated before them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
+from reliable_channel.pipeline.ingest.stream import running_writer, tick_rows
+from reliable_channel.pipeline.tables import SEGMENTS
+
+WALL_CLOCK_GRACE_US = 10_000_000
+"""How far idle ticks stay behind the wall clock: brokers' clocks differ from ours."""
+
+
+def advance(spark: SparkSession, paths: PathSettings, clock: IngestClock, kind: str, at_us: int | None) -> bool:
+    """Advance every partition to ``at_us`` (µs; ``None``: wall clock) while ingest is at rest; whether one moved."""
+    last = last_batch(paths)
+    if last is None:
+        return False
+    now = dt.datetime.now(dt.UTC)
+    at = time.time_ns() // 1000 - WALL_CLOCK_GRACE_US if at_us is None else at_us
+    moved = clock.record_tick(*last, kind, at)
+    if moved:
+        rows = tick_rows(spark, moved, now)
+        rows.write.format("delta").mode("append").save(paths.table(SEGMENTS.name))
+    return bool(moved)
+
+
+def close(spark: SparkSession, settings: Settings, after_ms: int | None) -> bool:
+    """The tick at the end of a run over what is there: ``after_ms`` after the last record, or the wall clock."""
+    clock = IngestClock(settings.paths, recorded(settings.paths))
+    if not clock.reached:
+        return False
+    if after_ms is None:
+        return advance(spark, settings.paths, clock, "idle", None)
+    newest = max(at.event_time_us for at in clock.reached.values())
+    return advance(spark, settings.paths, clock, "closing", newest + after_ms * 1000)
+
+
+def ticker_for(spark: SparkSession, settings: Settings, query: StreamingQuery) -> IdleTicker:
+    """The ticker of a continuous ingest query."""
+    writer = running_writer(settings.paths)
+    return IdleTicker(spark, settings, writer.clock, writer.lock, query)
+
+
+class IdleTicker(threading.Thread):
+    """Ticks with the wall clock while a continuous ingest query waits for data."""
+
+    def __init__(
+        self, spark: SparkSession, settings: Settings, clock: IngestClock, lock: threading.Lock, query: StreamingQuery
+    ) -> None:
+        super().__init__(name="idle-ticker", daemon=True)
+        self._spark, self._settings, self._clock, self._lock, self._query = spark, settings, clock, lock, query
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until stopped: after every interval without a micro-batch, one tick."""
+        interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
+        while not self._stopped.wait(interval):
+            # Not before the first trigger is done: a micro-batch to be replayed must find the clock it had.
+            if not self._query.isActive or not self._query.recentProgress or self._query.status["isDataAvailable"]:
+                continue
+            if self._lock.acquire(blocking=False):
+                try:
+                    advance(self._spark, self._settings.paths, self._clock, "idle", None)
+                finally:
+                    self._lock.release()
+
+    def stop(self) -> None:
+        """End after the tick that runs."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join(timeout=30)

@@ -1,0 +1,1 @@
+"""Watching, maintaining and rebuilding the tables."""

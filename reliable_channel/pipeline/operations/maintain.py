@@ -1,0 +1,176 @@
+"""Maintenance of the Delta tables, with the streams running on: retention, OPTIMIZE, VACUUM (docs/operations.md).
+
+Streams read with ``skipChangeCommits`` and append blindly, so neither side waits for the other; what collides all the
+same (two maintenance runs, a merge) is tried again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow.fs as pafs
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.errors import LocalError
+from reliable_channel.pipeline.operations.maintain_plan import TablePlan, plans, superseded_keys
+from reliable_channel.pipeline.storage.checkpoints import filesystem, read_checkpoints
+from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.tables import BY_NAME, OPEN_KEYS
+
+HOUR_MS = 3_600_000
+_KEY = ("job", "query_id", "batch_id", "key", "kafka_topic", "kafka_partition")
+
+_again = retry(
+    retry=retry_if_exception_type(DeltaConcurrentModificationException),
+    stop=stop_after_attempt(5),
+    wait=wait_random_exponential(multiplier=0.5, max=10),
+    reraise=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done to a table, or would be: rows deleted, files before and after OPTIMIZE, files removed from disk."""
+
+    table: str
+    rows_deleted: int
+    files_before: int
+    files_after: int | None
+    files_vacuumed: int
+    keep_files_ms: int
+    held_by: str | None
+
+    def __str__(self) -> str:
+        after = "" if self.files_after is None else f" → {self.files_after}"
+        held = f", kept for {self.held_by}, which has still to read" if self.held_by else ""
+        kept = f"files replaced in the last {self.keep_files_ms / HOUR_MS:.1f} h stay{held}"
+        return (
+            f"{self.table}: {self.rows_deleted:,} rows deleted, {self.files_before}{after} files,"
+            f" {self.files_vacuumed} removed from disk ({kept})"
+        )
+
+
+def run(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    dry_run: bool = False,
+    only: Collection[str] = (),
+    now_ms: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Outcome]:
+    """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
+
+    Raises ``LocalError`` for a table that there is not."""
+    if unknown := sorted(set(only) - BY_NAME.keys()):
+        raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
+    done = []
+    for plan in plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms):
+        if not only or plan.table.name in only:
+            done.append(_maintained(spark, settings, plan, dry_run))
+            say(str(done[-1]))
+    return done
+
+
+def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_run: bool) -> Outcome:
+    """Every step starts Spark only where there is something to do: most tables are small, and most days quiet."""
+    paths, name = settings.paths, plan.table.name
+    place = paths.table(name)
+    files = len(open_table(paths, plan.table).file_uris())
+    after = None
+    if not files:
+        deleted = 0
+    elif plan.table is OPEN_KEYS:
+        deleted = _forget_keys(spark, paths, dry_run)
+    else:
+        deleted = _delete_expired(spark, place, plan, dry_run)
+    if not dry_run:
+        if len(open_table(paths, plan.table).file_uris()) > 1:
+            _optimize(spark, place)
+        after = len(open_table(paths, plan.table).file_uris())
+    replaced = _files_on_disk(place) > len(open_table(paths, plan.table).file_uris())
+    vacuumed = _vacuum(spark, place, plan.keep_files_ms, dry_run) if replaced else 0
+    return Outcome(name, deleted, files, after, vacuumed, plan.keep_files_ms, plan.held_by)
+
+
+@_again
+def _delete_expired(spark: SparkSession, place: str, plan: TablePlan, dry_run: bool) -> int:
+    if plan.delete_before is None:
+        return 0
+    expired = F.col(plan.table.retention_column) < F.lit(plan.delete_before)
+    rows = spark.read.format("delta").load(place).where(expired).count()
+    if rows and not dry_run:
+        DeltaTable.forPath(spark, place).delete(expired)
+    return rows
+
+
+@_again
+def _forget_keys(spark: SparkSession, paths: PathSettings, dry_run: bool) -> int:
+    committed = {c.query_id: c.committed for c in read_checkpoints(paths) if c.query_id and c.committed is not None}
+    # A query that has not committed anything yet may read all it wrote.
+    committed |= {c.query_id: -1 for c in read_checkpoints(paths) if c.query_id and c.committed is None}
+    found = superseded_keys(open_table(paths, OPEN_KEYS).to_pyarrow_table(), committed)
+    if found and not dry_run:
+        types = {column.name: column.type for column in OPEN_KEYS.columns}
+        old = spark.createDataFrame(
+            [tuple(row[name] for name in _KEY) for row in found], ", ".join(f"{n} {types[n]}" for n in _KEY)
+        ).distinct()
+        same = " and ".join(f"keys.{name} <=> old.{name}" for name in _KEY)
+        table = DeltaTable.forPath(spark, paths.table(OPEN_KEYS.name)).alias("keys")
+        table.merge(old.alias("old"), same).whenMatchedDelete().execute()
+    return len(found)
+
+
+@_again
+def _optimize(spark: SparkSession, place: str) -> None:
+    """Compaction, and liquid clustering where the table is clustered."""
+    DeltaTable.forPath(spark, place).optimize().executeCompaction()
+
+
+def _vacuum(spark: SparkSession, place: str, keep_files_ms: int, dry_run: bool) -> int:
+    """Remove files that no version younger than ``keep_files_ms`` needs; how many."""
+    with _set_for_vacuum(spark):
+        hours = math.ceil(keep_files_ms / HOUR_MS)  # Delta rounds to the nearest hour: 20 minutes would be none
+        if dry_run:
+            return spark.sql(f"VACUUM delta.`{place}` RETAIN {hours} HOURS DRY RUN").count()
+        before = _files_on_disk(place)
+        DeltaTable.forPath(spark, place).vacuum(float(hours))
+        return max(0, before - _files_on_disk(place))
+
+
+def _files_on_disk(place: str) -> int:
+    """How many data files lie in a table's directory, those that no version needs included."""
+    files, root = filesystem(place)
+    found = files.get_file_info(pafs.FileSelector(root, recursive=True))
+    return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in found)
+
+
+@contextmanager
+def _set_for_vacuum(spark: SparkSession) -> Iterator[None]:
+    """Delta refuses retentions under a week, not knowing who reads; the plan knows. And it lists files in 10 000 tasks
+    by default, which takes minutes per table on one machine (measured), for directories that one task lists in no time.
+    """
+    wanted = {
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(4 * spark.sparkContext.defaultParallelism),
+    }
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

@@ -1,0 +1,125 @@
+"""What maintenance may remove, decided from tables and checkpoints alone: values in, values out, no Spark.
+
+*Retention*: rows older than the table's definition says. *Files*: those that no version needs any more and that no
+stream has still to read. Compaction and deletion replace files, while a stream reads the original ones, commit by
+commit; so a file may go only when the slowest reader has passed the commit that replaced it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from reliable_channel.config import Settings
+from reliable_channel.pipeline.operations.status import open_tables
+from reliable_channel.pipeline.storage.checkpoints import Checkpoint, read_checkpoints
+from reliable_channel.pipeline.storage.commits import unread_of
+from reliable_channel.pipeline.tables import BY_NAME, CLOCK, DELIVERIES, SDS_INPUT, SEGMENTS, Table
+
+STREAM_READERS = {SEGMENTS.name: "reassembly", SDS_INPUT.name: "ack", DELIVERIES.name: "deliver"}
+"""Who will read a table as a stream even when it has not started yet. Other readers are found by their checkpoints."""
+
+CLOCK_SKEW_MS = 600_000
+"""A writer stamps what it removes with its own clock, a little before its commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """Rows of ``table`` before ``delete_before`` go (``None``: none); files replaced in ``keep_files_ms`` (ms) stay.
+
+    ``held_by``: the reader for whose sake that is longer than configured."""
+
+    table: Table
+    delete_before: dt.datetime | None
+    keep_files_ms: int
+    held_by: str | None = None
+
+
+def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
+    """A plan for every table that exists, in the order of the data flow. ``now_ms``: Unix ms."""
+    checkpoints = read_checkpoints(settings.paths)
+    found = []
+    for name, opened in open_tables(settings.paths).items():
+        table = BY_NAME[name]
+        needed, reader = slowest_reader(name, opened, checkpoints)
+        keep = settings.pipeline.vacuum_retention_ms
+        longer = 0 if needed is None else max(0, now_ms - needed) + CLOCK_SKEW_MS
+        held_by = reader if longer > keep else None
+        found.append(TablePlan(table, _delete_before(table, opened, now_ms), max(keep, longer), held_by))
+    return found
+
+
+def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoint]) -> tuple[int | None, str | None]:
+    """When the oldest commit was written that a stream has still to read (Unix ms), and whose stream it is.
+
+    (``None``, ``None``) when every reader has read all there is."""
+    table_id = str(table.metadata().id)
+    positions: dict[str, int] = {STREAM_READERS[name]: 0} if name in STREAM_READERS else {}
+    for checkpoint in checkpoints:
+        if table_id in checkpoint.offsets.delta:
+            positions[checkpoint.query] = checkpoint.offsets.delta[table_id]
+    waiting = [(behind[0].time_ms, query) for query, at in positions.items() if (behind := unread_of(table, at))]
+    return min(waiting, default=(None, None))
+
+
+def _delete_before(table: Table, opened: DeltaTable, now_ms: int) -> dt.datetime | None:
+    if table.retention_ms is None:
+        return None
+    cut = dt.datetime.fromtimestamp((now_ms - table.retention_ms) / 1000, dt.UTC)
+    if table is not CLOCK:
+        return cut
+    needed = clock_needed_from(opened.to_pyarrow_table())
+    return cut if needed is None else min(cut, needed)
+
+
+def clock_needed_from(rows: pa.Table) -> dt.datetime | None:
+    """``recorded_at`` of the oldest row of ``clock`` that ingest needs: it must never forget how far it came.
+
+    Of every partition the last two micro-batches stay, because the last one may be run again and then looks at what was
+    before it; without them event time could go back after a long silence."""
+    batches: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    needed: dt.datetime | None = None
+    for row in rows.sort_by([("recorded_at", "descending")]).to_pylist():
+        seen = batches.setdefault((row["kafka_topic"], row["kafka_partition"]), [])
+        batch = (row["query_id"], row["batch_id"])
+        if batch not in seen:
+            if len(seen) == 2:
+                continue
+            seen.append(batch)
+        needed = row["recorded_at"] if needed is None else min(needed, row["recorded_at"])
+    return needed
+
+
+def superseded_keys(rows: pa.Table, committed: Mapping[str, int]) -> list[dict[str, object]]:
+    """The rows of ``open_keys`` that no micro-batch will look at again, by their key columns.
+
+    ``committed``: query id → its last committed micro-batch. The micro-batch after that one may run (again), and reads
+    what is before it: of every key the last change up to ``committed`` counts, and nothing when that closed it. Rows of
+    queries without a checkpoint are never read."""
+    last: dict[tuple[object, ...], tuple[int, bool]] = {}
+    entries = rows.select(["job", "query_id", "batch_id", "key", "kafka_topic", "kafka_partition", "due"]).to_pylist()
+    for row in entries:
+        limit = committed.get(row["query_id"])
+        if limit is not None and row["batch_id"] <= limit:
+            place = _place(row)
+            last[place] = max(last.get(place, (-1, False)), (row["batch_id"], row["due"] is None))
+    found = []
+    for row in entries:
+        limit = committed.get(row["query_id"])
+        if limit is not None and row["batch_id"] > limit:
+            continue
+        batch, closed = last.get(_place(row), (None, True))
+        if limit is None or row["batch_id"] != batch or closed:
+            found.append({name: row[name] for name in ("job", "query_id", "batch_id", "key", *_PLACE)})
+    return found
+
+
+_PLACE = ("kafka_topic", "kafka_partition")
+
+
+def _place(row: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("job", "query_id", "key", *_PLACE))

@@ -1,0 +1,179 @@
+"""Progress of the running queries: rows of ``pipeline_metrics``, and an endpoint for Prometheus (docs/operations.md).
+
+Labels are names of queries and metrics of this program, never strings from the network: a stranger must not be able to
+make series. A fault here is logged and never stops a query.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.pipeline.operations import counters
+from reliable_channel.pipeline.operations.measures import measures
+from reliable_channel.pipeline.storage.commits import unread_of
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows, open_table
+from reliable_channel.pipeline.tables import BY_NAME, PIPELINE_METRICS
+
+_log = logging.getLogger(__name__)
+_LAST_WORDS_S = 15.0
+_HISTORY_LIMIT = 1_000
+_TOTALS = ("input_rows", "quarantined_rows", "dropped_by_watermark_rows")
+_SCHEMA = pa.schema(
+    [
+        pa.field("query", pa.string(), nullable=False),
+        ("query_id", pa.string()),
+        ("run_id", pa.string()),
+        ("batch_id", pa.int64()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("recorded_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+class PrometheusMetrics:
+    """The newest value of every metric per query, running totals, and whether the query runs."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._values = Gauge(
+            "reliable_channel_query",
+            "Value of the last micro-batch; the metric's name ends in its unit",
+            ["query", "metric"],
+            registry=self.registry,
+        )
+        self._totals = Counter(
+            "reliable_channel_query_rows",
+            "Rows since this process started: read, quarantined, dropped by the watermark",
+            ["query", "metric"],
+            registry=self.registry,
+        )
+        self._batch = Gauge(
+            "reliable_channel_query_last_batch_timestamp_seconds",
+            "When the last micro-batch was reported, Unix s",
+            ["query"],
+            registry=self.registry,
+        )
+        self._running = Gauge(
+            "reliable_channel_query_running", "1 while the query runs", ["query"], registry=self.registry
+        )
+
+    def running(self, query: str, runs: bool) -> None:
+        """The query started or ended."""
+        self._running.labels(query).set(float(runs))
+
+    def progress(self, query: str, values: dict[str, float]) -> None:
+        """One micro-batch was done, with these values."""
+        for metric, value in values.items():
+            self._values.labels(query, metric).set(value)
+        for metric in _TOTALS:
+            self._totals.labels(query, metric).inc(values.get(metric, 0.0))
+        self._batch.labels(query).set(time.time())
+
+
+class MetricsListener(StreamingQueryListener):
+    """Writes the progress of every query of this session. Called by Spark, one event at a time."""
+
+    def __init__(self, paths: PathSettings, prometheus: PrometheusMetrics) -> None:
+        self._paths, self._prometheus = paths, prometheus
+        self._names: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        with self._changed:
+            self._names[str(event.runId)] = event.name or "query"
+        self._prometheus.running(event.name or "query", True)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        try:
+            self.record(json.loads(event.progress.json))
+        except Exception:
+            _log.warning("the metrics of a micro-batch were not written", exc_info=True)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        with self._changed:
+            name = self._names.pop(str(event.runId), None)
+            self._changed.notify_all()
+        if name is not None:
+            self._prometheus.running(name, False)
+
+    def record(self, progress: dict[str, Any]) -> None:
+        """Write one micro-batch's progress: to the table, and for Prometheus."""
+        query_id, batch_id = str(progress.get("id")), int(progress.get("batchId", -1))
+        values = measures(progress, counters.take(query_id, batch_id), self._unread)
+        query = str(progress.get("name") or "query")
+        self._prometheus.progress(query, values)
+        now = dt.datetime.now(dt.UTC)
+        common = {"query": query, "query_id": query_id, "run_id": str(progress.get("runId")), "batch_id": batch_id}
+        rows = [{**common, "metric": m, "value": v, "recorded_at": now} for m, v in values.items()]
+        append_rows(self._paths, PIPELINE_METRICS, pa.Table.from_pylist(rows, schema=_SCHEMA))
+
+    def drain(self) -> None:
+        """Wait until every query that started has said its last word; events come a little after the query's end."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._names, _LAST_WORDS_S)
+
+    def _unread(self, table: str, next_version: int) -> int | None:
+        """Appending commits of one of our tables that are still to be read; at least so many."""
+        if table not in BY_NAME:
+            return None
+        return len(unread_of(open_table(self._paths, BY_NAME[table]), next_version, _HISTORY_LIMIT))
+
+
+@contextmanager
+def measured(spark: SparkSession, settings: Settings, *, serve: bool, port_offset: int = 0) -> Iterator[None]:
+    """Record the progress of every query that runs inside; with ``serve``, for Prometheus as well.
+
+    The endpoint is ``http://<metrics.host>:<metrics.port + port_offset>/metrics``; ``metrics.port`` 0 means none. A
+    port that is taken is one line in the log: metrics must not keep the pipeline from running."""
+    create_tables(spark, settings.paths, [PIPELINE_METRICS])
+    prometheus = PrometheusMetrics()
+    listener = MetricsListener(settings.paths, prometheus)
+    server = _served(settings, prometheus, port_offset) if serve and settings.metrics.port else None
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        listener.drain()
+        spark.streams.removeListener(listener)
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+def _served(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) -> Any:
+    port = settings.metrics.port + port_offset
+    try:
+        server, _ = start_http_server(port, settings.metrics.host, prometheus.registry)
+    except OSError as error:
+        _log.warning(
+            "no metrics for Prometheus: %s:%d cannot be opened (%s); set metrics.port",
+            settings.metrics.host,
+            port,
+            error.strerror,
+        )
+        return None
+    return server

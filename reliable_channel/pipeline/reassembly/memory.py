@@ -1,0 +1,130 @@
+"""What was rebuilt before: the sends that are complete, looked up in ``messages``.
+
+A set completed without state leaves no memory, and a late segment of it must neither open a set of its own nor join the
+next send of the same payload. What a row of ``messages`` tells is all that a Reassembler remembers of a completed send,
+so one that begins with these rows goes on as the one that completed them would.
+
+Nearly no hash of a micro-batch was rebuilt before, so a task keeps eight bytes of every hash that was, and reads only
+the files in which one of its own may stand.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.clock import Place
+from reliable_channel.pipeline.storage.increments import DataFile, Followed, PerQuery, running
+from reliable_channel.pipeline.tables import MESSAGES
+from reliable_channel.segmentation import CompletedSend
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A send that was completed by a record of the Kafka partition ``place``."""
+
+    place: Place
+    send: CompletedSend
+
+
+Prefixes = npt.NDArray[np.uint64]
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset", "event_time", "pubsub_topic", "content_topic"]
+_COLUMNS += ["channel_id", "sender_id", "entire_message_hash", "sds_ids", "data_count", "first_lamport_timestamp"]
+_COLUMNS += ["send", "one_send"]
+_MASK = (1 << 20) - 1
+
+
+class Rebuilt:
+    """Which hashes stand in which recent file of ``messages``."""
+
+    def __init__(self, paths: PathSettings, query_id: str = "") -> None:
+        """``query_id``: the query that asks; another one may find other tables in the place."""
+        self._table = Followed(paths, MESSAGES, "event_time")
+        self._files: dict[str, DataFile] = {}
+        self._prefixes: dict[str, Prefixes] = {}
+        self._all: Prefixes = np.empty(0, np.uint64)
+        self._numbers: npt.NDArray[np.int32] = np.empty(0, np.int32)
+
+    def rows(self, hashes: Collection[bytes], since_us: int) -> pa.Table:
+        """The messages with one of ``hashes`` that were complete at ``since_us`` (event time, µs) or later."""
+        self._follow(since_us)
+        wanted = pc.field("entire_message_hash").isin(sorted(hashes))
+        found = [self._table.read(file, _COLUMNS, wanted) for file in self._holding(prefixes(sorted(hashes)))]
+        if not found:
+            return pa.table({name: [] for name in _COLUMNS})
+        rows = pa.concat_tables(found)
+        since = pa.scalar(_EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
+        return rows.filter(pc.greater_equal(rows["event_time"], since))
+
+    def _follow(self, since_us: int) -> None:
+        """Take up files that are new, and let go those that were compacted away or are too old."""
+        files = {file.path: file for file in self._table.files(since_us)}
+        if files.keys() == self._files.keys():
+            return
+        self._files = files
+        for path in self._prefixes.keys() - files.keys():
+            del self._prefixes[path]
+        for path in files.keys() - self._prefixes.keys():
+            column = self._table.read(files[path], ["entire_message_hash"])["entire_message_hash"]
+            self._prefixes[path] = prefixes([hash_ for hash_ in column.to_pylist() if hash_ is not None])
+        known = self._prefixes.values()
+        self._all = np.concatenate([*known]) if known else np.empty(0, np.uint64)
+        self._numbers = np.repeat(np.arange(len(known), dtype=np.int32), [len(each) for each in known])
+
+    def _holding(self, wanted: Prefixes) -> list[DataFile]:
+        """The files that may hold one of the ``wanted``, looked for by twenty bits of each first."""
+        marked = np.zeros(_MASK + 1, bool)
+        marked[wanted & np.uint64(_MASK)] = True
+        near = np.flatnonzero(marked[self._all & np.uint64(_MASK)])
+        hits = near[np.isin(self._all[near], wanted)]
+        names = [*self._prefixes]
+        return [self._files[names[number]] for number in np.unique(self._numbers[hits]).tolist()]
+
+
+def prefixes(hashes: Collection[bytes]) -> Prefixes:
+    """The first eight bytes of each hash."""
+    return np.frombuffer(b"".join(hash_[:8].ljust(8, b"\0") for hash_ in hashes), np.uint64)
+
+
+_rebuilt = PerQuery(Rebuilt)
+
+
+def completed_before(
+    paths: PathSettings, hashes: Collection[bytes], since_us: int, batch: Collection[tuple[str, int, int]]
+) -> dict[bytes, list[Done]]:
+    """Hash → what was completed since ``since_us`` (event time, µs) by records that are not in this micro-batch, in the
+    order of completion.
+
+    ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages written already; they
+    are told by the record that completed them."""
+    query_id, _ = running() or ("", 0)
+    rows = _rebuilt.get(paths, query_id).rows(hashes, since_us).to_pylist()
+    found: dict[bytes, list[Done]] = {}
+    for row in sorted(rows, key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])):
+        if (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) not in batch:
+            found.setdefault(row["entire_message_hash"], []).append(done(row))
+    return found
+
+
+def done(row: Mapping[str, Any]) -> Done:
+    """What a row of ``messages`` says to be remembered."""
+    send = CompletedSend(
+        (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"]),
+        row["entire_message_hash"],
+        row["send"],
+        row["data_count"],
+        row["first_lamport_timestamp"] if row["one_send"] else None,
+        (row["event_time"] - _EPOCH) // dt.timedelta(milliseconds=1),
+        tuple(row["sds_ids"]),
+    )
+    return Done((row["kafka_topic"], row["kafka_partition"]), send)

@@ -1,0 +1,173 @@
+"""The adapter between reassembly's keyed state and the core: all sets of one ``entire_message_hash``.
+
+Values in, values out: the same object serves the combiner (a micro-batch's rows of a hash, no memory) and the stateful
+function (what is left over, remembered). No Spark in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from reliable_channel.pipeline.clock import Place
+from reliable_channel.pipeline.reassembly.memory import Done
+from reliable_channel.pipeline.reassembly.set_results import Result, completed_results, event_result, incomplete_result
+from reliable_channel.segmentation import (
+    CompletedSend,
+    MessageCompleted,
+    PoisonedSegmentExcluded,
+    Reassembler,
+    Scope,
+    SegmentationConfig,
+    SegmentationEvent,
+    SegmentConflict,
+    SegmentDuplicate,
+    SegmentRefused,
+    SetEvicted,
+    SetExpired,
+)
+from reliable_channel.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.segment import Dialect, decode_segment
+
+STATE_VERSION = 1
+
+
+class SegmentRow(NamedTuple):
+    """One segment as the stateful function gets it. Times: event time, µs."""
+
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    event_us: int
+    pubsub_topic: str
+    content_topic: str
+    channel_id: str
+    sender_id: str
+    sds_id: str
+    lamport_timestamp: int | None
+    segment_dialect: str
+    content: bytes
+    sealed: bool = False
+
+    @property
+    def scope(self) -> Scope:
+        return (self.pubsub_topic, self.content_topic, self.channel_id, self.sender_id)
+
+
+class HashSets:
+    """Every set of one hash. One reassembler per scope: a scope's rows come in one Kafka partition and so in order,
+    while the times of different partitions must not expire each other's sets."""
+
+    def __init__(self, config: SegmentationConfig, done: Iterable[Done] = ()) -> None:
+        """``done``: what was completed before, elsewhere, in the order of completion."""
+        self._config = config
+        self._scopes: dict[Scope, tuple[Place, Reassembler]] = {}
+        self._known: set[tuple[Scope, str]] = set()
+        self._untold = False
+        for each in done:
+            self._reassembler(each.send.scope, each.place).remember(each.send)
+            self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
+
+    def add(self, row: SegmentRow) -> list[Result]:
+        """Take one segment, in record order. Timers due before it run first, each at its own time."""
+        place = (row.kafka_topic, row.kafka_partition)
+        reassembler = self._reassembler(row.scope, place)
+        now = row.event_us // 1000
+        results = [
+            r for event in _advance(reassembler, now) for r in self._results(event, row.kafka_offset, place, now)
+        ]
+        segment = decode_segment(row.content, frozenset({Dialect(row.segment_dialect)}))
+        if isinstance(segment, Malformed):  # ingest has decoded it, so the row is not what ingest wrote
+            return results
+        events = reassembler.add(segment, now, scope=row.scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
+        results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
+        return [r._replace(payload=None) for r in results] if row.sealed else results
+
+    def _reassembler(self, scope: Scope, place: Place) -> Reassembler:
+        return self._scopes.setdefault(scope, (place, Reassembler(self._config)))[1]
+
+    def tick(self, place: Place, offset: int, now_us: int) -> list[Result]:
+        """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""
+        results: list[Result] = []
+        for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
+            for event in _advance(self._scopes[scope][1], now_us // 1000):
+                results += self._results(event, offset, place, now_us // 1000)
+        return results
+
+    @property
+    def untold(self) -> bool:
+        """Whether something is held or remembered that the rows of ``messages`` do not tell: it has to go to state."""
+        return self._untold or any(reassembler.open_sets for _, reassembler in self._scopes.values())
+
+    def dues(self) -> dict[Place, int]:
+        """Kafka partition → when its next timer is due (µs)."""
+        found: dict[Place, int] = {}
+        for place, reassembler in self._scopes.values():
+            due = reassembler.next_due()
+            if due is not None:
+                found[place] = min(due * 1000, found.get(place, due * 1000))
+        return found
+
+    def to_bytes(self) -> bytes:
+        """The state, empty when nothing is held or remembered."""
+        scopes = [
+            pb.ScopeStateProto(scope=scope, kafka_topic=place[0], kafka_partition=place[1], reassembler=r.to_bytes())
+            for scope, (place, r) in self._scopes.items()
+            if r.next_due() is not None
+        ]
+        return pb.HashStateProto(scopes=scopes).SerializeToString() if scopes else b""
+
+    @classmethod
+    def from_bytes(cls, data: bytes, config: SegmentationConfig) -> HashSets:
+        """Restore what :meth:`to_bytes` gave."""
+        restored = cls(config)
+        for scope in pb.HashStateProto.FromString(data).scopes:
+            place = (scope.kafka_topic, scope.kafka_partition)
+            restored._scopes[tuple(scope.scope)] = (place, Reassembler.from_bytes(scope.reassembler, config))
+        return restored
+
+    def _results(self, event: SegmentationEvent, offset: int, place: Place, now: int) -> Iterator[Result]:
+        match event:
+            case MessageCompleted():
+                made = list(completed_results(event, offset, place, self._config))
+                ids = made[0].fields["sds_ids"]
+                send = CompletedSend(
+                    event.scope,
+                    event.entire_message_hash,
+                    event.send,
+                    event.data_count,
+                    event.first_lamport if made[0].fields["one_send"] else None,
+                    event.completed_at,
+                    tuple(ids),
+                )
+                self._reassembler(event.scope, place).remember(send)
+                self._known.update((event.scope, i) for i in ids if i is not None)
+                yield from made
+            case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
+                self._known.add((event.scope, event.sds_id))
+                self._untold = True
+            case SetExpired(incomplete, at):
+                self._untold = True
+                reason = "hash_mismatch" if incomplete.mismatch else "expired"
+                yield incomplete_result(incomplete, reason, None, at, offset, place)
+            case SetEvicted(incomplete, why, at):
+                self._untold = True
+                yield incomplete_result(incomplete, "over_limit", why.value, at, offset, place)
+            case SegmentRefused():
+                yield event_result(event, "segment_refused", event.reason.value, offset, place, now)
+            case SegmentConflict():
+                yield event_result(
+                    event, "segment_conflict", "other bytes under an id that is held", offset, place, now
+                )
+            case PoisonedSegmentExcluded():
+                self._untold = True
+                yield event_result(
+                    event, "poisoned_segment", "not a segment of the payload with this hash", offset, place, now
+                )
+
+
+def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:
+    """Run every timer due up to ``now`` (ms) at its own time, so that late ticks equal punctual ones."""
+    while (due := reassembler.next_due()) is not None and due <= now:
+        yield from reassembler.expire(due)

@@ -1,0 +1,363 @@
+"""``segments`` to ``sds_input``, ``messages`` and ``incomplete_messages`` (design.md, second hop).
+
+One query: what needs no state passes straight through; segments go through de-duplication, the combiner, which rebuilds
+what is complete inside the micro-batch, and, only where a set stays partial, through keyed state. Complete rows travel
+under a few bucket keys, because two branches would run de-duplication and combiner twice (design.md, measured).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.open_keys import KeyChange
+from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly.leftovers import without_leftovers
+from reliable_channel.pipeline.reassembly.set_results import Result
+from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
+from reliable_channel.pipeline.reassembly.unsealer import Unsealer
+from reliable_channel.pipeline.storage.io import BatchSink, conformed, from_json
+from reliable_channel.pipeline.tables import (
+    CHANNEL_EVENTS,
+    INCOMPLETE_MESSAGES,
+    MESSAGES,
+    SDS_INPUT,
+)
+from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.wire.segment import HASH_BYTES
+
+JOB = "reassembly"
+TABLES_WRITTEN = (SDS_INPUT, MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
+TICK_SUB_ORDER = 1_000_000
+"""Ticks come after everything of the record before them."""
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+
+FLUSH_BYTES = 16 * 1024 * 1024
+"""Payloads of about this size leave the combiner in one Arrow batch."""
+
+_IDENTITY = ("pubsub_topic", "content_topic", "channel_id", "sds_id", "content_digest")
+_ROW_COLUMNS = {
+    "state_key": "binary",
+    "kind": "string",
+    "kafka_topic": "string",
+    "kafka_partition": "int",
+    "kafka_offset": "bigint",
+    "event_us": "bigint",
+    "pubsub_topic": "string",
+    "content_topic": "string",
+    "channel_id": "string",
+    "sender_id": "string",
+    "sds_id": "string",
+    "lamport_timestamp": "bigint",
+    "segment_dialect": "string",
+    "content": "binary",
+    "sealed": "boolean",
+    "sub_order": "int",
+    "result": "string",
+}
+_ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
+_OUT_COLUMNS = {
+    "kind": "string",
+    "kafka_topic": "string",
+    "kafka_partition": "int",
+    "kafka_offset": "bigint",
+    "sub_order": "int",
+    "payload": "binary",
+    "result": "string",
+}
+_OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
+_STATE = "version int, blob binary"
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+}
+_ARROW = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _ROW_COLUMNS.items()])
+
+
+def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:
+    """The stream of ``segments`` → rows of kind ``sds`` (with the columns of ``sds_input``) and the results of
+    reassembly (kind, coordinates, payload, JSON). Without ``combined`` every segment goes through keyed state: that
+    is what the benchmark compares with."""
+
+    def transform(segments: DataFrame) -> DataFrame:
+        partial_and_complete = (
+            segments.where("segment_kind in ('data', 'parity') and content is not null")
+            .withWatermark("ingest_time", f"{settings.pipeline.deduplication_delay_ms} milliseconds")
+            .dropDuplicatesWithinWatermark(list(_IDENTITY))
+            .select(*_segment_columns())
+        )
+        if combined:
+            partial_and_complete = partial_and_complete.repartition(F.col("state_key")).mapInArrow(
+                combiner(settings), _ROW
+            )
+        ticks = (
+            segments.where("sds_kind = 'tick'")
+            .select("kafka_topic", "kafka_partition", "kafka_offset", F.unix_micros("event_time").alias("event_us"))
+            .mapInPandas(woken(settings.paths), _ROW)
+        )
+        results = (
+            partial_and_complete.unionByName(ticks)
+            .groupBy("state_key")
+            .applyInPandasWithState(
+                stateful(settings.segmentation, Unsealer(settings.channels)),
+                _OUT,
+                _STATE,
+                "append",
+                GroupStateTimeout.NoTimeout,
+            )
+        )
+        return passed_through(segments).unionByName(results, allowMissingColumns=True)
+
+    return transform
+
+
+def passed_through(segments: DataFrame) -> DataFrame:
+    """The metadata of every SDS message, and the ticks, as rows of ``sds_input``; no shuffle, no Python."""
+    tick = F.col("sds_kind") == "tick"
+    special = {
+        "sub_order": F.when(tick, TICK_SUB_ORDER).otherwise(0).cast("int"),
+        "row_kind": F.when(tick, "tick").otherwise("message"),
+    }
+    present = set(segments.columns)
+    names = [name for name in SDS_INPUT.names() if name in special or name in present]
+    return segments.select(F.lit("sds").alias("kind"), *(special.get(name, F.col(name)).alias(name) for name in names))
+
+
+def _segment_columns() -> list[Any]:
+    special = {
+        "state_key": F.col("entire_message_hash"),
+        "kind": F.lit("segment"),
+        "event_us": F.unix_micros("event_time"),
+        "sub_order": F.lit(0),
+        "result": F.lit(None).cast("string"),
+    }
+    return [special.get(name, F.col(name)).alias(name) for name in _ROW_COLUMNS]
+
+
+def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Rebuild what is complete inside the micro-batch, in record order; hand on the sets that stay open, as they are.
+
+    A hash that is in state goes there with all its rows; of any other, what ``messages`` remembers is where it begins.
+    Either way its rows meet what they would have met in one micro-batch, so the cut decides nothing."""
+    unseal = Unsealer(settings.channels)
+    paths, config, buckets = settings.paths, settings.segmentation, settings.pipeline.combiner_buckets
+
+    def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        collected = [batch for batch in batches if batch.num_rows]
+        if not collected:
+            return
+        table = pa.Table.from_batches(collected)
+        by_hash: dict[bytes, list[int]] = {}
+        order = pc.sort_indices(table, [("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
+        keys = table["state_key"].to_pylist()
+        for index in order.to_pylist():
+            by_hash.setdefault(keys[index], []).append(index)
+        in_state = open_keys.open_keys(paths, JOB)
+        places = set(zip(*(table[n].to_pylist() for n in _PLACE), strict=True))
+        since = pc.min(table["event_us"]).as_py() - config.completed_memory_ms * 1000
+        done = memory.completed_before(paths, by_hash.keys(), since, places)
+        handed_on: list[int] = []
+        results: list[dict[str, Any]] = []
+        size = 0
+        # Payloads become Python objects hash by hash; the rest of the rows is small and is read at once.
+        small = {n: table[n].to_pylist() for n in SegmentRow._fields if n != "content"}
+
+        def segment(index: int) -> SegmentRow:
+            fields = {n: values[index] for n, values in small.items()}
+            return SegmentRow(**fields, content=table["content"][index].as_py())
+
+        for hash_, indices in by_hash.items():
+            if in_state.is_open(hash_.hex()):
+                handed_on += indices
+                continue
+            sets = HashSets(config, done.get(hash_, ()))
+            bucket = b"#%d" % (indices[0] % buckets)
+            complete = [result for index in indices for result in sets.add(unseal(segment(index)))]
+            results += [_as_row(result, bucket) for result in complete]
+            size += sum(len(result.payload or b"") for result in complete)
+            if sets.untold and (blob := sets.to_bytes()):
+                last = {n: small[n][indices[-1]] for n in _PLACE}
+                results.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last})
+                size += len(blob)
+            if size > FLUSH_BYTES:
+                yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
+                results, size = [], 0
+        if results:
+            yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
+        if handed_on:
+            yield from table.take(pa.array(handed_on)).cast(_ARROW).to_batches()
+
+    return combine
+
+
+def _as_row(result: Result, bucket: bytes) -> dict[str, Any]:
+    return {
+        "state_key": bucket,
+        "kind": result.kind,
+        "kafka_topic": result.kafka_topic,
+        "kafka_partition": result.kafka_partition,
+        "kafka_offset": result.kafka_offset,
+        "sub_order": result.sub_order,
+        "content": result.payload,
+        "result": json.dumps(result.fields, separators=(",", ":")),
+    }
+
+
+def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+    """Tick rows → one row for every key whose timer is due."""
+
+    def wake(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        ticks = [tick for frame in frames for tick in frame.itertuples(index=False)]
+        if not ticks:
+            return
+        due = open_keys.open_keys(paths, JOB)
+        rows = [
+            {
+                "state_key": bytes.fromhex(key),
+                "kind": "tick",
+                "kafka_topic": tick.kafka_topic,
+                "kafka_partition": tick.kafka_partition,
+                "kafka_offset": tick.kafka_offset,
+                "event_us": tick.event_us,
+            }
+            for tick in ticks
+            for key in due.due((tick.kafka_topic, tick.kafka_partition), tick.event_us)
+        ]
+        if rows:
+            yield pd.DataFrame(rows).reindex(columns=[*_ROW_COLUMNS]).astype(object).where(lambda f: f.notna(), None)
+
+    return wake
+
+
+def stateful(
+    config: SegmentationConfig, unseal: Callable[[SegmentRow], SegmentRow]
+) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """The function of ``applyInPandasWithState``: one hash's sets, or a bucket of complete rows, which only pass."""
+
+    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        hash_ = bytes(key[0])
+        if len(hash_) != HASH_BYTES:  # a bucket: one hash in 256 begins with its sign
+            for frame in frames:
+                yield frame.rename(columns={"content": "payload"})[[*_OUT_COLUMNS]]
+            return
+        rows = [row for frame in frames for row in frame.to_dict("records")]
+        sets = _restored(state, [bytes(row["content"]) for row in rows if row["kind"] == "sets"], config)
+        before = sets.dues() if state.exists else {}
+        results: list[Result] = []
+        for row in sorted(rows, key=lambda r: (r["kafka_partition"], r["kafka_offset"], r["kind"] == "tick")):
+            if row["kind"] == "tick":
+                place = (row["kafka_topic"], int(row["kafka_partition"]))
+                results += sets.tick(place, int(row["kafka_offset"]), int(row["event_us"]))
+            elif row["kind"] == "segment":
+                results += sets.add(unseal(_segment_row(row)))
+        blob = sets.to_bytes()
+        if blob:
+            state.update((STATE_VERSION, blob))
+        elif state.exists:
+            state.remove()
+        after = sets.dues()
+        for place in {*before, *after}:
+            if before.get(place) != after.get(place):
+                change = {"key": hash_.hex(), "due": after.get(place)}
+                results.append(Result("open_key", *place, 0, 0, None, change))
+        if results:
+            yield pd.DataFrame(
+                [(*r[:6], json.dumps(r.fields, separators=(",", ":"))) for r in results],
+                columns=[*_OUT_COLUMNS],
+            )
+
+    return update
+
+
+def _restored(state: GroupState, handed_on: list[bytes], config: SegmentationConfig) -> HashSets:
+    """The sets of a hash: those in state, or those that the combiner has handed on."""
+    if not state.exists:
+        return HashSets.from_bytes(handed_on[0], config) if handed_on else HashSets(config)
+    version, blob = state.get
+    if version != STATE_VERSION:
+        raise RuntimeError(
+            f"Reassembly state of version {version} is unknown to this program (it writes {STATE_VERSION})."
+            " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+        )
+    if handed_on:
+        raise RuntimeError(
+            "A hash is in state that open_keys does not name: rows of it are missing there."
+            " Start anew with `reliable-channel rebuild`."
+        )
+    return HashSets.from_bytes(bytes(blob), config)
+
+
+def _segment_row(row: dict[str, Any]) -> SegmentRow:
+    lamport = row["lamport_timestamp"]
+    fields = {name: row[name] for name in SegmentRow._fields}
+    return SegmentRow(
+        **{
+            **fields,
+            "kafka_partition": int(row["kafka_partition"]),
+            "kafka_offset": int(row["kafka_offset"]),
+            "event_us": int(row["event_us"]),
+            "lamport_timestamp": None if pd.isna(lamport) else int(lamport),
+            "content": bytes(row["content"]),
+            "sealed": row["sealed"] is True,
+        }
+    )
+
+
+class ReassemblyWriter:
+    """Writes the results of one micro-batch: payloads before the rows that lead readers to them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+        counts = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
+        if "message" in counts:
+            messages = rows.where("kind = 'message'")
+            columns = [*MESSAGES.names()]
+            parsed = from_json(
+                messages, "result", MESSAGES, keep=("payload", "kafka_topic", "kafka_partition", "kafka_offset")
+            )
+            sink.append(parsed.select(*columns), MESSAGES)
+        if "incomplete" in counts:
+            sink.append(without_leftovers(rows.where("kind = 'incomplete'"), self._settings.paths), INCOMPLETE_MESSAGES)
+        if "event" in counts:
+            sink.append_json(rows, "event", CHANNEL_EVENTS, counts["event"])
+        if counts.keys() & {"sds", "repaired", "completed"}:
+            self._append_sds_input(rows, sink, {"repaired", "completed"} & counts.keys())
+        open_keys.record(sink, JOB, key_changes(rows) if "open_key" in counts else [])
+
+    def _append_sds_input(self, rows: DataFrame, sink: BatchSink, kinds: set[str]) -> None:
+        all_rows = rows.where("kind = 'sds'").select(*(c for c in SDS_INPUT.names() if c in rows.columns))
+        if kinds:
+            keep = ("kind", "kafka_topic", "kafka_partition", "kafka_offset", "sub_order")
+            results = from_json(rows.where(F.col("kind").isin(*kinds)), "result", SDS_INPUT, keep=keep)
+            all_rows = all_rows.unionByName(
+                results.drop("row_kind").withColumnRenamed("kind", "row_kind"), allowMissingColumns=True
+            )
+        sink.append(conformed(all_rows, SDS_INPUT), SDS_INPUT)
+
+
+def key_changes(rows: DataFrame) -> list[KeyChange]:
+    """The rows of kind ``open_key`` of a micro-batch, in the driver: at most one per touched key."""
+    found = rows.where("kind = 'open_key'").select("kafka_topic", "kafka_partition", "result").collect()
+    changes = [(row, json.loads(row["result"])) for row in found]
+    return [
+        KeyChange(change["key"], (row["kafka_topic"], row["kafka_partition"]), change["due"]) for row, change in changes
+    ]
+
+
+__all__ = ["JOB", "TABLES_WRITTEN", "ReassemblyWriter", "reassembled"]

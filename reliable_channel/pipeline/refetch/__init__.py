@@ -1,0 +1,1 @@
+"""Open repair requests and gaps to the stores, and what they have back to Kafka."""

@@ -1,0 +1,1 @@
+"""How a job is started, stopped, started again, and told what went wrong."""

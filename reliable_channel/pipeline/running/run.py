@@ -1,0 +1,140 @@
+"""All queries in one local session: over what is there until nothing more follows, or continuously until stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from reliable_channel.config import Settings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.ingest import ticks
+from reliable_channel.pipeline.ingest.unreadable import UnreadableRecord, set_aside
+from reliable_channel.pipeline.running.failures import explained
+from reliable_channel.pipeline.running.interrupts import RaiseIfInterrupted, noted_interrupts
+from reliable_channel.pipeline.running.queries import CHAIN, INGEST, Query, start
+from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.tables import SEGMENTS
+
+MAX_PASSES = 20
+_STOP_PATIENCE_S = 60.0
+
+
+def run_once(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    close_after_ms: int | None = None,
+    queries: Sequence[Query] = CHAIN,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Every query over what is there, again until no new record comes: what is fetched again comes through Kafka.
+
+    At the end one tick moves silent channels on: to ``close_after_ms`` (ms) after the last record when a back-fill or a
+    simulation is to be concluded, by default to the wall clock. Raises ``EnvironmentFault`` when a query fails."""
+    with noted_interrupts() as raise_if_interrupted:
+
+        def run(query: Query) -> None:
+            on_progress(query.name)
+            run_to_end(spark, settings, query, raise_if_interrupted)
+
+        before = -1
+        for _ in range(MAX_PASSES):
+            for query in queries:
+                run(query)
+            read = open_table(settings.paths, SEGMENTS).version()
+            if read == before:
+                break
+            on_progress("clock")
+            ticks.close(spark, settings, close_after_ms)
+            before = open_table(settings.paths, SEGMENTS).version()
+            for query in queries[1:]:
+                run(query)
+            if not any(query.writes_to_kafka for query in queries):
+                break
+
+
+def run_continuously(
+    spark: SparkSession,
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    queries: Sequence[Query] = CHAIN,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Every query at its trigger interval until ``stop`` is set; then each ends after its micro-batch.
+
+    Raises ``EnvironmentFault`` when a query fails; the others are stopped then."""
+    running: dict[str, StreamingQuery] = {}
+    ticker: ticks.IdleTicker | None = None
+
+    def begin(query: Query) -> None:
+        nonlocal ticker
+        running[query.name] = start(spark, settings, query, once=False)
+        if query.name == INGEST.name:
+            if ticker is not None:
+                ticker.stop()
+            ticker = ticks.ticker_for(spark, settings, running[query.name])
+            ticker.start()
+
+    try:
+        for query in queries:
+            begin(query)
+            on_progress(f"{query.name} runs")
+        while not stop.wait(0.5):
+            for query in queries:
+                if not running[query.name].isActive:
+                    try:
+                        wait_for(running[query.name])
+                    except UnreadableRecord as record:
+                        set_aside(spark, settings, query.name, record)
+                        begin(query)
+                    else:
+                        raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
+    finally:
+        if ticker is not None:
+            ticker.stop()
+        stop_all(list(running.values()))
+
+
+def run_to_end(
+    spark: SparkSession,
+    settings: Settings,
+    query: Query,
+    raise_if_interrupted: RaiseIfInterrupted = lambda: None,
+) -> None:
+    """One query over what is there. Records that Spark cannot read are set aside, and it goes on behind them."""
+    while True:
+        try:
+            wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
+            return
+        except UnreadableRecord as record:
+            set_aside(spark, settings, query.name, record)
+
+
+def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = lambda: None) -> None:
+    """Until the query ends. Raises ``EnvironmentFault`` with the cause in one sentence when it failed; what
+    ``raise_if_interrupted`` raises stops the query."""
+    try:
+        while not query.awaitTermination(1):
+            raise_if_interrupted()
+        raise_if_interrupted()
+    except StreamingQueryException as error:
+        raise explained(query.name or "query", error) from error
+    except (KeyboardInterrupt, SystemExit):
+        query.stop()
+        raise
+
+
+def stop_all(queries: Sequence[StreamingQuery]) -> None:
+    """Stop queries from the source on, each between two micro-batches if that comes soon enough. Stopping inside one is
+    safe as well, it is then replayed at the next start; between two, the next start has nothing to repeat."""
+    deadline = time.monotonic() + _STOP_PATIENCE_S
+    for query in queries:
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        query.stop()

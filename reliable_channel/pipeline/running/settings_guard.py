@@ -1,0 +1,84 @@
+"""A checkpoint and a setting disagree: said in one sentence before the query starts, not found out afterwards.
+
+Spark takes the number of shuffle partitions and the kind of state store from the checkpoint and goes on with a line in
+its log; another topic or another participant it cannot notice at all. So what a checkpoint was made with is written
+into it (``reliable-channel.json``, removed together with it) and compared at every start (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.pipeline.storage.checkpoints import Checkpoint, as_object, filesystem, read_checkpoint, read_text
+
+RECORD = "reliable-channel.json"
+
+_IN_SPARK = {
+    "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
+    "spark.conf.spark.sql.streaming.stateStore.providerClass": "spark.sql.streaming.stateStore.providerClass",
+}
+"""Our key → the key under which Spark keeps it in the offset log. They matter to queries with state only."""
+
+SPARK_KEYS = (*_IN_SPARK.values(),)
+"""What the session is asked for."""
+
+
+def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> dict[str, str]:
+    """What a new checkpoint of ``query`` depends on, by the key of the configuration.
+
+    ``spark_conf`` are the session's values, which stand before the configuration under ``spark-submit``."""
+    found = {key: spark_conf[name] for key, name in _IN_SPARK.items() if name in spark_conf}
+    if query == "ingest":
+        found["kafka.topics.envelopes"] = settings.kafka.topics.envelopes
+    if query == "ack":
+        found["channels.participant_id"] = settings.channels.participant_id or ""
+    return found
+
+
+def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, str]:
+    """What the checkpoint was made with: our record and, which is the last word, Spark's own."""
+    files, root = filesystem(paths.checkpoint(checkpoint.query))
+    ours = as_object(read_text(files, f"{root}/{RECORD}") or "")
+    sparks = {key: checkpoint.offsets.conf[name] for key, name in _IN_SPARK.items() if name in checkpoint.offsets.conf}
+    found = {str(key): str(value) for key, value in ours.items()} | sparks
+    topics = list(checkpoint.offsets.kafka)
+    return found | ({"kafka.topics.envelopes": topics[0]} if topics else {})
+
+
+def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+    """The first setting that differs, as one sentence, or ``None``. A setting that was not recorded agrees."""
+    for key, now in wanted.items():
+        then = recorded.get(key, now)
+        if then != now and (stateful or key not in _IN_SPARK):
+            made = f"The checkpoint of {query} was made with {key}={_shown(then)}"
+            return f"{made}, and the configuration says {_shown(now)}."
+    return None
+
+
+def check(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> None:
+    """Compare the checkpoint of ``query`` with the configuration, and write down what a new one is made with.
+
+    Raises ``ConfigurationError`` when they disagree: the query must not start. Costs two small file reads."""
+    wanted = frozen_settings(settings, query, spark_conf)
+    checkpoint = read_checkpoint(settings.paths, query)
+    recorded: dict[str, str] = {}
+    if checkpoint is not None:
+        recorded = recorded_settings(settings.paths, checkpoint)
+        sentence = disagreement(query, checkpoint.stateful, recorded, wanted)
+        if sentence is not None:
+            raise ConfigurationError(
+                sentence,
+                "Set it back, or run `reliable-channel rebuild`, which derives the tables again with new checkpoints.",
+            )
+    if wanted.keys() - recorded.keys():
+        files, root = filesystem(settings.paths.checkpoint(query))
+        files.create_dir(root, recursive=True)
+        with files.open_output_stream(f"{root}/{RECORD}") as stream:
+            stream.write(json.dumps({**wanted, **recorded}, indent=1, sort_keys=True).encode())
+
+
+def _shown(value: str) -> str:
+    return value.rsplit(".", 1)[-1] if value.startswith("org.apache.") else value or "nothing"

@@ -1,0 +1,1 @@
+"""Delta tables, their commits and the checkpoints, wherever they are."""

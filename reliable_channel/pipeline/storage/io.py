@@ -1,0 +1,179 @@
+"""The one place that reads and writes tables for the jobs, exactly once (design.md *Exactly once*).
+
+A micro-batch that is replayed after a crash finds by table whether its rows are there already: every append carries
+``(query id, batch id)`` as Delta's application transaction. Small tables that only the driver writes go through
+delta-rs (a commit in 10–20 ms, with no Spark job); everything else through Spark.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+from reliable_channel.config import PathSettings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES, create_table
+from reliable_channel.pipeline.tables import Table
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property with a streaming query's id. It belongs to the checkpoint: a new checkpoint has a new id."""
+
+BATCH_ID = "streaming.sql.batchId"
+
+SMALL_ROWS = 10_000
+"""Up to so many rows of a micro-batch go to an unclustered table through the driver."""
+
+
+def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
+    """A table as a stream of its appended rows, commit by commit from the first. OPTIMIZE and DELETE are skipped.
+
+    Commits are taken whole: a limit on files would cut the record order of a commit (docs/pipeline.md)."""
+    return (
+        spark.readStream.format("delta")
+        .option("startingVersion", "0")
+        .option("skipChangeCommits", "true")
+        .load(paths.table(table.name))
+    )
+
+
+def read_table(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
+    """A table as it is now."""
+    return spark.read.format("delta").load(paths.table(table.name))
+
+
+def open_table(paths: PathSettings, table: Table) -> DeltaTable:
+    """A table through delta-rs, without Spark. Raises ``EnvironmentFault`` when it does not exist."""
+    try:
+        return DeltaTable(paths.table(table.name))
+    except TableNotFoundError:
+        raise EnvironmentFault(
+            f"The table {table.name} does not exist under {paths.data_dir}.", "Run the pipeline first."
+        ) from None
+
+
+def conformed(rows: DataFrame, table: Table) -> DataFrame:
+    """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
+    types = StructType.fromDDL(table.ddl())
+    present = set(rows.columns)
+    assert isinstance(types, StructType)  # noqa: S101  for the type checker
+    return rows.select(
+        *(F.col(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name) for f in types.fields)
+    )
+
+
+def from_json(rows: DataFrame, column: str, table: Table, keep: tuple[str, ...] = ()) -> DataFrame:
+    """``rows`` with the columns of ``table`` read from JSON text: binary ones in base64, times in µs. The columns
+    ``keep`` stay as they are and stand before those of the text."""
+    types = StructType.fromDDL(table.ddl())
+    assert isinstance(types, StructType)  # noqa: S101  for the type checker
+    plain = StructType(
+        [StructField(f.name, LongType() if isinstance(f.dataType, TimestampType) else f.dataType) for f in types.fields]
+    )
+    parsed = F.from_json(F.col(column), plain).alias("parsed")
+    return rows.select(*keep, parsed).select(
+        *keep,
+        *(
+            F.timestamp_micros(f"parsed.{f.name}").alias(f.name)
+            if isinstance(f.dataType, TimestampType)
+            else F.col(f"parsed.{f.name}")
+            for f in types.fields
+            if f.name not in keep
+        ),
+    )
+
+
+def as_arrow(rows: list[dict[str, Any]], table: Table) -> pa.Table:
+    """Rows of JSON values (binary in base64, times in µs) with the columns of ``table``, whose types are simple."""
+    arrays = []
+    for column in table.columns:
+        values = [row.get(column.name) for row in rows]
+        if column.type == "BINARY":
+            values = [None if value is None else base64.b64decode(value) for value in values]
+        arrays.append(pa.array(values, ARROW_TYPES[column.type]))
+    names = [pa.field(c.name, a.type, c.nullable) for c, a in zip(table.columns, arrays, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(names))
+
+
+def create_unclustered(paths: PathSettings, table: Table) -> None:
+    """Create a table without Spark, for the jobs that do without it; one that exists is left as it is."""
+    create_table(paths.table(table.name), table)
+
+
+@dataclass(frozen=True)
+class BatchSink:
+    """Appends the rows of one micro-batch to several tables, each exactly once. ``query_id`` is the checkpoint's."""
+
+    paths: PathSettings
+    query_id: str
+    batch_id: int
+
+    def written(self, table: Table) -> bool:
+        """Whether this micro-batch is in the table already: it is then a replay."""
+        last = open_table(self.paths, table).transaction_version(self.query_id)
+        return last is not None and last >= self.batch_id
+
+    def append(self, rows: DataFrame, table: Table) -> None:
+        """Append through Spark. In a replay Delta skips the write, and ``rows`` are not computed."""
+        (
+            rows.select(*table.names())
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", self.query_id)
+            .option("txnVersion", self.batch_id)
+            .save(self.paths.table(table.name))
+        )
+
+    def append_json(self, rows: DataFrame, kind: str, table: Table, count: int) -> None:
+        """Append the ``count`` rows of a ``kind`` from their JSON (columns ``kind``, ``result``). A few go through the
+        driver, which saves a Spark job and a second per table and micro-batch."""
+        found = rows.where(F.col("kind") == kind)
+        if table.cluster_by or count > SMALL_ROWS:
+            self.append(from_json(found, "result", table), table)
+        elif not self.written(table):
+            parsed = [json.loads(row["result"]) for row in found.select("result").collect()]
+            self.append_small(as_arrow(parsed, table), table)
+
+    def append_small(self, rows: pa.Table, table: Table) -> None:
+        """Append rows that are in the driver, through delta-rs; skipped in a replay and when there are none."""
+        if rows.num_rows == 0 or self.written(table):
+            return
+        transaction = CommitProperties(app_transactions=[Transaction(self.query_id, self.batch_id)])
+        append_rows(self.paths, table, rows, transaction)
+
+
+def append_rows(
+    paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
+) -> None:
+    """Append rows through delta-rs. For tables without clustering only, which delta-rs does not write."""
+    write_deltalake(paths.table(table.name), rows, mode="append", commit_properties=commit_properties)
+
+
+def each_batch(
+    spark: SparkSession, paths: PathSettings, write: Callable[[DataFrame, BatchSink], None]
+) -> Callable[[DataFrame, int], None]:
+    """``write`` as a function for ``foreachBatch``.
+
+    The micro-batch is computed once, into a cache, and always: a replay of which every table is written already must
+    still run its stateful operators to the end, or the restart fails (``STATE_STORE_COMMIT_VALIDATION_FAILED``)."""
+
+    def run(batch: DataFrame, batch_id: int) -> None:
+        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
+        if query_id is None:
+            raise EnvironmentFault("Spark does not tell the id of the running query.", "Use the pinned Spark version.")
+        cached = batch.persist()
+        try:
+            write(cached, BatchSink(paths, query_id, batch_id))
+        finally:
+            cached.unpersist()
+
+    return run

@@ -1,0 +1,1 @@
+"""What every table says of a message to ``delivery_status``."""
