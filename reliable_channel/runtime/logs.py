@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 INTERVAL_S = 60.0
@@ -61,3 +63,15 @@ def tame_kafka() -> None:
     handler.addFilter(OncePerInterval())
     logger.addHandler(handler)
     logger.propagate = False
+
+
+@contextmanager
+def unheard_kafka() -> Iterator[None]:
+    """Keep the Kafka client silent for a short exchange whose outcome its caller says in a sentence of its own."""
+    logger = logging.getLogger("kafka")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -11,6 +11,7 @@ from typing import Any
 
 from reliable_channel.config import KafkaSettings
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.runtime.logs import unheard_kafka
 
 PROBE_TOPIC = "reliable-channel.probe"
 """Where readiness is proven on the project's own broker: nothing but probes is ever written there."""
@@ -28,6 +29,7 @@ def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
     }
 
 
+@unheard_kafka()
 def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
     """Create those of the two topics that do not exist; returns the names of the created ones.
 
@@ -62,6 +64,7 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
         raise unreachable(kafka, error) from None
 
 
+@unheard_kafka()
 def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
     """Whether a client can really produce to the project's own broker: one acknowledged record in the probe topic."""
     from kafka import KafkaAdminClient, KafkaProducer

@@ -1,4 +1,4 @@
-"""The quotas of :mod:`~reliable_channel.pipeline.ingest.quotas` over micro-batches: what is above becomes ``quarantine``.
+"""The quotas of :mod:`~reliable_channel.pipeline.ingest.quotas` over micro-batches; what is above: ``quarantine``.
 
 A micro-batch is summed by sender in one aggregation. Only when a scope of a content topic could get above its quota are
 the rows of that topic looked at one by one, in the driver, without their bytes. What was admitted before is read from

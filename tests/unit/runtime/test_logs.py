@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from reliable_channel.runtime.logs import OncePerInterval, tame_kafka
+from reliable_channel.runtime.logs import OncePerInterval, tame_kafka, unheard_kafka
 
 
 def record(at_s: float, text: str = "Connect attempt to %s failed", level: int = logging.WARNING) -> logging.LogRecord:
@@ -44,3 +44,14 @@ def test_the_client_is_heard_once_on_standard_error(
     for _ in range(3):
         logging.getLogger("kafka.conn").warning("gone")
     assert capsys.readouterr().err == "kafka.conn: gone\n"
+
+
+def test_the_client_is_silent_where_the_caller_says_the_outcome(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("kafka"), "handlers", [])
+    tame_kafka()
+    with unheard_kafka():
+        logging.getLogger("kafka.net.manager").error("Connection failed")
+    logging.getLogger("kafka.net.manager").error("heard again")
+    assert capsys.readouterr().err == "kafka.net.manager: heard again\n"
