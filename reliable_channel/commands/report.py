@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,32 +89,42 @@ def register(app: typer.Typer) -> None:
         """
         import json
         import sys
+        from contextlib import ExitStack
 
-        from rich.console import Console
+        from reliable_channel.report.painter import Painter
 
-        from reliable_channel.report import csv_files, summary, terminal
-        from reliable_channel.report.channels import require_channel
-        from reliable_channel.report.source import Source
-        from reliable_channel.report.thresholds import Limits, checks, duration_ms, share
+        with ExitStack() as stack:
+            # What draws starts while the rest is loaded, and the library of charts while the first questions are asked.
+            painter = stack.enter_context(Painter()) if html is not None else None
 
-        now = dt.datetime.now(dt.UTC)
-        window = chosen_window(since, until, channel, content_topic, now)
-        limits = Limits(
-            loss=None if max_loss is None else share(max_loss),
-            latency_ms=None if max_latency is None else duration_ms(max_latency),
-            quarantine=None if max_quarantine is None else share(max_quarantine),
-            lag_records=max_lag,
-        )
-        source = Source(tables if tables is not None else invocation(context).settings().paths.data_dir, window)
-        source.require_any()
-        require_channel(source)
-        found = summary.collect(source, now)
-        judged = checks(limits, found)
-        found["thresholds"] = [check.as_json() for check in judged]
-        if html is not None:
-            from reliable_channel.report import page  # charts: a second that the other forms do not need
+            from rich.console import Console
 
-            write_page(html, page.render(source, found, judged))
+            from reliable_channel.report import csv_files, summary, terminal
+            from reliable_channel.report.channels import require_channel
+            from reliable_channel.report.source import Source
+            from reliable_channel.report.thresholds import Limits, checks, duration_ms, share
+
+            now = dt.datetime.now(dt.UTC)
+            window = chosen_window(since, until, channel, content_topic, now)
+            limits = Limits(
+                loss=None if max_loss is None else share(max_loss),
+                latency_ms=None if max_latency is None else duration_ms(max_latency),
+                quarantine=None if max_quarantine is None else share(max_quarantine),
+                lag_records=max_lag,
+            )
+            source = Source(tables if tables is not None else invocation(context).settings().paths.data_dir, window)
+            source.require_any()
+            require_channel(source)
+            if painter is not None:
+                loading = Thread(target=import_module, args=("altair",))
+                loading.start()
+            found = summary.collect(source, now)
+            judged = checks(limits, found)
+            found["thresholds"] = [check.as_json() for check in judged]
+            if html is not None and painter is not None:
+                from reliable_channel.report import page  # charts: a second that the other forms do not need
+
+                write_page(html, page.render(source, found, judged, painter))
         if csv is not None:
             csv_files.write(found, csv)
         if as_json:

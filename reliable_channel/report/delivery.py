@@ -69,7 +69,8 @@ def totals(source: Source) -> pd.DataFrame:
             SELECT count(*) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
                    count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
                    count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown,
-                   count(DISTINCT (content_topic, channel_id)) AS channels, count(DISTINCT sender_id) AS senders,
+                   (SELECT count(*) FROM (SELECT DISTINCT content_topic, channel_id FROM delivery_status)) AS channels,
+                   count(DISTINCT sender_id) AS senders,
                    min(first_seen) AS first_seen, max(first_seen) AS last_seen, max(as_of) AS judged_as_of
             FROM delivery_status),
             (SELECT coalesce(sum(payload_bytes), 0)::BIGINT AS payload_bytes,
@@ -124,12 +125,14 @@ def latency_curve(source: Source, by: Dimension = "channel_id") -> pd.DataFrame:
 def acknowledgement_latency(source: Source, by: Dimension | str = "channel_id") -> pd.DataFrame:
     """How long each participant's first acknowledgement of an SDS message took, from the first sight of the message;
     ``by`` may also be ``evidence``."""
-    return source.query(_distribution(_FIRST_ACKS, by, "acknowledgements"))
+    source.keep("first_acks", _FIRST_ACKS)
+    return source.query(_distribution("FROM first_acks", by, "acknowledgements"))
 
 
 def acknowledgement_curve(source: Source, by: Dimension | str = "evidence") -> pd.DataFrame:
     """The distribution of :func:`acknowledgement_latency` as a line per value."""
-    return source.query(_curve(_FIRST_ACKS, _value(by)))
+    source.keep("first_acks", _FIRST_ACKS)
+    return source.query(_curve("FROM first_acks", _value(by)))
 
 
 _FIRST_ACKS = """

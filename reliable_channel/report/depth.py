@@ -15,7 +15,8 @@ def causal_depth(source: Source, newest: int = NEWEST) -> pd.DataFrame:
     """One row per SDS message among the ``newest`` rows of segments: time (UTC), content_topic, channel_id, sds_id,
     named (how many ids it names), depth: the longest chain of messages before it, each naming the one before; 0 names
     nothing that is here."""
-    rows = source.query(
+    narrow = _of_newest(source, newest)
+    rows = narrow.query(
         """
         SELECT min(event_time) AS time, content_topic, channel_id, sds_id,
                arg_min(list_transform(causal_history, lambda entry: entry.sds_id), event_time) AS history,
@@ -39,6 +40,16 @@ def causal_depth(source: Source, newest: int = NEWEST) -> pd.DataFrame:
         found.append(depth)
     named = [0 if history is None else len(history) for history in rows["history"]]
     return rows.drop(columns=["history", "lamport"]).assign(named=named, depth=found)
+
+
+def _of_newest(source: Source, newest: int) -> Source:
+    """The tables from the time on at which the ``newest`` messages begin: their histories are most of what is read."""
+    first = source.query(
+        """SELECT event_time AS time FROM segments WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
+           ORDER BY event_time DESC LIMIT 1 OFFSET $newest""",
+        newest=newest,
+    )
+    return source if first.empty else source.since(first["time"][0])
 
 
 def depth_over_time(depths: pd.DataFrame) -> pd.DataFrame:

@@ -6,19 +6,19 @@ vl-convert 1.9), and names in charts are strangers' words.
 
 from __future__ import annotations
 
-import base64
 import threading
 from typing import Any
 
 import altair as alt
 import vl_convert
+from altair.utils.schemapi import debug_mode
 
 from reliable_channel.pipeline.operations.status_text import shown
+from reliable_channel.report.painter_child import VL_VERSION
 
 LONGEST = 200
 """Characters that are kept of a text which had to be made printable."""
 
-_VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 _drawing = threading.Lock()
 
 
@@ -26,20 +26,25 @@ def svg(chart: alt.TopLevelMixin | dict[str, Any]) -> str:
     """The chart, or its Vega-Lite specification, as an SVG document; Vega escapes the text in it. Safe from several
     threads, which take turns."""
     with _drawing:
-        drawn: str = vl_convert.vegalite_to_svg(_safe(chart), vl_version=_VERSION, allowed_base_urls=[])
+        drawn: str = vl_convert.vegalite_to_svg(_safe(chart), vl_version=VL_VERSION, allowed_base_urls=[])
     return drawn
 
 
 def png(chart: alt.TopLevelMixin, scale: float = 2) -> bytes:
     """The chart as a PNG."""
     with _drawing:
-        drawn: bytes = vl_convert.vegalite_to_png(_safe(chart), vl_version=_VERSION, scale=scale, allowed_base_urls=[])
+        drawn: bytes = vl_convert.vegalite_to_png(
+            _safe(chart), vl_version=VL_VERSION, scale=scale, allowed_base_urls=[]
+        )
     return drawn
 
 
-def data_uri(chart: alt.TopLevelMixin) -> str:
-    """The chart as the ``src`` of an ``<img>``: what stands in a picture cannot act on the page around it."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg(chart).encode()).decode("ascii")
+def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """The Vega-Lite specification of a chart of this package, fit to be drawn, without the second that checking it
+    against the schema of Vega-Lite takes: the tests do that."""
+    with debug_mode(False):
+        safe: dict[str, Any] = printable(chart.to_dict(validate=False))
+    return safe
 
 
 def _safe(chart: alt.TopLevelMixin | dict[str, Any]) -> Any:

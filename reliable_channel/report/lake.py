@@ -14,19 +14,17 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.fs as fs
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.report import delta
 
 MEMORY_LIMIT = "1GB"
 PATIENCE_S = 20.0
@@ -52,7 +50,7 @@ class Lake:
         """The snapshot of a table, ``None`` when there is none. Raises ``EnvironmentFault`` when it cannot be read."""
         with self._lock:
             if name not in self._opened:
-                self._opened[name] = _opened(self._paths, name)
+                self._opened[name] = delta.opened(self.data_dir, name)
             return self._opened[name]
 
     def states(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, str]:
@@ -91,12 +89,12 @@ class Lake:
             ) from None
         except (duckdb.BinderException, duckdb.CatalogException) as error:
             raise EnvironmentFault(
-                f"The table {' or '.join(names)} was made by another version ({_first_line(error)}).",
+                f"The table {' or '.join(names)} was made by another version ({delta.first_line(error)}).",
                 "`reliable-channel rebuild` derives the tables again.",
             ) from error
         except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException) as error:
             raise EnvironmentFault(
-                f"The table {' or '.join(names)} cannot be read ({_first_line(error)}).",
+                f"The table {' or '.join(names)} cannot be read ({delta.first_line(error)}).",
                 "A file may be missing: `reliable-channel rebuild` derives the tables again.",
             ) from error
         finally:
@@ -107,26 +105,4 @@ class Lake:
         table = self.table(name)
         if table is None:
             return arrow_schema(BY_NAME[name]).empty_table()
-        return table.to_pyarrow_dataset(filesystem=_files(self._paths.table(name)))
-
-
-def _files(place: str) -> fs.FileSystem | None:
-    """Arrow's own file system for tables of this machine: the default of delta-rs calls Python from Arrow's threads,
-    which can abort the process at its end."""
-    return fs.SubTreeFileSystem(place, fs.LocalFileSystem()) if Path(place).is_dir() else None
-
-
-def _opened(paths: PathSettings, name: str) -> DeltaTable | None:
-    try:
-        return DeltaTable(paths.table(name))
-    except TableNotFoundError:
-        return None
-    except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
-        raise EnvironmentFault(
-            f"The table {name} under {paths.data_dir} cannot be opened ({_first_line(error)}).",
-            "See whether its _delta_log is whole and readable; `reliable-channel rebuild` derives the tables again.",
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        return delta.dataset(table, delta.place_of(self.data_dir, name))

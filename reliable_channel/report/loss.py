@@ -67,14 +67,14 @@ def bursts(source: Source) -> pd.DataFrame:
         """
         WITH ordered AS (
             SELECT content_topic, channel_id, verdict = 'missing' AS lost,
-                   row_number() OVER place AS n,
-                   row_number() OVER (PARTITION BY content_topic, channel_id, verdict = 'missing'
-                                      ORDER BY first_seen, message_key) AS of_its_kind
-            FROM delivery_status WHERE verdict <> 'unknown'
-            WINDOW place AS (PARTITION BY content_topic, channel_id ORDER BY first_seen, message_key)),
+                   row_number() OVER (PARTITION BY content_topic, channel_id ORDER BY first_seen, message_key) AS n
+            FROM delivery_status WHERE verdict <> 'unknown'),
+        gone AS (
+            SELECT content_topic, channel_id,
+                   n - row_number() OVER (PARTITION BY content_topic, channel_id ORDER BY n) AS run
+            FROM ordered WHERE lost),
         runs AS (
-            SELECT content_topic, channel_id, count(*) AS length FROM ordered WHERE lost
-            GROUP BY content_topic, channel_id, n - of_its_kind),
+            SELECT content_topic, channel_id, count(*) AS length FROM gone GROUP BY content_topic, channel_id, run),
         channels AS (
             SELECT content_topic, channel_id, count(*) AS messages, avg(lost::INT) AS p FROM ordered GROUP BY ALL)
         SELECT content_topic, channel_id, length, count(*) AS bursts,
@@ -200,7 +200,9 @@ def refetch_outcome(source: Source) -> pd.DataFrame:
         WITH asked AS (
             SELECT content_topic, channel_id, sds_id, bool_or(retrieval_hint IS NOT NULL) AS hint
             FROM refetch_requests GROUP BY content_topic, channel_id, sds_id),
-        here AS (SELECT DISTINCT content_topic, channel_id, sds_id, true AS here FROM deliveries),
+        here AS (
+            SELECT DISTINCT content_topic, channel_id, sds_id, true AS here
+            FROM deliveries SEMI JOIN asked USING (content_topic, channel_id, sds_id)),
         gone AS (
             SELECT content_topic, channel_id, sds_id, bool_or(status = 'recovered') AS recovered
             FROM lost_dependencies GROUP BY content_topic, channel_id, sds_id)

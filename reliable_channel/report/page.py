@@ -9,11 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import jinja2
+from altair.utils.schemapi import debug_mode
 
 from reliable_channel import __version__
 from reliable_channel.report import capacity, delivery, depth, drawing, layout, loss, quarantine, text
@@ -21,6 +21,7 @@ from reliable_channel.report.charts import capacity as capacity_charts
 from reliable_channel.report.charts import delivery as delivery_charts
 from reliable_channel.report.charts import look
 from reliable_channel.report.charts import loss as loss_charts
+from reliable_channel.report.painter import Painter
 from reliable_channel.report.source import Source
 from reliable_channel.report.thresholds import Check
 
@@ -73,12 +74,13 @@ def pictures(source: Source) -> Iterator[tuple[str, str, look.Chart]]:
     yield "Capacity", "Busy time per record and per message", capacity_charts.cost(capacity.cost(source))
 
 
-def render(source: Source, report: dict[str, Any], checks: list[Check]) -> str:
+def render(source: Source, report: dict[str, Any], checks: list[Check], painter: Painter) -> str:
     """The page."""
-    # Drawn in a thread beside the questions, as neither holds Python's lock for long: a quarter less to wait for.
-    with ThreadPoolExecutor(1) as pool:
-        asked = [(chapter, words, pool.submit(drawing.data_uri, chart)) for chapter, words, chart in pictures(source)]
-        drawn = [Picture(chapter, words, uri.result()) for chapter, words, uri in asked]
+    with debug_mode(False):  # Altair checks every part of a chart when it is made: tests have done that
+        asked = [
+            (chapter, words, painter.svg(drawing.specification(chart))) for chapter, words, chart in pictures(source)
+        ]
+    drawn = [Picture(chapter, words, _data_uri(svg.result())) for chapter, words, svg in asked]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("reliable_channel.report"),
         autoescape=True,
@@ -101,3 +103,8 @@ def render(source: Source, report: dict[str, Any], checks: list[Check]) -> str:
         style=style,
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
     )
+
+
+def _data_uri(svg: str) -> str:
+    """The ``src`` of an ``<img>``: what stands in a picture cannot act on the page around it."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")

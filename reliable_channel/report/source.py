@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,17 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as fs
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.report import delta
 
 _WORD = re.compile(r"[a-z_]+")
+_TEXT = re.compile(r"'[^']*'")
 _READ = re.compile(r"\b(?:from|join)\s+([a-z_]+)", re.IGNORECASE)
-REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `make demo` first."
 
 TIME_COLUMN: Mapping[str, str] = {
     "delivery_status": "first_seen",
@@ -95,6 +95,7 @@ class Source:
         self.window = window or Window()
         self._opened: dict[str, DeltaTable | None] = {}
         self._loaded: dict[str, pa.Table] = {}
+        self._kept: set[str] = set()
         self._answers: dict[tuple[str, str], pd.DataFrame] = {}
         self._engine = duckdb.connect(
             config={"autoinstall_known_extensions": False, "allow_community_extensions": False}
@@ -108,10 +109,17 @@ class Source:
         self._loaded.clear()
         self._answers.clear()
 
+    def since(self, time: dt.datetime) -> Source:
+        """The same tables, as they were opened here, from this time on."""
+        later = time if self.window.since is None else max(time, self.window.since)
+        narrow = Source(self.data_dir, replace(self.window, since=later))
+        narrow._opened = self._opened
+        return narrow
+
     def opened(self, name: str) -> DeltaTable | None:
         """The Delta table of this name, or ``None`` when it is not there."""
         if name not in self._opened:
-            self._opened[name] = self._open(name)
+            self._opened[name] = delta.opened(self.data_dir, name)
         return self._opened[name]
 
     def exists(self, name: str) -> bool:
@@ -122,12 +130,12 @@ class Source:
         """Raise :class:`EnvironmentFault` unless all these tables are there."""
         for name in names:
             if not self.exists(name):
-                raise EnvironmentFault(f"There is no Delta table at {self.data_dir}/{name}.", REMEDY)
+                raise delta.absent(self.data_dir, name)
 
     def require_any(self) -> None:
         """Raise :class:`EnvironmentFault` when not one table of the pipeline is there."""
         if not any(self.exists(name) for name in BY_NAME):
-            raise EnvironmentFault(f"There are no Delta tables under {self.data_dir}.", REMEDY)
+            raise EnvironmentFault(f"There are no Delta tables under {self.data_dir}.", delta.REMEDY)
 
     def rows(self, name: str, columns: Collection[str] | None = None) -> pa.Table:
         """The rows of a table in the window, at least with these ``columns``, by default with all but those of
@@ -152,24 +160,22 @@ class Source:
         asked = sql, repr(sorted(values.items()))
         if asked in self._answers:
             return self._answers[asked].copy()
-        words = set(_WORD.findall(sql))
-        for name in set(_READ.findall(sql)) & set(BY_NAME):
-            self.rows(name, words)
+        self._load_what_is_named(sql)
         frame: pd.DataFrame = self._engine.execute(sql, values or None).df()
         self._answers[asked] = frame
         return frame.copy()
 
-    def _open(self, name: str) -> DeltaTable | None:
-        place = f"{self.data_dir}/{name}"
-        try:
-            return DeltaTable(place)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError) as error:
-            raise EnvironmentFault(
-                f"The Delta table at {place} cannot be opened ({_first_line(error)}).",
-                "See that nothing but the pipeline writes there; `reliable-channel rebuild` makes tables again.",
-            ) from error
+    def keep(self, name: str, sql: str) -> None:
+        """Answer ``sql`` once, for queries that name its rows ``name`` from then on."""
+        if name not in self._kept:
+            self._load_what_is_named(sql)
+            self._engine.execute(f"CREATE TEMP TABLE {name} AS {sql}")
+            self._kept.add(name)
+
+    def _load_what_is_named(self, sql: str) -> None:
+        words = set(_WORD.findall(_TEXT.sub("", sql)))
+        for name in set(_READ.findall(sql)) & set(BY_NAME):
+            self.rows(name, words)
 
     def _read(self, name: str, columns: Sequence[str]) -> pa.Table:
         schema = arrow_schema(BY_NAME[name])
@@ -177,26 +183,12 @@ class Source:
         if table is None:
             return pa.schema([schema.field(column) for column in columns]).empty_table()
         try:
-            data = table.to_pyarrow_dataset(filesystem=local_files(f"{self.data_dir}/{name}"))
+            data = delta.dataset(table, delta.place_of(self.data_dir, name))
             here = [column for column in columns if column in data.schema.names]
             found = data.to_table(columns=here, filter=self.window.rows(name, data.schema.names))
         except (DeltaError, pa.ArrowException, OSError) as error:
-            raise EnvironmentFault(
-                f"The Delta table at {self.data_dir}/{name} cannot be read ({_first_line(error)}).",
-                "See that its files are there and readable; `reliable-channel rebuild` makes tables again.",
-            ) from error
+            raise delta.unreadable(self.data_dir, name, error) from error
         for column in columns:
             if column not in here:  # of a table that an older version made
                 found = found.append_column(schema.field(column), pa.nulls(found.num_rows, schema.field(column).type))
         return found
-
-
-def local_files(place: str) -> fs.FileSystem | None:
-    """Arrow's own file system for a table of this machine, to be given to ``deltalake``. Its default calls Python from
-    Arrow's threads, which can abort the process at its end ("terminate called without an active exception")."""
-    found = Path(place)
-    return fs.SubTreeFileSystem(str(found.resolve()), fs.LocalFileSystem()) if found.is_dir() else None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

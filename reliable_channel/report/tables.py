@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.report import delta
 from reliable_channel.report.check_verdicts import Judged
 from reliable_channel.report.observed import (
     Acknowledgement,
@@ -20,21 +19,20 @@ from reliable_channel.report.observed import (
     Observed,
     Quarantined,
 )
-from reliable_channel.report.source import local_files
 
 EPHEMERAL, CERTAIN, RECOVERED = "ephemeral", "certain", "recovered"
 
 
 def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """One table as Arrow. Raises :class:`EnvironmentFault` when there is none at ``<data_dir>/<name>``."""
-    place = f"{str(data_dir).rstrip('/')}/{name}"
+    """One table as Arrow. Raises :class:`EnvironmentFault` when there is none, or when it cannot be read."""
+    place = str(data_dir)
+    table = delta.opened(place, name)
+    if table is None:
+        raise delta.absent(place, name)
     try:
-        table = DeltaTable(place)
-        return table.to_pyarrow_table(columns=list(columns) if columns else None, filesystem=local_files(place))
-    except TableNotFoundError as error:
-        raise EnvironmentFault(
-            f"There is no Delta table at {place}.", "Run the pipeline or `make demo` first."
-        ) from error
+        return delta.dataset(table, delta.place_of(place, name)).to_table(columns=list(columns) if columns else None)
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        raise delta.unreadable(place, name, error) from error
 
 
 def read_observed(data_dir: str | Path) -> Observed:

@@ -111,9 +111,7 @@ def test_widths_of_time_are_words(seconds: int, words: str) -> None:
 
 
 def test_a_picture_is_a_png(source: Source) -> None:
-    chart = CHARTS["causes"](source)
-    assert drawing.png(chart).startswith(b"\x89PNG")
-    assert drawing.data_uri(chart).startswith("data:image/svg+xml;base64,")
+    assert drawing.png(CHARTS["causes"](source)).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "\x00", "\ud800", "\u202e", "a\nb"])

@@ -1,0 +1,33 @@
+"""The process that draws (:mod:`reliable_channel.report.painter`): a line of JSON in, a line of JSON out, until the
+input ends. Run as a file, so that it loads nothing but what draws."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+VL_VERSION = "6.4"
+"""The Vega-Lite that Altair speaks, and that vl-convert must carry."""
+
+
+def main() -> None:
+    """Load what draws before the first chart comes, then answer ``{"svg": …}`` or ``{"fault": …}`` to each."""
+    import vl_convert
+
+    def drawn(specification: dict[str, Any]) -> str:
+        svg: str = vl_convert.vegalite_to_svg(specification, vl_version=VL_VERSION, allowed_base_urls=[])
+        return svg
+
+    drawn({"data": {"values": []}, "mark": "point"})
+    for line in sys.stdin:
+        try:
+            answer = {"svg": drawn(json.loads(line))}
+        except ValueError as error:
+            answer = {"fault": " ".join(str(error).split())[:200]}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
