@@ -94,6 +94,7 @@ class Source:
         self.data_dir = str(data_dir).rstrip("/")
         self.window = window or Window()
         self._opened: dict[str, DeltaTable | None] = {}
+        self._files: dict[str, ds.Dataset] = {}
         self._loaded: dict[str, pa.Table] = {}
         self._kept: set[str] = set()
         self._answers: dict[tuple[str, str], pd.DataFrame] = {}
@@ -113,7 +114,7 @@ class Source:
         """The same tables, as they were opened here, from this time on."""
         later = time if self.window.since is None else max(time, self.window.since)
         narrow = Source(self.data_dir, replace(self.window, since=later))
-        narrow._opened = self._opened
+        narrow._opened, narrow._files = self._opened, self._files
         return narrow
 
     def opened(self, name: str) -> DeltaTable | None:
@@ -183,7 +184,9 @@ class Source:
         if table is None:
             return pa.schema([schema.field(column) for column in columns]).empty_table()
         try:
-            data = delta.dataset(table, delta.place_of(self.data_dir, name))
+            if name not in self._files:
+                self._files[name] = delta.dataset(table, delta.place_of(self.data_dir, name))
+            data = self._files[name]
             here = [column for column in columns if column in data.schema.names]
             found = data.to_table(columns=here, filter=self.window.rows(name, data.schema.names))
         except (DeltaError, pa.ArrowException, OSError) as error:
