@@ -150,11 +150,12 @@ def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
     joins = [
         f"left anti join {name} on " + " and ".join(f"asked.{c} = {name}.{c}" for c in _DEPENDENCY) for name in settled
     ]
-    columns = ", ".join(f"asked.{c}" for c in _DEPENDENCY)
-    query = f"select {columns}, min(asked.event_time) as since from {REFETCH_REQUESTS.name} asked {' '.join(joins)}"  # noqa: S608 - names of our own only
     wanted = {name: opened[name] for name in (REFETCH_REQUESTS.name, *settled)}
-    order = ", ".join(_DEPENDENCY)
-    counted = f"select *, count(*) over () as waiting from ({query} group by {columns}) order by since, {order} limit 1"  # noqa: S608
+    columns = ", ".join(_DEPENDENCY)
+    # Each dependency once before it is looked for: it is asked for many times, and a join looks at every pair.
+    asked = f"select {columns}, min(event_time) as since from {REFETCH_REQUESTS.name} group by {columns}"  # noqa: S608 - names of our own only
+    waiting = f"select asked.* from ({asked}) asked {' '.join(joins)}"  # noqa: S608
+    counted = f"select *, count(*) over () as waiting from ({waiting}) order by since, {columns} limit 1"  # noqa: S608
     oldest = next(iter(_select(counted, **wanted)), None)
     if oldest is None:
         return {"count": 0, "oldest": None}
