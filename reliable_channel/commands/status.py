@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,9 +36,8 @@ def newest_offsets(settings: Settings, topic: str) -> Mapping[int, int]:
     """Partition → the offset that its next record will get. Raises what the Kafka client raises."""
     from kafka import KafkaConsumer, TopicPartition
 
-    consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
-    try:
-        places = [TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()]
-        return {place.partition: offset for place, offset in consumer.end_offsets(places).items()}
-    finally:
-        consumer.close()
+    from reliable_channel.runtime.logs import unheard_kafka
+
+    with unheard_kafka(), closing(KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)) as asked:
+        places = [TopicPartition(topic, partition) for partition in asked.partitions_for_topic(topic) or ()]
+        return {place.partition: offset for place, offset in asked.end_offsets(places).items()}

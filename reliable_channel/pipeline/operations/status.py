@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,8 +32,8 @@ from reliable_channel.pipeline.tables import (
     TABLES,
 )
 
-KAFKA_PATIENCE_S = 0.8
-"""How long the newest Kafka offsets are waited for; a broker that is away must not hold up the rest."""
+KAFKA_PATIENCE_S = 1.0
+"""How long the newest Kafka offsets may take, from the start on; a broker that is away must not hold up the rest."""
 
 HISTORY_LIMIT = 1_000
 """Commits looked at per table; a job further behind is at least that far behind."""
@@ -52,14 +53,17 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     asked = _Asked(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
+    known = {
+        "open_keys": _open_keys(opened.get(OPEN_KEYS.name), {c.query_id for c in checkpoints}),
+        "quarantine": _quarantine(opened.get(QUARANTINE.name)),
+        "missing_dependencies": _missing_dependencies(opened),
+    }
     return {
         "data_dir": settings.paths.data_dir,
         "tables": [_table(name, table) for name, table in opened.items()],
         "missing_tables": [table.name for table in TABLES if table.name not in opened],
-        "jobs": [_job(c, opened, by_id, asked) for c in checkpoints],
-        "open_keys": _open_keys(opened.get(OPEN_KEYS.name), {c.query_id for c in checkpoints}),
-        "quarantine": _quarantine(opened.get(QUARANTINE.name)),
-        "missing_dependencies": _missing_dependencies(opened),
+        "jobs": [_job(c, opened, by_id, asked) for c in checkpoints],  # when Kafka has had time to answer
+        **known,
     }
 
 
@@ -193,6 +197,7 @@ class _Asked:
     def __init__(self, newest: Newest | None, topics: list[str]) -> None:
         self._answers: dict[str, Mapping[int, int]] = {}
         self._thread: threading.Thread | None = None
+        self._until = time.monotonic() + KAFKA_PATIENCE_S
         if newest is not None and topics:
             self._thread = threading.Thread(target=self._ask, args=(newest, topics), daemon=True)
             self._thread.start()
@@ -206,7 +211,7 @@ class _Asked:
 
     def answer(self, topic: str) -> Mapping[int, int] | None:
         if self._thread is not None:
-            self._thread.join(KAFKA_PATIENCE_S)
+            self._thread.join(max(0.0, self._until - time.monotonic()))
         return self._answers.get(topic)
 
 
