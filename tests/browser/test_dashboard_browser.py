@@ -283,6 +283,27 @@ def test_waiting_and_silence_are_shown_and_said(chromium: Browser, tables: Path,
         page.context.close()
 
 
+# A page that is being left answers no questions, so it writes down what it showed for the page that follows.
+NOTE_LOADING = """() => new MutationObserver(() => {
+    const bar = getComputedStyle(document.querySelector(".progress"));
+    sessionStorage.seen = [document.body.dataset.loading, bar.visibility, parseFloat(bar.height) > 0].join(" ");
+}).observe(document.body, { attributeFilter: ["data-loading"] })"""
+
+
+@pytest.mark.parametrize("way", ["a link", "a search"])
+def test_the_next_page_is_seen_to_be_awaited(look: Open, way: str) -> None:
+    page = look("/?last=all")
+    page.evaluate(NOTE_LOADING)
+    if way == "a link":
+        page.get_by_role("link", name="Messages", exact=True).click()
+    else:
+        page.locator("#search").fill("0123abcd")
+        page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/messages"))
+    assert page.evaluate("sessionStorage.seen") == "page visible true"
+    assert page.locator("body[data-loading]").count() == 0, "the page that came waits for nothing"
+
+
 def test_the_command_serves_and_ends_cleanly(chromium: Browser, tables: Path) -> None:
     environment = {**os.environ, "RELIABLE_CHANNEL__PATHS__DATA_DIR": str(tables)}
     command = [str(Path(sys.executable).parent / "reliable-channel"), "dashboard", "--port", "0"]

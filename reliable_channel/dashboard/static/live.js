@@ -96,7 +96,7 @@
   async function look() {
     if (busy || paused || document.hidden) return;
     busy = true;
-    const slow = setTimeout(() => (body.dataset.loading = "refresh"), 400);
+    const slow = setTimeout(() => (body.dataset.loading ||= "refresh"), 400);
     try {
       const answer = await fetch(location.href, { headers: { "If-None-Match": '"' + tag + '"' }, cache: "no-store" });
       if (answer.status === 200) {
@@ -114,7 +114,7 @@
       if (failures === 1) say("The dashboard does not answer. What is shown may be old; trying again.");
     } finally {
       clearTimeout(slow);
-      delete body.dataset.loading;
+      if (body.dataset.loading === "refresh") delete body.dataset.loading; // a page that is awaited still is
       busy = false;
     }
   }
@@ -165,6 +165,7 @@
   window.addEventListener("pageshow", () => delete body.dataset.loading);
 
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") delete body.dataset.loading; // it stops the browser's loading too
     const typing = event.target.matches("input, textarea, select") || event.target.isContentEditable;
     if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
       event.preventDefault();
