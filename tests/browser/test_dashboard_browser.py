@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from tests.support.dashboard_server import serve
-from tests.support.sample_tables import HOSTILE, PUBSUB_TOPIC, topic_of
+from tests.support.sample_values import HOSTILE, PUBSUB_TOPIC, topic_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from tests.support.sample_tables import AS_OF, HOSTILE, KAFKA_TOPIC, START, STORE_NODES, Story, at, digest, topic_of
+from tests.support.sample_rows import Story
+from tests.support.sample_values import AS_OF, HOSTILE, KAFKA_TOPIC, START, STORE_NODES, at, digest, topic_of
 
 TALKERS = ("alice", "bob", "carol")
 JOBS = ("ingest", "reassembly", "ack", "deliver")

@@ -28,7 +28,7 @@ from reliable_channel.config import Settings, load
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import ALERTS, BY_NAME
-from tests.support.sample_tables import HOSTILE
+from tests.support.sample_values import HOSTILE
 
 RULES = parse_rules("rules: [{alert: split, kind: topic_in_partitions}]", "test")
 SECRET = "s3cret-path-and-token"

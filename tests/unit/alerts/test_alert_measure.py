@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.report.lake import Lake
-from tests.support.sample_tables import AS_OF, HOSTILE
+from tests.support.sample_values import AS_OF, HOSTILE
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
 CHANNEL = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk"}

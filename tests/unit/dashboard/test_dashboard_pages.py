@@ -25,7 +25,7 @@ from reliable_channel.dashboard.shelf import Shelf
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.wire.malformed import Reason
-from tests.support.sample_tables import HOSTILE, PUBSUB_TOPIC, digest, topic_of
+from tests.support.sample_values import HOSTILE, PUBSUB_TOPIC, digest, topic_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 

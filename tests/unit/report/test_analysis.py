@@ -17,7 +17,9 @@ from reliable_channel.errors import EnvironmentFault, LocalError
 from reliable_channel.report import capacity, delivery, depth, graph, investigate, loss, quarantine
 from reliable_channel.report.dimensions import SIZES
 from reliable_channel.report.source import Source, Window
-from tests.support.sample_tables import AS_OF, HOSTILE, START, Story, at, story
+from tests.support.sample_rows import Story
+from tests.support.sample_tables import story
+from tests.support.sample_values import AS_OF, HOSTILE, START, at
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from reliable_channel.report.charts import look
 from reliable_channel.report.charts import loss as loss_charts
 from reliable_channel.report.charts import message as message_charts
 from reliable_channel.report.source import Source
-from tests.support.sample_tables import HOSTILE
+from tests.support.sample_values import HOSTILE
 
 CHARTS: dict[str, Callable[[Source], look.Chart]] = {
     "outcomes": lambda s: delivery_charts.outcomes(delivery.by_channel(s)),

@@ -22,7 +22,9 @@ from reliable_channel.errors import EnvironmentFault, LocalError
 from reliable_channel.report import csv_files, layout, text
 from reliable_channel.report.summary import SCHEMA, SECTIONS
 from reliable_channel.report.thresholds import Check, Limits, checks, duration_ms, share
-from tests.support.sample_tables import HOSTILE, Story, story
+from tests.support.sample_rows import Story
+from tests.support.sample_tables import story
+from tests.support.sample_values import HOSTILE
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

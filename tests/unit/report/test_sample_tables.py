@@ -9,7 +9,7 @@ import pytest
 
 from reliable_channel.pipeline.tables import TABLES
 from reliable_channel.pipeline.verdict.rules import Cause, Verdict
-from tests.support.sample_tables import HOSTILE
+from tests.support.sample_values import HOSTILE
 
 
 def values(place: Path, table: str, *columns: str) -> set[object]:
