@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.report.lake import Lake
-from tests.support.sample_values import AS_OF, HOSTILE
+from tests.support.sample_values import HOSTILE, at
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
 CHANNEL = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk"}
@@ -121,7 +121,7 @@ def test_quarantine_counts_records_once_whether_they_were_envelopes_or_not(write
 
 
 def test_a_channel_is_silent_by_the_clock_of_its_own_partition(write: Write, measured: Any) -> None:
-    write("clock", clock(minutes(0)), clock(minutes(-28), partition=1))
+    write("clock", clock(minutes(0)), clock(minutes(-28), partition=1), {**clock(minutes(60)), "kind": "closing"})
     write(
         "segments",
         *(heard(n, minutes(-30)) for n in range(3)),
@@ -191,7 +191,7 @@ def test_where_nothing_is_nothing_is_measured(tmp_path: Path) -> None:
 
 def test_hostile_names_are_subjects_as_they_are_and_no_detail_holds_them(sample_tables: Path) -> None:
     lake = Lake(PathSettings(data_dir=str(sample_tables)))
-    assert as_of(lake) == AS_OF
-    silent = readings(lake, rule("kind: silent_channel, above_ms: 1, at_least: 1"), AS_OF, AS_OF)
+    assert as_of(lake) == at(3_600), "the closing tick, an hour later, is no time that passed"
+    silent = readings(lake, rule("kind: silent_channel, above_ms: 1, at_least: 1"), at(3_600), NOON)
     assert {json.loads(r.subject)[2] for r in silent} >= {text for text in HOSTILE if len(text) < 500}
     assert not any(text in r.detail for r in silent for text in HOSTILE)
