@@ -118,7 +118,7 @@ def _rows(reached: dict[Place, Reached], query_id: str, batch_id: int, kind: str
                 "query_id": query_id,
                 "batch_id": batch_id,
                 "kind": kind,
-                "event_time": _EPOCH + dt.timedelta(microseconds=at.event_time_us),
+                "event_time": EPOCH + dt.timedelta(microseconds=at.event_time_us),
                 "next_offset": at.next_offset,
                 "recorded_at": now,
             }
@@ -128,8 +128,8 @@ def _rows(reached: dict[Place, Reached], query_id: str, batch_id: int, kind: str
     )
 
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def _us(moment: dt.datetime) -> int:
-    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+    return (moment - EPOCH) // dt.timedelta(microseconds=1)

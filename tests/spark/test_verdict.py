@@ -118,6 +118,14 @@ def write_evidence(settings: Settings, world: World) -> None:
     append_rows(settings.paths, tables.STORE_PRESENCE, as_arrow(asked, tables.STORE_PRESENCE))
 
 
+def named_like_a_message(settings: Settings, row: dict[str, Any]) -> None:
+    """An SDS id is any text: somebody depends on one that reads like the key of a delivered message."""
+    channel = {name: row[name] for name in ("pubsub_topic", "content_topic", "channel_id")}
+    at_us = int(row["first_seen"].timestamp() * 1_000_000)
+    lost = {**channel, "sds_id": row["message_key"], "status": "lost", "missing_since": at_us, "event_time": at_us}
+    append_rows(settings.paths, tables.LOST_DEPENDENCIES, as_arrow([lost], tables.LOST_DEPENDENCIES))
+
+
 def expected(message: TrueMessage, as_of_ms: int) -> tuple[str, str | None]:
     """Verdict and cause of a message, from what was done to it and to those before it."""
     if message.fault is not None:
@@ -165,5 +173,6 @@ def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, 
     assert told == wanted
     assert {cause for _, cause in wanted.values() if cause is not None} == {*Cause}, "every cause there is"
 
+    named_like_a_message(configured, next(row for row in found if row["verdict"] == "delivered"))
     verdicts.run(spark, configured)
     assert rows(configured, tables.DELIVERY_STATUS) == found, "judged again on the same evidence, nothing changes"

@@ -1,7 +1,9 @@
 """Gathering the evidence for verdicts, in Spark SQL over the tables (as views ``v_<table>``).
 
-``units`` are the messages known to exist, each with the SDS ids known of it; ``EVIDENCE`` is one row per unit with what
-every table says about those ids. Constant text: nothing from outside is put into it.
+Every table says something of SDS ids. What they say is laid under each other (``SAID``), summed up by id (``IDS``),
+then by message (``EVIDENCE``): a message is a unit of the surest source that claims one of its ids. Sums instead of
+joins: a join of every kind of evidence with every message made a plan that took longer to compile than to run.
+Constant text: nothing from outside is put into it.
 """
 # ruff: noqa: S608
 
@@ -9,194 +11,163 @@ from __future__ import annotations
 
 _CHANNEL = "pubsub_topic, content_topic, channel_id"
 
-SHARED = frozenset(
-    {"u_delivered", "i_delivered", "u_queued", "i_queued", "u_incomplete", "u_waiting", "units", "unit_ids"}
+_UNIT = (
+    "struct<message_key: string, sender_id: string, entire_message_hash: binary, needed: int, late: boolean,"
+    " first_seen: timestamp, delivered_at: timestamp, reason: string, data_missing: array<int>>"
 )
-"""Views that several others read: computed once. Put into each other as text they make a plan of hundreds of joins."""
+_SAYINGS = {
+    # Who claims the id, in this order.
+    "delivered": _UNIT,
+    "incomplete": _UNIT,
+    "queued": _UNIT,
+    "segment": "struct<first_seen: timestamp, sender_id: string, entire_message_hash: binary, bare: boolean,"
+    " data_count: int>",
+    "named": "struct<first_seen: timestamp, sender_id: string>",
+    # What is known of it besides.
+    "acknowledged_by": "string",
+    "asked_for": "boolean",
+    "sent": "boolean",
+    "held_back": "boolean",
+    "given_up": "boolean",
+    "undecryptable": "boolean",
+    "present": "boolean",
+    "absent": "boolean",
+    "before_observation": "boolean",
+}
+"""What a row of ``said`` may say of an SDS id; all but one or a few are null."""
 
-VIEWS: tuple[tuple[str, str], ...] = (
+
+def _said(rows: str, **sayings: str) -> str:
+    """Rows of ``said``: ``rows`` is what follows ``from``, ``sayings`` are expressions over it."""
+    assert sayings.keys() <= _SAYINGS.keys()  # noqa: S101  constant text
+    columns = ", ".join(f"cast({sayings.get(name, 'null')} as {kind}) as {name}" for name, kind in _SAYINGS.items())
+    return f"select {_CHANNEL}, sds_id, {columns} from {rows}"
+
+
+_DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coalesce(d.sds_id, d.first_sds_id)))))
+        as known_id
+    from v_deliveries d left join v_messages m
+    on d.segment_kind is null and m.kafka_topic = d.kafka_topic and m.kafka_partition = d.kafka_partition
+        and m.kafka_offset = d.kafka_offset and m.entire_message_hash = d.entire_message_hash
+    where d.row_kind = 'message')"""
+
+_QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as first_id,
+        min(first_seen) as first_seen, explode(collect_set(sds_id)) as sds_id
+    from (select *, sum(begins) over (partition by {_CHANNEL}, sender_id, entire_message_hash
+            order by first_seen, sds_id) as send
+        from (select *, if(first_seen - lag(first_seen) over (partition by {_CHANNEL}, sender_id, entire_message_hash
+                order by first_seen, sds_id) <= interval 1 second, 0, 1) as begins
+            from (select {_CHANNEL}, sender_id, entire_message_hash, sds_id, min(event_time) as first_seen
+                from v_sender_events
+                where event = 'queued' and sds_id is not null and entire_message_hash is not null
+                group by all)))
+    group by {_CHANNEL}, sender_id, entire_message_hash, send)"""
+"""A channel tells of its send, and the node of every segment of it, milliseconds apart; more than a second later the
+same payload is another send."""
+
+_ARRIVED = """(select * from v_segments s where s.sds_kind = 'content'
+    -- parity that came after its message was complete; in v0.1 data segments do not tell of it
+    and not (s.segment_kind = 'parity' and exists (select 1 from v_deliveries d
+        where d.row_kind = 'message' and d.segment_kind is null and d.channel_id = s.channel_id
+        and d.content_topic = s.content_topic and d.pubsub_topic = s.pubsub_topic and d.sender_id = s.sender_id
+        and d.entire_message_hash = s.entire_message_hash
+        and s.lamport_timestamp between d.first_lamport_timestamp and d.first_lamport_timestamp + 256)))"""
+
+_TOLD = """(select * from v_sender_events left join (
+        select message_hash, bool_or(undecryptable) as undecryptable, bool_or(present) as present,
+            bool_or(absent) as absent
+        from (select message_hash, reason in ('undecryptable', 'plaintext_refused') as undecryptable,
+                null as present, null as absent from v_quarantine
+            union all select message_hash, null, outcome = 'present', outcome = 'absent' from v_store_presence)
+        where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
+"""What senders say, with what became of the envelopes that they name."""
+
+SAID = "\nunion all ".join(
     (
-        "u_delivered",
-        """select d.pubsub_topic, d.content_topic, d.channel_id, d.sender_id, d.entire_message_hash,
-            concat_ws('-', lower(hex(d.entire_message_hash)),
-                coalesce(cast(d.first_lamport_timestamp as string), d.sds_id)) as message_key,
-            d.first_lamport_timestamp, coalesce(d.data_count, 1) as needed, d.late, d.first_seen,
-            d.event_time as delivered_at,
-            array_compact(coalesce(m.sds_ids, array(d.sds_id))) as ids
-            from v_deliveries d left join v_messages m
-            on d.segment_kind is null and m.kafka_topic = d.kafka_topic and m.kafka_partition = d.kafka_partition
-               and m.kafka_offset = d.kafka_offset and m.entire_message_hash = d.entire_message_hash
-            where d.row_kind = 'message'""",
-    ),
-    ("i_delivered", f"select {_CHANNEL}, explode(ids) as sds_id from u_delivered"),
-    (
-        "u_queued",
-        # A channel tells of its send, and the node of every segment of it, milliseconds apart; more than a second later
-        # the same payload is another send.
-        f"""select q.* from (select {_CHANNEL}, sender_id, entire_message_hash,
-                concat_ws('-', lower(hex(entire_message_hash)), min(sds_id)) as message_key,
-                min(first_seen) as first_seen, collect_set(sds_id) as ids
-                from (select *, sum(begins) over (partition by {_CHANNEL}, sender_id, entire_message_hash
-                        order by first_seen, sds_id) as send
-                    from (select *, if(first_seen - lag(first_seen) over (partition by {_CHANNEL}, sender_id,
-                            entire_message_hash order by first_seen, sds_id) <= interval 1 second, 0, 1) as begins
-                        from (select {_CHANNEL}, sender_id, entire_message_hash, sds_id, min(event_time) as first_seen
-                            from v_sender_events
-                            where event = 'queued' and sds_id is not null and entire_message_hash is not null
-                            group by all)))
-                group by {_CHANNEL}, sender_id, entire_message_hash, send) q
-            where not exists (select 1 from i_delivered i where i.channel_id = q.channel_id
-                and i.content_topic = q.content_topic and i.pubsub_topic = q.pubsub_topic
-                and array_contains(q.ids, i.sds_id))""",
-    ),
-    ("i_queued", f"select {_CHANNEL}, message_key, explode(ids) as sds_id from u_queued"),
-    (
-        "u_incomplete",
-        """select s.pubsub_topic, s.content_topic, s.channel_id, s.sender_id, s.entire_message_hash,
-            concat_ws('-', lower(hex(s.entire_message_hash)), array_min(s.sds_ids)) as message_key,
-            max(s.data_count) as needed, min(s.first_seen) as first_seen, max(s.reason) as reason,
-            max(s.data_missing) as data_missing, flatten(collect_list(s.sds_ids)) as ids
-            from v_incomplete_messages s group by all""",
-    ),
-    ("i_incomplete", f"select {_CHANNEL}, explode(ids) as sds_id from u_incomplete"),
-    (
-        "u_waiting",
-        f"""select {_CHANNEL}, sender_id, entire_message_hash,
-            concat_ws('-', lower(hex(entire_message_hash)), if(segment_kind = 'bare', min(sds_id), ''))
-                as message_key,
-            coalesce(max(data_count), 1) as needed, min(event_time) as first_seen, collect_set(sds_id) as ids
-            from (select s.* from v_segments s where s.sds_kind = 'content'
-              -- parity that came after its message was complete; in v0.1 data segments do not tell of it
-              and not (s.segment_kind = 'parity' and exists (select 1 from u_delivered d
-                where d.channel_id = s.channel_id and d.content_topic = s.content_topic
-                and d.pubsub_topic = s.pubsub_topic and d.sender_id = s.sender_id
-                and d.entire_message_hash = s.entire_message_hash
-                and s.lamport_timestamp between d.first_lamport_timestamp and d.first_lamport_timestamp + 256))
-              and not exists (select 1 from i_delivered i where i.channel_id = s.channel_id
-                and i.content_topic = s.content_topic and i.pubsub_topic = s.pubsub_topic and i.sds_id = s.sds_id)
-              and not exists (select 1 from i_incomplete i where i.channel_id = s.channel_id
-                and i.content_topic = s.content_topic and i.pubsub_topic = s.pubsub_topic and i.sds_id = s.sds_id)
-              and not exists (select 1 from i_queued i where i.channel_id = s.channel_id
-                and i.content_topic = s.content_topic and i.pubsub_topic = s.pubsub_topic and i.sds_id = s.sds_id))
-            group by {_CHANNEL}, sender_id, entire_message_hash, segment_kind = 'bare', segment_kind,
-                if(segment_kind = 'bare', sds_id, '')""",
-    ),
-    (
-        "claimed",
-        f"""select * from i_delivered union select * from i_incomplete
-            union select {_CHANNEL}, sds_id from i_queued
-            union select {_CHANNEL}, explode(ids) as sds_id from u_waiting""",
-    ),
-    (
-        "u_named",
-        """select l.pubsub_topic, l.content_topic, l.channel_id, max(l.sender_id) as sender_id,
-            l.sds_id as message_key, min(coalesce(l.missing_since, l.event_time)) as first_seen
-            from v_lost_dependencies l left anti join claimed c on c.channel_id = l.channel_id
-              and c.content_topic = l.content_topic and c.pubsub_topic = l.pubsub_topic and c.sds_id = l.sds_id
-            group by l.pubsub_topic, l.content_topic, l.channel_id, l.sds_id""",
-    ),
-    (
-        "units",
-        f"""select 'delivered' as source, {_CHANNEL}, message_key, sender_id, entire_message_hash, needed, late,
-                first_seen, delivered_at, cast(null as string) as reason, cast(null as array<int>) as data_missing, ids
-            from u_delivered
-            union all select 'incomplete', u.pubsub_topic, u.content_topic, u.channel_id, u.message_key, u.sender_id,
-                u.entire_message_hash, u.needed, false, u.first_seen, null, u.reason, u.data_missing,
-                array_union(u.ids, coalesce(q.ids, array()))
-            from u_incomplete u left join u_queued q on q.pubsub_topic = u.pubsub_topic
-                and q.content_topic = u.content_topic and q.channel_id = u.channel_id and q.sender_id = u.sender_id
-                and q.entire_message_hash = u.entire_message_hash and arrays_overlap(q.ids, u.ids)
-            union all select 'queued', q.pubsub_topic, q.content_topic, q.channel_id, q.message_key, q.sender_id,
-                q.entire_message_hash, null, false, q.first_seen, null, null, null, q.ids
-            from u_queued q left anti join i_incomplete i on i.channel_id = q.channel_id
-                and i.content_topic = q.content_topic and i.pubsub_topic = q.pubsub_topic
-                and array_contains(q.ids, i.sds_id)
-            union all select 'waiting', {_CHANNEL}, message_key, sender_id, entire_message_hash, needed, false,
-                first_seen, null, null, null, ids from u_waiting
-            union all select 'named', {_CHANNEL}, message_key, sender_id, null, 1, false, first_seen, null, null, null,
-                array(message_key) from u_named""",
-    ),
-    (
-        "unit_ids",
-        f"select {_CHANNEL}, message_key, source, first_seen, explode(ids) as sds_id from units",
-    ),
-    (
-        "suspects",
-        """select decode(raw, 'ISO-8859-1') as text from v_quarantine
-            where raw is not null and stage in ('envelope', 'sds')""",
-    ),
-    (
-        "facts",
-        """select u.pubsub_topic, u.content_topic, u.channel_id, u.message_key,
-            count(distinct s.sds_id) as received, max(s.data_count) as data_count
-            from unit_ids u left join v_segments s on s.channel_id = u.channel_id
-              and s.content_topic = u.content_topic and s.pubsub_topic = u.pubsub_topic and s.sds_id = u.sds_id
-            group by all""",
-    ),
-    (
-        "told",
-        """select u.pubsub_topic, u.content_topic, u.channel_id, u.message_key,
-            bool_or(e.event in ('sent', 'resent', 'not_stored')) as sent,
-            bool_or(e.event = 'rate_limited') as held_back, bool_or(e.event in ('failed', 'dropped')) as given_up,
-            bool_or(q.reason in ('undecryptable', 'plaintext_refused')) as undecryptable,
-            bool_or(p.outcome = 'present') as present, bool_or(p.outcome = 'absent') as absent
-            from unit_ids u join v_sender_events e on e.channel_id = u.channel_id
-              and e.content_topic = u.content_topic and e.pubsub_topic = u.pubsub_topic and e.sds_id = u.sds_id
-            left join v_quarantine q on q.message_hash = e.envelope_hash
-            left join v_store_presence p on p.message_hash = e.envelope_hash
-            where u.source <> 'delivered' group by all""",
-    ),
-    (
-        "stored",
-        """select u.pubsub_topic, u.content_topic, u.channel_id, u.message_key,
-            bool_or(p.outcome = 'present') as present, bool_or(p.outcome = 'absent') as absent
-            from unit_ids u join v_store_presence p on p.sds_id = u.sds_id and p.channel_id = u.channel_id
-            where u.source <> 'delivered' group by all""",
-    ),
-    (
-        "garbled",
-        """select distinct u.pubsub_topic, u.content_topic, u.channel_id, u.message_key, true as undecodable
-            from unit_ids u join suspects s on instr(s.text, concat(char(18), char(length(u.sds_id)), u.sds_id)) > 0
-            where u.source <> 'delivered' and length(u.sds_id) < 128""",
-    ),
-    (
-        "heard",
-        f"""select {_CHANNEL}, message_key, collect_list(by) as acknowledged_by, true as heard from (
-              select u.pubsub_topic, u.content_topic, u.channel_id, u.message_key, a.acknowledged_by as by,
-                count(distinct a.sds_id) as acknowledged
-              from unit_ids u join v_acks a on a.channel_id = u.channel_id and a.content_topic = u.content_topic
-                and a.pubsub_topic = u.pubsub_topic and a.sds_id = u.sds_id group by all) a
-            join (select {_CHANNEL}, message_key, coalesce(needed, 1) as needed from units)
-              using ({_CHANNEL}, message_key)
-            where acknowledged >= needed group by all""",
-    ),
-    (
-        "open_gaps",
-        """select name, max_by(from_time, ingest_time) as from_time, max_by(to_time, ingest_time) as to_time
-            from v_source_gaps group by name having max_by(status, ingest_time) <> 'filled'""",
-    ),
-    (
-        "named_before",
-        """select u.pubsub_topic, u.content_topic, u.channel_id, u.message_key,
-            bool_or(l.status = 'before_observation') as before_observation
-            from unit_ids u join v_lost_dependencies l on l.channel_id = u.channel_id
-              and l.content_topic = u.content_topic and l.pubsub_topic = u.pubsub_topic and l.sds_id = u.sds_id
-            where u.source <> 'delivered' group by all""",
-    ),
+        _said(
+            f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})",
+            delivered="""struct(concat_ws('-', lower(hex(entire_message_hash)),
+                coalesce(cast(first_lamport_timestamp as string), first_sds_id)), sender_id, entire_message_hash,
+                coalesce(data_count, 1), late, first_seen, event_time, null, null)""",
+        ),
+        _said(
+            "(select *, explode(sds_ids) as sds_id from v_incomplete_messages)",
+            incomplete="""struct(concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)), sender_id,
+                entire_message_hash, data_count, false, first_seen, null, reason, data_missing)""",
+        ),
+        _said(
+            _QUEUED,
+            queued="""struct(concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id, entire_message_hash,
+                null, false, first_seen, null, null, null)""",
+        ),
+        _said(
+            _ARRIVED,
+            segment="struct(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
+        ),
+        _said(
+            "v_lost_dependencies",
+            named="struct(coalesce(missing_since, event_time), sender_id)",
+            before_observation="status = 'before_observation'",
+        ),
+        _said("v_acks", acknowledged_by="acknowledged_by"),
+        _said("v_repair_requests", asked_for="true"),
+        _said(
+            _TOLD,
+            sent="event in ('sent', 'resent', 'not_stored')",
+            held_back="event = 'rate_limited'",
+            given_up="event in ('failed', 'dropped')",
+            undecryptable="undecryptable",
+            present="present",
+            absent="absent",
+        ),
+        _said("v_store_presence", present="outcome = 'present'", absent="outcome = 'absent'"),
+    )
 )
+
+_CLAIMS = ("delivered", "incomplete", "queued", "segment", "named")
+_FACTS = ("asked_for", "sent", "held_back", "given_up", "undecryptable", "present", "absent", "before_observation")
+
+IDS = f"""
+    select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
+        collect_set(acknowledged_by) as acknowledged_by, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+    from said where sds_id is not null group by {_CHANNEL}, sds_id
+"""
+
+SUSPECTS = "select raw from v_quarantine where raw is not null and stage in ('envelope', 'sds')"
+"""Records that could not be decoded; ``v_suspected`` is the SDS ids that stand in them as their own."""
 
 EVIDENCE = f"""
-    select u.*, f.received, f.data_count, t.sent, t.held_back, t.given_up, t.undecryptable,
-        coalesce(t.present, false) or coalesce(s.present, false) as present,
-        coalesce(t.absent, false) or coalesce(s.absent, false) as absent,
-        g.undecodable, h.heard, h.acknowledged_by, n.before_observation,
-        exists (select 1 from open_gaps where u.first_seen >= from_time and u.first_seen <= to_time) as in_gap,
-        (select max(event_time) from v_clock) as as_of
-    from units u
-    left join facts f using ({_CHANNEL}, message_key)
-    left join told t using ({_CHANNEL}, message_key)
-    left join stored s using ({_CHANNEL}, message_key)
-    left join garbled g using ({_CHANNEL}, message_key)
-    left join heard h using ({_CHANNEL}, message_key)
-    left join named_before n using ({_CHANNEL}, message_key)
+    with in_sends as (
+        -- A sender queues all segments of a send: where one of them was delivered, the others were not lost.
+        select * except (delivered, incomplete), suspected is not null as undecodable,
+            coalesce(delivered, min(delivered) over send) as delivered,
+            coalesce(incomplete, min(incomplete) over send) as incomplete
+        from ids left join (select sds_id as suspected from v_suspected) on suspected = sds_id
+        window send as (partition by {_CHANNEL}, coalesce(queued.message_key, sds_id))
+    ), claimed as (
+        select *, coalesce(delivered, incomplete, queued) as unit,
+            case when delivered is not null then 'delivered' when incomplete is not null then 'incomplete'
+                when queued is not null then 'queued' when segment is not null then 'waiting'
+                when named is not null then 'named' end as source
+        from in_sends
+    ), units as (
+        select {_CHANNEL}, source, coalesce(max(unit.message_key),
+                if(source = 'named', min(sds_id),
+                    concat_ws('-', lower(hex(max(segment.entire_message_hash))), min(sds_id)))) as message_key,
+            coalesce(max(unit.sender_id), max(segment.sender_id), max(named.sender_id)) as sender_id,
+            coalesce(max(unit.entire_message_hash), max(segment.entire_message_hash)) as entire_message_hash,
+            max(unit.needed) as needed, max(segment.data_count) as data_count, bool_or(unit.late) as late,
+            coalesce(min(unit.first_seen), min(segment.first_seen), min(named.first_seen)) as first_seen,
+            min(unit.delivered_at) as delivered_at, max(unit.reason) as reason, max(unit.data_missing) as data_missing,
+            collect_set(sds_id) as ids, count(segment) as received,
+            flatten(collect_list(acknowledged_by)) as acknowledgements, bool_or(undecodable) as undecodable,
+            {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+        from claimed where source is not null
+        group by {_CHANNEL}, source, unit.message_key, if(unit is null and segment is not null,
+            struct(segment.sender_id, segment.entire_message_hash, if(segment.bare, sds_id, '')), null),
+            if(source = 'named', sds_id, '')
+    )
+    -- Two messages of one key: ids are any text, and can look like the key of another message.
+    select * except (place) from (select *, row_number() over (partition by {_CHANNEL}, message_key
+        order by source = 'named', source, ids) as place from units) where place = 1
 """

@@ -8,17 +8,19 @@ segments that wait, ids that others name. An SDS id belongs to the first unit th
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
+from reliable_channel.pipeline.clock import EPOCH, recorded
 from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import read_table
+from reliable_channel.pipeline.storage.io import open_table, read_table
 from reliable_channel.pipeline.tables import (
     ACKS,
     CLOCK,
@@ -34,7 +36,7 @@ from reliable_channel.pipeline.tables import (
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
-from reliable_channel.pipeline.verdict.gather import EVIDENCE, SHARED, VIEWS
+from reliable_channel.pipeline.verdict.gather import EVIDENCE, IDS, SAID, SUSPECTS
 from reliable_channel.pipeline.verdict.rules import Evidence, decide
 
 TABLES_READ = (
@@ -52,6 +54,10 @@ TABLES_READ = (
     STORE_PRESENCE,
 )
 KEY = ("pubsub_topic", "content_topic", "channel_id", "message_key")
+SDS_ID_TAG = 0x12
+"""The byte before the SDS message id on the wire: field 2, length-delimited (protocol.md §4)."""
+REMEMBERED_MS = min(table.retention_ms for table in TABLES_READ if table.retention_ms is not None)
+"""How far back (ms of the recorded clock) the evidence is whole. What is older was judged in its time, and stays so."""
 
 
 def run(spark: SparkSession, settings: Settings) -> int:
@@ -59,10 +65,13 @@ def run(spark: SparkSession, settings: Settings) -> int:
 
     The time of judgement is the recorded clock's, so the same tables give the same verdicts."""
     create_tables(spark, settings.paths, (*TABLES_READ, DELIVERY_STATUS))
-    judged = statuses(spark, settings).localCheckpoint()
-    oldest = judged.agg(F.date_format(F.min("first_seen"), "yyyy-MM-dd HH:mm:ss.SSSSSS")).collect()[0][0]
-    if oldest is None:
+    as_of_us = max((reached.event_time_us for reached in recorded(settings.paths).values()), default=None)
+    if as_of_us is None:
         return 0
+    as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
+    since = f"first_seen >= timestamp'{as_of - dt.timedelta(milliseconds=REMEMBERED_MS):%Y-%m-%d %H:%M:%S.%f} UTC'"
+    with _files_unasked(spark):
+        judged = statuses(spark, settings, as_of).where(since).localCheckpoint()
     target = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name)).alias("old")
     same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
     changed = "old.verdict <> new.verdict or not (old.cause <=> new.cause) or not old.settled"
@@ -70,80 +79,122 @@ def run(spark: SparkSession, settings: Settings) -> int:
         target.merge(judged.alias("new"), same)
         .whenMatchedUpdateAll(f"{changed} or size(old.acknowledged_by) <> size(new.acknowledged_by)")
         .whenNotMatchedInsertAll()
-        # What was taken up into a surer unit. Not what is older than the evidence: that was judged in its time.
-        .whenNotMatchedBySourceDelete(f"old.verdict <> 'delivered' and old.first_seen >= timestamp'{oldest} UTC'")
+        # What was taken up into a surer unit.
+        .whenNotMatchedBySourceDelete(f"old.verdict <> 'delivered' and old.{since}")
         .execute()
     )
     return judged.count()
 
 
-def statuses(spark: SparkSession, settings: Settings) -> DataFrame:
-    """The rows of ``delivery_status`` that the tables give now.
+@contextmanager
+def _files_unasked(spark: SparkSession) -> Iterator[None]:
+    """Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which
+    cost as much as the rest of the planning (docs/pipeline.md *Measurements*)."""
+    name = "spark.databricks.delta.stats.skipping"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before or "true")
 
-    Views that others read are checkpointed, not cached: Spark tells its listeners of every change of a plan as text, in
-    which a cached plan stands at each of its uses, and the text of all verdicts took longer than the verdicts."""
+
+def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> DataFrame:
+    """The rows of ``delivery_status`` that the tables give now, judged at a time of the recorded clock."""
     for table in TABLES_READ:
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
-    for name, text in VIEWS:
-        view = spark.sql(text)
-        (view.localCheckpoint() if name in SHARED else view).createOrReplaceTempView(name)
-    evidence = spark.sql(EVIDENCE)
-    return evidence.mapInPandas(_judge(settings.pipeline.settle_delay_ms), DELIVERY_STATUS.ddl())
+    spark.sql(SUSPECTS).mapInPandas(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
+    spark.sql(SAID).createOrReplaceTempView("said")
+    spark.sql(IDS).createOrReplaceTempView("ids")
+    judge = _judge(as_of, settings.pipeline.settle_delay_ms, _open_gaps(settings))
+    return spark.sql(EVIDENCE).mapInPandas(judge, DELIVERY_STATUS.ddl())
 
 
-def _judge(settle_delay_ms: int) -> Any:
+Gap = tuple[dt.datetime, dt.datetime]
+
+
+def _open_gaps(settings: Settings) -> list[Gap]:
+    """From when to when (event time) nobody listened, by the last row of each gap."""
+    columns = ["name", "status", "from_time", "to_time", "ingest_time"]
+    rows = open_table(settings.paths, SOURCE_GAPS).to_pyarrow_table(columns=columns).sort_by("ingest_time").to_pylist()
+    last = {row["name"]: row for row in rows}.values()
+    return [
+        (row["from_time"], row["to_time"])
+        for row in last
+        if row["status"] != "filled" and row["from_time"] is not None and row["to_time"] is not None
+    ]
+
+
+def _suspected(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """What stands where an SDS message has its own id (text of up to 127 bytes), in bytes that could not be decoded."""
+    for frame in frames:
+        found = {
+            raw[at + 2 : at + 2 + raw[at + 1]]
+            for raw in frame["raw"]
+            for at in range(len(raw) - 1)
+            if raw[at] == SDS_ID_TAG and 0 < raw[at + 1] < 128 and at + 2 + raw[at + 1] <= len(raw)
+        }
+        yield pd.DataFrame({"sds_id": [text for value in found if (text := _text(value)) is not None]}, dtype=object)
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _judge(as_of: dt.datetime, settle_delay_ms: int, gaps: list[Gap]) -> Any:
+    # Times come without their zone from Spark, whose session is in UTC.
+    here = as_of.replace(tzinfo=None)
+    absent = [(since.replace(tzinfo=None), until.replace(tzinfo=None)) for since, until in gaps]
+
     def judge(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
             yield pd.DataFrame(
-                [_row(row, settle_delay_ms) for row in frame.to_dict("records")], columns=[*DELIVERY_STATUS.names()]
+                [_row(row, here, settle_delay_ms, absent) for row in frame.to_dict("records")],
+                columns=[*DELIVERY_STATUS.names()],
             )
 
     return judge
 
 
-def _row(row: dict[str, Any], settle_delay_ms: int) -> dict[str, Any]:
+def _row(row: dict[str, Any], as_of: dt.datetime, settle_delay_ms: int, gaps: list[Gap]) -> dict[str, Any]:
     """One row of ``delivery_status`` from one row of evidence."""
-    settled = _settled(row, settle_delay_ms)
-    needed = row["needed"] if not pd.isna(row["needed"]) else row["data_count"]
-    absent, present = _true(row["absent"]), _true(row["present"])
+    first_seen = row["first_seen"]
+    settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
+    needed = next((int(said) for name in ("needed", "data_count") if not pd.isna(said := row[name])), 1)
+    times = Counter(row["acknowledgements"])
+    acknowledged_by = sorted(who for who, segments in times.items() if segments >= needed)
     evidence = Evidence(
         delivered=row["source"] == "delivered",
         late=_true(row["late"]),
         settled=settled,
-        needed=1 if pd.isna(needed) else int(needed),
-        received=0 if pd.isna(row["received"]) else int(row["received"]),
+        needed=needed,
+        received=row["received"],
         hash_mismatch=row["reason"] == "hash_mismatch",
         sent=_true(row["sent"]),
         held_back=_true(row["held_back"]),
         given_up=_true(row["given_up"]),
         undecodable=_true(row["undecodable"]),
         undecryptable=_true(row["undecryptable"]),
-        heard_by_others=_true(row["heard"]) or row["source"] == "named",
-        store_has=True if present else (False if absent else None),
-        in_gap=_true(row["in_gap"]),
+        heard_by_others=bool(acknowledged_by) or _true(row["asked_for"]) or row["source"] == "named",
+        store_has=True if _true(row["present"]) else (False if _true(row["absent"]) else None),
+        in_gap=any(since <= first_seen <= until for since, until in gaps),
         before_observation=_true(row["before_observation"]),
     )
     verdict, cause = decide(evidence)
-    ids = row["ids"]
-    by = row["acknowledged_by"]
     return {
         **{name: row[name] for name in (*KEY, "sender_id", "entire_message_hash", "first_seen", "data_missing")},
-        "sds_ids": sorted(ids),
+        "sds_ids": sorted(row["ids"]),
         "verdict": verdict.value,
         "cause": cause.value if cause else None,
-        "detail": f"{evidence.received} of {evidence.needed} needed segments came" if not evidence.delivered else None,
-        "acknowledged_by": sorted(by) if by is not None else [],
+        "detail": f"{evidence.received} of {needed} needed segments came" if not evidence.delivered else None,
+        "acknowledged_by": acknowledged_by,
         "delivered_at": None if pd.isna(row["delivered_at"]) else row["delivered_at"],
-        "as_of": row["as_of"],
+        "as_of": as_of,
         "settled": settled or evidence.delivered,
     }
-
-
-def _settled(row: dict[str, Any], settle_delay_ms: int) -> bool:
-    if pd.isna(row["as_of"]) or pd.isna(row["first_seen"]):
-        return False
-    elapsed: dt.timedelta = row["as_of"] - row["first_seen"]
-    return elapsed >= dt.timedelta(milliseconds=settle_delay_ms)
 
 
 def _true(value: Any) -> bool:
