@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from reliable_channel.channel.arrivals import Arrivals
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -95,6 +95,7 @@ class ChannelDriver:
         self._results: deque[Sent | SendFailed | HealthChanged | StoreFailure] = deque()
         self.arrivals = Arrivals()
         self._effects: deque[Effect] = deque()
+        self._planned_bytes = 0
         self._last_processing = 0
         self._draining = False
         self._last_range_without_hint = 0
@@ -150,7 +151,7 @@ class ChannelDriver:
                 return self._send_again(known)
             outcome = self.outgoing.wrap(payload, self.now())
             self._journal.commit([outcome], label)
-            self._effects.extend(outcome.effects)
+            self._plan(outcome.effects)
         self._wake()
         return outcome.send_id
 
@@ -166,14 +167,14 @@ class ChannelDriver:
                 if not isinstance(message, Malformed):
                     again = Outgoing(data, message, OutgoingReason.RESEND, known.send_id, index, 1)
                     logical = send.message_id if send is not None else ""
-                    self._effects.append(Dispatch(again, known.send_id, logical, len(known.segments)))
+                    self._plan([Dispatch(again, known.send_id, logical, len(known.segments))])
             self._wake()
         return known.send_id
 
     def send_ephemeral(self, payload: bytes) -> str:
         with self.lock:
             dispatch = self.machine.send_ephemeral(payload, self.now())
-            self._effects.append(dispatch)
+            self._plan([dispatch])
         self._wake()
         return dispatch.sds_id
 
@@ -184,7 +185,7 @@ class ChannelDriver:
             last_active = self.machine.last_active
             outcome = self.machine.apply(Opened(now))
             self._journal.commit([outcome])
-            self._effects.extend(outcome.effects)
+            self._plan(outcome.effects)
             self._catch_up(last_active, now)
         self._wake()
 
@@ -202,13 +203,13 @@ class ChannelDriver:
             outcomes = self._gather(now)
             self._journal.commit(outcomes)
             for outcome in outcomes:
-                self._effects.extend(outcome.effects)
+                self._plan(outcome.effects)
             self._perform(now)
         self.teller.tell()
         with self.lock:
             if self.closed:  # a callback closed the channel
                 return None
-            if self._journal.snapshot_due:
+            if self._journal.snapshot_due():
                 self.compact()
             return self._next_due(now)
 
@@ -293,12 +294,20 @@ class ChannelDriver:
             channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=message_id, request_ids=named
         )
 
+    def _plan(self, effects: Iterable[Effect]) -> None:
+        """Have effects done in this cycle or the next."""
+        for effect in effects:
+            self._effects.append(effect)
+            if isinstance(effect, Dispatch):
+                self._planned_bytes += len(effect.outgoing.data)
+
     def _perform(self, now: int) -> None:
         while True:
             while self._effects:
                 effect = self._effects.popleft()
                 match effect:
                     case Dispatch():
+                        self._planned_bytes -= len(effect.outgoing.data)
                         self._absorb(self.outgoing.push(effect, now))
                     case Emit(MessageSent() as sent):
                         self.teller.queue(Emit(self._whole_sent(sent.request_id, sent.message_id, sent.at)))
@@ -320,7 +329,7 @@ class ChannelDriver:
         outcomes = [self.machine.apply(given) for given in results.inputs]
         self._journal.commit(outcomes)
         for outcome in outcomes:
-            self._effects.extend(outcome.effects)
+            self._plan(outcome.effects)
 
     def _fetch(self, fetch: Fetch, now: int) -> None:
         if fetch.retrieval_hint is not None:
@@ -355,8 +364,7 @@ class ChannelDriver:
 
     def backlog(self) -> int:
         """Bytes of sends that are kept and not yet given to the node."""
-        queued = sum(len(e.outgoing.data) for e in self._effects if isinstance(e, Dispatch))
-        return self.outgoing.queued_bytes + queued
+        return self.outgoing.queued_bytes + self._planned_bytes
 
     def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
         return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)

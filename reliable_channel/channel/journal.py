@@ -33,7 +33,7 @@ class Journal:
         self._known: set[str] = set()
         self._entries = 0
         self._bytes = 0
-        self._snapshot_bytes = 0
+        self._enough = config.max_journal_bytes
 
     def restore(self) -> list[Telling]:
         """Bring the machine to where the last process left it; returns what it had kept and not noted as told.
@@ -43,7 +43,7 @@ class Journal:
         kept = replay(self._machine, stored, self.fingerprint)
         self._sequence = self._numbered = stored.sequence
         self._known = set(stored.told) | {telling.mark for telling in kept}
-        self._snapshot_bytes = len(stored.snapshot or b"")
+        self._after_snapshot(len(stored.snapshot or b""))
         self._entries = len(stored.journal)
         self._bytes = sum(map(len, stored.journal))
         return [self._numbered_one(telling, redelivered=True) for telling in kept]
@@ -93,11 +93,16 @@ class Journal:
         """Whether a later process reads this journal."""
         return self._keeps
 
-    @property
     def snapshot_due(self) -> bool:
-        """Whether the journal is long against a snapshot: replacing it costs the whole state."""
-        enough = max(self._config.max_journal_bytes, 2 * self._snapshot_bytes)
-        return self._entries >= self._config.max_journal_entries or self._bytes >= enough
+        """Whether the journal is long against the snapshot that would replace it: that costs the whole state, and what
+        nobody has acknowledged stays in it."""
+        if self._entries >= self._config.max_journal_entries:
+            return True
+        if self._bytes < self._enough:
+            return False
+        # Twice what waits there now is the next moment to look: the look goes through all of it.
+        self._enough = max(self._config.max_journal_bytes, 2 * self._machine.sds.unacknowledged_bytes())
+        return self._bytes >= self._enough
 
     def compact(self, untold: Sequence[Telling]) -> None:
         """Replace the journal by a snapshot, which takes along what is still to be told; the notes go as well."""
@@ -106,7 +111,11 @@ class Journal:
         snapshot = write_snapshot(self._machine, untold)
         self._persistence.compact(self._key, snapshot, self.fingerprint)
         self._known = {telling.mark for telling in untold if telling.mark}
-        self._snapshot_bytes, self._entries, self._bytes = len(snapshot), 0, 0
+        self._after_snapshot(len(snapshot))
+
+    def _after_snapshot(self, size: int) -> None:
+        self._entries = self._bytes = 0
+        self._enough = max(self._config.max_journal_bytes, 2 * size)
 
 
 def _labelled(outcome: Outcome, label: str) -> LabelledSend:

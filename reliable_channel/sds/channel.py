@@ -103,6 +103,10 @@ class SdsChannel:
         outgoing = self._state.outgoing
         return tuple(outgoing.outgoing(segment, OutgoingReason.RESEND) for segment in outgoing.open_segments())
 
+    def unacknowledged_bytes(self) -> int:
+        """Bytes on the wire of everything in the outgoing buffer: most of a sender's snapshot."""
+        return sum(len(segment.data) for segment in self._state.outgoing.open_segments())
+
     def observe_sent(
         self,
         message: SdsMessage,

@@ -215,6 +215,35 @@ def test_a_clean_snapshot_can_be_continued_under_another_configuration() -> None
     assert alice.channel.send_state(request_id) is SendState.SENDING
 
 
+class CountsSnapshots(MemoryPersistence):
+    """Keeps a journal, and counts what replaced it."""
+
+    def __init__(self) -> None:
+        super().__init__(keeps_journal=True)
+        self.snapshots = 0
+
+    def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
+        self.snapshots += 1
+        super().compact(key, snapshot, fingerprint)
+
+
+def test_a_journal_of_what_nobody_has_acknowledged_stays_until_somebody_does() -> None:
+    world, kept = World(), CountsSnapshots()
+    alice = world.join("alice", quick(persistence=kept, max_journal_bytes=10_000))
+    world.join("bob")
+    world.blocked.add("bob")
+    ids = [alice.channel.send(bytes([number]) * 1_000) for number in range(40)]
+    world.run(1_000)
+    assert kept.snapshots == 0, "a snapshot would be as long as the journal it replaces"
+    world.blocked.clear()
+    world.run(120_000)
+    assert {alice.channel.send_state(request_id) for request_id in ids} == {SendState.DELIVERED}
+    for number in range(30):
+        alice.channel.send(bytes([number]) * 10_000)
+        world.run(30_000 if number % 10 == 9 else 100)
+    assert kept.snapshots > 0, "the journal is long against what waits"
+
+
 @pytest.mark.parametrize("damage", [b"junk", b"\xff" * 50])
 def test_a_damaged_journal_or_snapshot_is_a_clear_fault(damage: bytes) -> None:
     world = World()
