@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.wire._pb import channel_state_pb2 as pb
+from reliable_channel.wire.framing import field, field_unless_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def encode_input(given: Input) -> bytes:
         case Ticked():
             entry.ticked.SetInParent()
         case SendRequested(_, payload, send_id):
-            entry.send.payload = payload
-            entry.send.send_id = send_id
+            rest = pb.SendRequested(send_id=send_id).SerializeToString()
+            return b"".join((entry.SerializeToString(), *field(3, *field_unless_empty(1, payload), rest)))
         case Heard(_, data, hint):
             entry.heard.data = data
             entry.heard.retrieval_hint = hint or b""

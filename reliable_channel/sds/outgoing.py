@@ -23,7 +23,7 @@ from reliable_channel.sds.events import (
     SendError,
 )
 from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import SdsMessage, decode_sds_message
+from reliable_channel.wire.sds import decode_sds_message
 
 
 class SegmentState(StrEnum):
@@ -87,13 +87,12 @@ OPEN_STATES = frozenset({_S.UNSENT, _S.WAITING})
 class Segment:
     """One own segment. ``data`` is its bytes on the wire, dropped when it leaves the buffer."""
 
-    __slots__ = ("attempts", "data", "due", "index", "message", "message_id", "number", "send", "state", "wait")
+    __slots__ = ("attempts", "data", "due", "index", "message_id", "number", "send", "state", "wait")
 
-    def __init__(self, message_id: str, index: int, data: bytes, message: SdsMessage | None, wait: int) -> None:
+    def __init__(self, message_id: str, index: int, data: bytes, wait: int) -> None:
         self.message_id = message_id
         self.index = index
         self.data = data
-        self.message = message
         self.wait = wait
         self.attempts = 0
         self.due: int | None = None
@@ -109,7 +108,7 @@ class Segment:
         if self.state not in OPEN_STATES:
             self.due = None
             if before in OPEN_STATES:
-                self.data, self.message = b"", None
+                self.data = b""
                 self.send.open -= 1
         return before
 
@@ -240,11 +239,8 @@ class OutgoingBuffer:
 
     def outgoing(self, segment: Segment, reason: OutgoingReason) -> Outgoing:
         """A segment as a message to dispatch."""
-        message = segment.message
-        if message is None:
-            decoded = decode_sds_message(segment.data, self._config.wire_family)
-            assert not isinstance(decoded, Malformed)  # noqa: S101 - our own bytes
-            message = segment.message = decoded
+        message = decode_sds_message(segment.data, self._config.wire_family)
+        assert not isinstance(message, Malformed)  # noqa: S101 - our own bytes
         return Outgoing(segment.data, message, reason, segment.send.send_id, segment.index, segment.attempts)
 
     def _retransmit(self, segment: Segment, now: int, outgoing: list[Outgoing], events: list[Event]) -> None:

@@ -146,7 +146,7 @@ class Sender:
         state.review.track(Tracked(message_id, message.sender_id, lamport, now), events, now)
         if state.repair is not None:
             state.repair.keep(message_id, data)
-        return Segment(message_id, index, data, message, state.config.acknowledgement_timeout_ms)
+        return Segment(message_id, index, data, state.config.acknowledgement_timeout_ms)
 
     def _forget_old_sends(self) -> None:
         outgoing = self._state.outgoing

@@ -228,7 +228,7 @@ def _write_send(proto: pb.Send, send: Send) -> None:
 def _read_send(proto: pb.Send, state: ChannelState) -> None:
     segments = []
     for index, stored in enumerate(proto.segments):
-        segment = Segment(stored.message_id, index, stored.data, None, stored.wait)
+        segment = Segment(stored.message_id, index, stored.data, stored.wait)
         segment.attempts = stored.attempts
         segment.due = stored.due if stored.HasField("due") else None
         segment.state = _STATES[stored.state]

@@ -33,16 +33,7 @@ def missing_segments(completed: MessageCompleted, parity_count: int | None = Non
     missing = [_missing(completed, everything[index]) for index in data]
     codec = get_codec(completed.codec)
     if parity and chunk % codec.alignment == 0 and codec.supports(completed.data_count, count):
-        again = parity_segments(
-            completed.payload,
-            completed.entire_message_hash,
-            chunk,
-            completed.data_count,
-            count,
-            completed.dialect,
-            completed.codec,
-            completed.original_length,
-        )
+        again = parity_segments(everything, chunk, count, completed.codec)
         missing.extend(_missing(completed, again[index]) for index in parity)
     return missing
 

@@ -38,10 +38,8 @@ def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
             "Send less, or raise segment_size_bytes.",
         )
     parity_count = config.parity_count(data_count) if chunk % SHARD_ALIGNMENT == 0 else 0
-    return [
-        *data_segments(payload, entire_message_hash, chunk, data_count, parity_count, config.dialect),
-        *parity_segments(payload, entire_message_hash, chunk, data_count, parity_count, config.dialect, config.codec),
-    ]
+    data = data_segments(payload, entire_message_hash, chunk, data_count, parity_count, config.dialect)
+    return [*data, *parity_segments(data, chunk, parity_count, config.codec)]
 
 
 def check_size(payload: bytes, config: SegmentationConfig) -> None:
@@ -93,31 +91,23 @@ def data_segments(
     ]
 
 
-def parity_segments(
-    payload: bytes,
-    entire_message_hash: bytes,
-    chunk: int,
-    data_count: int,
-    parity_count: int,
-    dialect: Dialect,
-    codec: str,
-    original_length: int | None = None,
-) -> list[Segment]:
-    """The parity segments, each of ``chunk`` bytes; the last data chunk is zero-padded for coding only."""
+def parity_segments(data: list[Segment], chunk: int, parity_count: int, codec: str) -> list[Segment]:
+    """The parity segments of a message's data segments, each of ``chunk`` bytes; the last data segment is zero-padded
+    for coding only."""
     if parity_count == 0:
         return []
-    shards = padded_shards(payload, chunk, data_count)
-    length = len(payload) if dialect is Dialect.LIP243_LENGTH else original_length
+    first, shards = data[0], [segment.payload for segment in data]
+    shards[-1] = shards[-1].ljust(chunk, b"\0")
     return [
         Segment(
-            entire_message_hash,
+            first.entire_message_hash,
             index,
-            None if dialect is Dialect.V01 else data_count,
+            None if first.dialect is Dialect.V01 else len(data),
             parity_count,
             True,
             shard,
-            length,
-            dialect,
+            first.original_length,
+            first.dialect,
         )
         for index, shard in enumerate(get_codec(codec).encode(shards, parity_count))
     ]

@@ -8,6 +8,7 @@ from enum import StrEnum
 from google.protobuf.message import DecodeError
 
 from reliable_channel.wire._pb import sds_pb2 as pb
+from reliable_channel.wire.framing import field
 from reliable_channel.wire.malformed import Malformed, Reason
 
 MAX_HISTORY_ENTRIES = 1_000
@@ -66,27 +67,32 @@ def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC
     """Serialize an SDS message in the given wire family."""
     history = [_entry_to_proto(entry) for entry in message.causal_history]
     repair = [_entry_to_proto(entry) for entry in message.repair_request]
+    bloom_filter, content = message.bloom_filter, message.content
     if family is WireFamily.NIM:
-        return pb.NimMessage(
+        nim_head = pb.NimMessage(
             message_id=message.message_id,
             lamport_timestamp=message.lamport_timestamp or 0,
             causal_history=history,
             channel_id=message.channel_id,
-            content=message.content or b"",
-            bloom_filter=message.bloom_filter or b"",
-            sender_id=message.sender_id,
-            repair_request=repair,
-        ).SerializeToString()
-    return pb.SpecMessage(
+        )
+        nim_tail = pb.NimMessage(sender_id=message.sender_id, repair_request=repair)
+        large = (*field(5, content or b""), *field(6, bloom_filter or b""))
+        return b"".join((nim_head.SerializeToString(), *large, nim_tail.SerializeToString()))
+    head = pb.SpecMessage(
         sender_id=message.sender_id,
         message_id=message.message_id,
         channel_id=message.channel_id,
         lamport_timestamp=message.lamport_timestamp,
         causal_history=history,
-        bloom_filter=message.bloom_filter,
-        repair_request=repair,
-        content=message.content,
-    ).SerializeToString()
+    )
+    parts = [head.SerializeToString()]
+    if bloom_filter is not None:
+        parts += field(12, bloom_filter)
+    if repair:
+        parts.append(pb.SpecMessage(repair_request=repair).SerializeToString())
+    if content is not None:
+        parts += field(20, content)
+    return b"".join(parts)
 
 
 def decode_sds_message(data: bytes, family: WireFamily = WireFamily.SPEC) -> SdsMessage | Malformed:

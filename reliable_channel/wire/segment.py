@@ -9,6 +9,7 @@ from enum import StrEnum
 from google.protobuf.message import DecodeError
 
 from reliable_channel.wire._pb import segment_pb2 as pb
+from reliable_channel.wire.framing import field_unless_empty
 from reliable_channel.wire.malformed import Malformed, Reason
 
 HASH_BYTES = 32
@@ -57,27 +58,29 @@ def encode_segment(segment: Segment) -> bytes:
     if segment.is_bare:
         return segment.payload
     if segment.dialect is Dialect.LIP243_LENGTH:
-        return pb.LengthSegmentProto(
+        rest = pb.LengthSegmentProto(
             original_payload_hash=segment.entire_message_hash,
             original_payload_length=segment.original_length or 0,
             index=segment.index,
             data_segment_count=segment.data_count or 0,
             parity_segment_count=segment.parity_count,
             is_parity=segment.is_parity,
-            segment_payload=segment.payload,
-        ).SerializeToString()
+        )
+        return b"".join((rest.SerializeToString(), *field_unless_empty(7, segment.payload)))
     lip243 = segment.dialect is Dialect.LIP243
     states_parity = segment.is_parity or lip243
-    proto = pb.SegmentMessageProto(
+    head = pb.SegmentMessageProto(
         entire_message_hash=segment.entire_message_hash,
         index=0 if segment.is_parity else segment.index,
         segments_count=(segment.data_count or 0) if lip243 or not segment.is_parity else 0,
-        payload=segment.payload,
+    )
+    tail = pb.SegmentMessageProto(
         parity_segment_index=segment.index if segment.is_parity else 0,
         parity_segments_count=(segment.parity_count or 0) if states_parity else 0,
         is_parity_or_length=1 if lip243 and segment.is_parity else (segment.original_length or 0),
     )
-    return proto.SerializeToString()
+    payload = field_unless_empty(4, segment.payload)
+    return b"".join((head.SerializeToString(), *payload, tail.SerializeToString()))
 
 
 def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> Segment | Malformed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from reliable_channel.wire._pb.waku_message_pb2 import WakuMessage as WakuMessageProto
+from reliable_channel.wire.framing import field_unless_empty
 from reliable_channel.wire.malformed import Malformed, Reason
 
 MAX_META_BYTES = 64
@@ -33,15 +34,15 @@ class WakuMessage:
 
 def encode_waku_message(message: WakuMessage) -> bytes:
     """Serialize an envelope."""
-    return WakuMessageProto(
-        payload=message.payload,
+    rest = WakuMessageProto(
         content_topic=message.content_topic,
         version=message.version,
         timestamp=message.timestamp,
         meta=message.meta,
         rate_limit_proof=message.rate_limit_proof,
         ephemeral=message.ephemeral,
-    ).SerializeToString()
+    )
+    return b"".join((*field_unless_empty(1, message.payload), rest.SerializeToString()))
 
 
 def decode_waku_message(data: bytes | None) -> WakuMessage | Malformed:

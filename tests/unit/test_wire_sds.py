@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,17 @@ def test_the_nim_family_round_trips_and_tells_the_same_kind(message: SdsMessage)
     assert decoded.kind == message.kind
     assert (decoded.lamport_timestamp, decoded.content or None) == (message.lamport_timestamp, message.content)
     assert (decoded.causal_history, decoded.repair_request) == (message.causal_history, message.repair_request)
+
+
+@given(valid_messages, st.sampled_from([None, 0, 1, 127, 128, 16_384]), st.sampled_from(list(WireFamily)))
+def test_a_message_is_the_bytes_that_protobuf_writes(message: SdsMessage, size: int | None, family: WireFamily) -> None:
+    content = None if size is None else bytes(size)
+    data = encode_sds_message(replace(message, content=content), family)
+    proto = (pb.NimMessage if family is WireFamily.NIM else pb.SpecMessage).FromString(data)
+    assert proto.SerializeToString() == data
+    assert proto.content == (content or b"")
+    assert proto.HasField("content") == (content is not None or family is WireFamily.NIM)
+    assert proto.bloom_filter == (message.bloom_filter or b"")
 
 
 def test_nim_always_writes_its_five_fields() -> None:

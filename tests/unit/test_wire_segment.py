@@ -76,6 +76,21 @@ def test_the_bytes_of_a_lip243_parity_segment():
     assert decode_segment(encode_segment(segment), BOTH) == segment
 
 
+@given(
+    st.sampled_from([0, 1, 127, 128, 16_384]),
+    st.sampled_from(list(Dialect)),
+    st.booleans(),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_a_segment_is_the_bytes_that_protobuf_writes(size, dialect, is_parity, index, with_length):
+    data = encode_segment(Segment(HASH, index, 3, 3, is_parity, bytes(size), 300 if with_length else None, dialect))
+    length = dialect is Dialect.LIP243_LENGTH
+    proto = (pb.LengthSegmentProto if length else pb.SegmentMessageProto).FromString(data)
+    assert proto.SerializeToString() == data
+    assert len(proto.segment_payload if length else proto.payload) == size
+
+
 def test_a_bare_segment_is_its_payload():
     assert encode_segment(Segment(HASH, 0, 1, 0, False, b"hello")) == b"hello"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.wire._pb.waku_message_pb2 import WakuMessage as WakuMessageProto
 from reliable_channel.wire.malformed import Malformed, Reason
 from reliable_channel.wire.waku import (
     MAX_META_BYTES,
@@ -51,6 +53,13 @@ def test_an_absent_timestamp_is_left_out_of_the_hash() -> None:
 @given(envelopes)
 def test_an_envelope_round_trips(message: WakuMessage) -> None:
     assert decode_waku_message(encode_waku_message(message)) == message
+
+
+@given(envelopes, st.sampled_from([0, 1, 127, 128, 16_383, 16_384, 140_000]))
+def test_an_envelope_is_the_bytes_that_protobuf_writes(message: WakuMessage, size: int) -> None:
+    data = encode_waku_message(replace(message, payload=bytes(size)))
+    assert WakuMessageProto.FromString(data).SerializeToString() == data
+    assert len(WakuMessageProto.FromString(data).payload) == size
 
 
 @pytest.mark.parametrize(

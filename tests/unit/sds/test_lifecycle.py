@@ -32,7 +32,7 @@ WAITS = [5_000, 10_000, 20_000, 40_000, 80_000]
 
 
 def segment_in(state: SegmentState) -> Segment:
-    segment = Segment("id", 0, b"data", None, 5_000)
+    segment = Segment("id", 0, b"data", 5_000)
     send = Send("id", 1, [segment])
     segment.state = state
     send.open = int(state in OPEN_STATES)

@@ -355,7 +355,7 @@ def status_go(payload, chunk, parity_count, stated=None):
 
     k, length, whole = -(-len(payload) // chunk), stated or len(payload), keccak256(payload)
     data = data_segments(payload, whole, chunk, k, parity_count, Dialect.V01, length)
-    parity = parity_segments(payload, whole, chunk, k, parity_count, Dialect.V01, "klauspost", length)
+    parity = parity_segments(data, chunk, parity_count, "klauspost")
     from feeding import Sent
 
     return [Sent(encode_segment(each), f"go-{n}", 50 + n) for n, each in enumerate([*data, *parity])]
