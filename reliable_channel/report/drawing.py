@@ -14,7 +14,7 @@ import vl_convert
 from altair.utils.schemapi import debug_mode
 
 from reliable_channel.pipeline.operations.status_text import shown
-from reliable_channel.report.painter_child import VL_VERSION
+from reliable_channel.report.painter_child import LOOK, VL_VERSION
 
 LONGEST = 200
 """Characters that are kept of a text which had to be made printable."""
@@ -26,7 +26,7 @@ def svg(chart: alt.TopLevelMixin | dict[str, Any]) -> str:
     """The chart, or its Vega-Lite specification, as an SVG document; Vega escapes the text in it. Safe from several
     threads, which take turns."""
     with _drawing:
-        drawn: str = vl_convert.vegalite_to_svg(_safe(chart), vl_version=VL_VERSION, allowed_base_urls=[])
+        drawn: str = vl_convert.vegalite_to_svg(_safe(chart), vl_version=VL_VERSION, config=LOOK, allowed_base_urls=[])
     return drawn
 
 
@@ -34,7 +34,7 @@ def png(chart: alt.TopLevelMixin, scale: float = 2) -> bytes:
     """The chart as a PNG."""
     with _drawing:
         drawn: bytes = vl_convert.vegalite_to_png(
-            _safe(chart), vl_version=VL_VERSION, scale=scale, allowed_base_urls=[]
+            _safe(chart), vl_version=VL_VERSION, config=LOOK, scale=scale, allowed_base_urls=[]
         )
     return drawn
 

@@ -68,7 +68,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "latency_by_channel",
-        "How long messages took, from their sender's timestamp",
+        "How long messages took, from their sender's timestamp to their delivery in causal order",
         (_name("name", "channel"), Column("messages", "messages", text.count), *_QUANTILES),
         "Nothing was delivered.",
     ),

@@ -58,7 +58,9 @@ def pictures(source: Source) -> Iterator[tuple[str, str, look.Chart]]:
     depths = depth.depth_over_time(depth.causal_depth(source, DEEPEST))
     yield "Delivery", "Causal depth over time", delivery_charts.depth(depths)
     how = "From the first sight of the message to the first evidence, by its kind."
-    acks = delivery_charts.curve(delivery.acknowledgement_curve(source), "How long acknowledgements took", how)
+    evidence = delivery.acknowledgement_curve(source)
+    evidence["name"] = evidence["name"].str.replace("_", " ")
+    acks = delivery_charts.curve(evidence, "How long acknowledgements took", how)
     yield "Delivery", "Distribution of acknowledgement latency", acks
     yield "Loss", "Messages that were not delivered, by cause", loss_charts.causes(loss.causes(source))
     yield "Loss", "Messages that were not delivered, over time", loss_charts.over_time(loss.over_time(source))

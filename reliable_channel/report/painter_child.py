@@ -9,6 +9,12 @@ from typing import Any
 
 VL_VERSION = "6.4"
 """The Vega-Lite that Altair speaks, and that vl-convert must carry."""
+LOOK = {
+    "font": "Arial, Helvetica, Liberation Sans, DejaVu Sans Condensed, sans-serif",
+    "padding": {"left": 8, "right": 12, "top": 5, "bottom": 5},
+}
+"""Fonts as wide as the one in which vl-convert measures text: in a wider one labels would be cut and legends overlap.
+And some room for what differs all the same."""
 
 
 def main() -> None:
@@ -16,7 +22,7 @@ def main() -> None:
     import vl_convert
 
     def drawn(specification: dict[str, Any]) -> str:
-        svg: str = vl_convert.vegalite_to_svg(specification, vl_version=VL_VERSION, allowed_base_urls=[])
+        svg: str = vl_convert.vegalite_to_svg(specification, vl_version=VL_VERSION, config=LOOK, allowed_base_urls=[])
         return svg
 
     drawn({"data": {"values": []}, "mark": "point"})

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from reliable_channel.report import capacity, delivery, loss, quarantine
+from reliable_channel.report import capacity, delivery, loss, quarantine, text
 from reliable_channel.report.source import Source
 
 SCHEMA = "reliable-channel-report/1"
@@ -83,11 +84,15 @@ def collect(source: Source, now: dt.datetime) -> dict[str, Any]:
         "records": {"records": records["records"], "refused": records["refused"], "refused_share": records["share"]},
         **{name: rows(frames[name]) for name in SECTIONS},
         "left_out": {name: len(f) - MOST_ROWS for name, f in frames.items() if len(f) > MOST_ROWS},
-        "notes": _notes(source, totals),
+        "notes": _notes(source, totals, _unexplained(frames["causes"])),
     }
 
 
-def _notes(source: Source, totals: dict[str, Any]) -> list[str]:
+def _unexplained(causes: pd.DataFrame) -> int:
+    return int(causes.loc[(causes["verdict"] == "missing") & (causes["cause"] == "unexplained"), "messages"].sum())
+
+
+def _notes(source: Source, totals: dict[str, Any], unexplained: int) -> list[str]:
     """What a reader must know before trusting the numbers."""
     found = []
     if not totals["messages"] and totals["delivered_rows"]:
@@ -96,14 +101,29 @@ def _notes(source: Source, totals: dict[str, Any]) -> list[str]:
             "`reliable-channel run --verdicts`."
         )
     elif not totals["messages"]:
-        found.append("No message is known in this window.")
+        found.append("No message is known in this window." + _held(source))
     if totals["unknown"]:
         found.append(
             f"{totals['unknown']:,} messages are not settled yet; they count neither as delivered nor as lost."
         )
-    if source.exists("store_presence") and source.rows("store_presence", ["outcome"]).num_rows == 0:
-        found.append("No store node was asked in this window, so that what stores hold is not known.")
+    if unexplained:
+        asked = source.rows("store_presence", ["outcome"]).num_rows
+        why = "no evidence names one" if asked else "no store node was asked for them"
+        found.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
     return found
+
+
+def _held(source: Source) -> str:
+    """When the messages are that the tables do hold, for who asked for another time."""
+    window = source.window
+    if window.since is None and window.until is None:
+        return ""
+    at_any_time = Source(source.data_dir, replace(window, since=None, until=None))
+    times = " UNION ALL ".join(f"SELECT first_seen FROM {name}" for name in ("delivery_status", "delivered_messages"))  # noqa: S608
+    held = _row(at_any_time.query(f"SELECT min(first_seen) AS first, max(first_seen) AS last FROM ({times})"))  # noqa: S608
+    if held["first"] is None:
+        return ""
+    return f" Those in the tables are from {text.time(held['first'])} to {text.time(held['last'])} (UTC)."
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -32,7 +32,11 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
                 console.print(Text(f"and {more:,} more; --json and --csv have them", style="dim"))
         else:
             silent.append(section.empty)
-    for note in [*silent, *report["notes"]]:
+    # Where no message is known, that there is none of each kind is no news.
+    for note in [
+        *report["notes"],
+        *(silent if report["totals"]["messages"] or report["totals"]["delivered_rows"] else []),
+    ]:
         console.print(Text(f"• {note}"), soft_wrap=True)
     for check in checks:
         console.print(Text(layout.check(check), style="bold red" if check.crossed else "green"), soft_wrap=True)

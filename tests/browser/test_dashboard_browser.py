@@ -19,6 +19,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.report import loss, quarantine
+from reliable_channel.report.charts import loss as loss_charts
+from reliable_channel.report.drawing import svg
+from reliable_channel.report.source import Source
 from tests.support.dashboard_server import serve
 from tests.support.sample_values import HOSTILE, PUBSUB_TOPIC, topic_of
 
@@ -302,6 +306,24 @@ def test_the_next_page_is_seen_to_be_awaited(look: Open, way: str) -> None:
     page.wait_for_url(re.compile("/messages"))
     assert page.evaluate("sessionStorage.seen") == "page visible true"
     assert page.locator("body[data-loading]").count() == 0, "the page that came waits for nothing"
+
+
+OUTSIDE = """svg => { const box = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()])
+        .filter(([, r]) => r.left < box.left || r.right > box.right || r.top < box.top || r.bottom > box.bottom)
+        .map(([words]) => words); }"""
+
+
+@pytest.mark.parametrize("chart", ["quarantine", "bursts", "causes"])
+def test_no_word_of_a_chart_is_cut_at_its_edge(chromium: Browser, tables: Path, chart: str) -> None:
+    source = Source(tables)
+    frame = quarantine.reasons(source) if chart == "quarantine" else getattr(loss, chart)(source)
+    page = chromium.new_page()
+    page.set_content(svg(getattr(loss_charts, chart)(frame)))
+    assert page.locator("text").count() > 5
+    assert page.locator("svg").first.evaluate(OUTSIDE) == []
+    page.close()
+    source.close()
 
 
 def test_the_command_serves_and_ends_cleanly(chromium: Browser, tables: Path) -> None:

@@ -60,6 +60,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     }
     return {
         "data_dir": settings.paths.data_dir,
+        "checkpoint_dir": settings.paths.checkpoint_dir,
         "tables": [_table(name, table) for name, table in opened.items()],
         "missing_tables": [table.name for table in TABLES if table.name not in opened],
         "jobs": [_job(c, opened, by_id, asked) for c in checkpoints],  # when Kafka has had time to answer

@@ -42,7 +42,11 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         "",
         "Jobs",
         *[f"  {line}" for job in report["jobs"] for line in _job(job)],
-        *(["  no job has started yet"] if not report["jobs"] else []),
+        *(
+            [f"  no job has started yet with checkpoints under {report['checkpoint_dir']}"]
+            if not report["jobs"]
+            else []
+        ),
         "",
         "Waiting",
         *[

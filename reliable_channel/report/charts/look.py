@@ -143,6 +143,6 @@ def sized(chart: Any, height: int = HEIGHT, width: int = WIDTH) -> Chart:
             labelFontSize=11, titleFontSize=12, gridColor="#DDDDDD", titleFontWeight="normal", labelLimit=240
         )
         .configure_title(fontSize=15, subtitleFontSize=12, subtitleColor="#555555", offset=12)
-        .configure_legend(labelFontSize=11, titleFontSize=12, labelLimit=240, symbolLimit=12)
+        .configure_legend(labelFontSize=11, titleFontSize=12, labelLimit=240, symbolLimit=12, columnPadding=16)
     )
     return drawn

@@ -106,6 +106,20 @@ def test_one_channel(sample_tables: Path, channel: str) -> None:
     assert {row["channel_id"] for row in answer["channels"]} == {channel}
 
 
+def test_a_window_without_messages_says_when_they_are(sample_tables: Path) -> None:
+    (note,) = json.loads(report(sample_tables, "--to", "2020-01-01", "--json").stdout)["notes"]
+    assert re.fullmatch(
+        r"No message is known in this window\. Those in the tables are from 2026-11-01 12:\S+ to \S+ 1\S+ \(UTC\)\.",
+        note,
+    )
+
+
+def test_losses_without_a_cause_are_no_riddle(as_json: dict[str, Any]) -> None:
+    unexplained = sum(row["messages"] for row in as_json["causes"] if row["cause"] == "unexplained")
+    assert unexplained
+    assert f"Of {unexplained} missing messages the cause is not known: no evidence names one." in as_json["notes"]
+
+
 def test_an_unknown_channel_is_said_with_those_like_it(sample_tables: Path) -> None:
     answer = report(sample_tables, "--channel", "tlk")
     assert isinstance(answer.exception, LocalError)
