@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest_messaging import CONTENT, PUBSUB, World
 from starlette.testclient import TestClient
 
 from reliable_channel.messaging.rest.app import create_app
+from tests.support.messaging_world import CONTENT, PUBSUB, World
 
 
 def encoded(data: bytes) -> str:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest_messaging import CONTENT, config
-from conftest_sites import LIMIT_S, Site, waku_site
 
 from reliable_channel.messaging import MessagingNode
 from reliable_channel.transport.clock import ManualClock
 from tests.support.fake_waku_node import FakeWakuNode
+from tests.support.messaging_site import LIMIT_S, Site, waku_site
+from tests.support.messaging_world import CONTENT, config
 
 
 @pytest.fixture

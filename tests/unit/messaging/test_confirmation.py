@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from conftest_messaging import CONTENT, OTHER, PUBSUB, World, config
 
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID
 from reliable_channel.messaging.confirmation import background_subscription
@@ -16,6 +15,7 @@ from reliable_channel.transport.base import FailureReason, StoreUnavailable
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sharding import Autosharding
 from reliable_channel.wire.waku import WakuMessage
+from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World, config
 
 MINUTE = 60_000
 

@@ -58,10 +58,9 @@ def test_the_example_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_guide_names_every_path_that_is_served() -> None:
-    from conftest_messaging import World
-
     from reliable_channel.channel.config import ReliableChannelConfig
     from reliable_channel.messaging.rest.app import create_app
+    from tests.support.messaging_world import World
 
     world = World()
     guide = (ROOT / "docs" / "messaging.md").read_text(encoding="utf-8")

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from conftest_messaging import CONTENT, PUBSUB, World, config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.node import NodeBase, new_request_id
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.wire.waku import WakuMessage
+from tests.support.messaging_world import CONTENT, PUBSUB, World, config
 
 # Not "duplicate": after a time-out it counts as sent, and this network would not have the message.
 FAILURES = [None, *(reason for reason in FailureReason if reason.value not in ("stopped", "duplicate"))]

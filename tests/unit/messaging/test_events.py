@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from conftest_messaging import CONTENT, World
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from reliable_channel.messaging.events import CustomEvent, EventName, EventSourc
 from reliable_channel.messaging.outbox import Outbox
 from reliable_channel.messaging.records import Change, MessageRecord, events_of
 from reliable_channel.wire.waku import WakuMessage
+from tests.support.messaging_world import CONTENT, World
 
 RECORD = MessageRecord(WakuMessage(b"x", CONTENT))
 FLAGS = st.fixed_dictionaries({name: st.booleans() for name in ("sending", "sent", "stored", "received")})

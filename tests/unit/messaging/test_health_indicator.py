@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest_messaging import World
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.messaging.config import Mode
 from reliable_channel.messaging.health import HealthIndicator, judge
 from reliable_channel.transport.health import Health, HealthState
+from tests.support.messaging_world import World
 
 UNHEALTHY, MINIMAL, HEALTHY = HealthState.UNHEALTHY, HealthState.MINIMALLY_HEALTHY, HealthState.HEALTHY
 

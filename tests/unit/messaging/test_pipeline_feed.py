@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import pytest
-from conftest_messaging import CONTENT, PUBSUB
 
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.messaging import KafkaFeed
@@ -17,6 +16,7 @@ from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.wire.segment import Dialect, Segment, encode_segment
 from reliable_channel.wire.waku import WakuMessage, message_hash
+from tests.support.messaging_world import CONTENT, PUBSUB
 
 MESSAGE = WakuMessage(b"plain", CONTENT, timestamp=1)
 

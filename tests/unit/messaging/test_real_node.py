@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest_messaging import CONTENT
-from conftest_sites import Site, waku_site
 
 from reliable_channel.messaging import MessageRecord
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
+from tests.support.messaging_site import Site, waku_site
+from tests.support.messaging_world import CONTENT
 
 PLACES = [(dialect, edge) for dialect in ("nwaku", "go-waku") for edge in (False, True)]
 NAMES = [f"{dialect}-{'edge' if edge else 'relay'}" for dialect, edge in PLACES]

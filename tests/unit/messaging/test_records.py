@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest_messaging import CONTENT, OTHER, PUBSUB, World
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from reliable_channel.messaging.records import MAX_ERROR_CHARACTERS, MessageReco
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.wire.waku import WakuMessage, message_hash
+from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 
 def test_a_look_up_of_what_is_unknown_or_no_identifier_returns_nothing(world: World) -> None:
@@ -220,7 +220,7 @@ def test_ephemeral_messages_are_not_persisted(new_world: Callable[..., World], t
 
 CHILD = """
 import sys
-from conftest_messaging import World
+from tests.support.messaging_world import World
 from reliable_channel.transport.base import FailureReason
 world = World(sys.argv[1])
 world.transport.failing = FailureReason.UNREACHABLE

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest_messaging import World
 from starlette.testclient import TestClient
 
 from reliable_channel.channel.api import create_reliable_channel
@@ -20,6 +19,7 @@ from reliable_channel.messaging.rest.channel_log import ChannelLog
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS
 from reliable_channel.rate_limit import RateLimitConfig
 from reliable_channel.wire.hashing import keccak256
+from tests.support.messaging_world import World
 
 TOPIC = "/reliable-channel/1/lobby/proto"
 ALICE = {"channelId": "lobby", "contentTopic": TOPIC, "senderId": "alice"}

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from conftest_messaging import World
 from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
 from reliable_channel.transport.serving import allowed
+from tests.support.messaging_world import World
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"payload": ' + b"9" * 5_000 + b"}"])

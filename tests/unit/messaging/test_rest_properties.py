@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import schemathesis
-from conftest_messaging import CONTENT, PUBSUB, World
 from hypothesis import HealthCheck, settings
 from schemathesis import Case
 from schemathesis.checks import not_a_server_error
@@ -20,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.rest.app import create_app
+from tests.support.messaging_world import CONTENT, PUBSUB, World
 
 CHECKS = [
     not_a_server_error,

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from conftest_messaging import CONTENT, OTHER, PUBSUB, World
 
 from reliable_channel.errors import EmptyMessage, LocalError, MessageTooLarge
 from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError
@@ -15,6 +14,7 @@ from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.transport.base import FailureReason, SendFailed, Sent
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.wire.waku import WakuMessage, message_hash
+from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 SICK = Health(HealthState.UNHEALTHY, "no peers")
 WELL = Health(HealthState.HEALTHY, "peers again")

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from conftest_messaging import CONTENT, OTHER, PUBSUB, World
 
 from reliable_channel.errors import LocalError
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID, MessageRecord, PlainDecoder, UnsupportedTopicError
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
 from reliable_channel.transport.base import Node, Received
 from reliable_channel.wire.waku import WakuMessage
+from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 
 def test_a_subscription_has_a_guid_and_calls_its_listener_with_each_new_record(world: World) -> None:

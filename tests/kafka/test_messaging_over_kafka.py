@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_messaging import CONTENT
-from conftest_sites import LIMIT_S, Site, waku_site
 from kafka import KafkaConsumer
 
 from reliable_channel.config import Settings
@@ -26,6 +24,8 @@ from reliable_channel.transport.kafka_records import read_record
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
+from tests.support.messaging_site import LIMIT_S, Site, waku_site
+from tests.support.messaging_world import CONTENT
 
 pytestmark = pytest.mark.kafka
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from conftest_messaging import CONTENT, KeptFeed, config
-
 from reliable_channel.messaging import CustomEvent, Message, MessagingNode, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.events import EventName
 from reliable_channel.store.client import RetryPolicy, StoreClient
@@ -26,6 +24,7 @@ from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from reliable_channel.wire.waku import WakuMessage
 from tests.support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNode
+from tests.support.messaging_world import CONTENT, KeptFeed, config
 
 LIMIT_S = 20.0
 CLUSTER, SHARD = 16, 32
