@@ -62,7 +62,7 @@ def figures(lake: Lake, key: ChannelKey, window: Window) -> dict[str, Any]:
         f"""
         SELECT count(*) FILTER (row_kind = 'message') AS messages, count(DISTINCT sender_id) AS senders,
                count(*) FILTER (row_kind = 'message' AND late) AS late,
-               count(*) FILTER (row_kind = 'message' AND repaired_segments > 0) AS repaired, max(event_time) AS heard
+               count(*) FILTER (row_kind = 'message' AND repaired_segments > 0) AS repaired, max(first_seen) AS heard
         FROM deliveries WHERE {key.where()} AND event_time > $since AND event_time <= $until
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds},

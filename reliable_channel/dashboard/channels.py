@@ -42,7 +42,7 @@ def channels(lake: Lake, window: Window, text: str, order: Order, number: int) -
         came AS (
             SELECT pubsub_topic, content_topic, channel_id, count(*) AS delivered, count(*) FILTER (late) AS late,
                    count(*) FILTER (repaired_segments > 0) AS repaired, count(DISTINCT sender_id) AS senders,
-                   max(event_time) AS heard
+                   max(first_seen) AS heard
             FROM deliveries WHERE row_kind = 'message' AND event_time > $since AND event_time <= $until GROUP BY ALL)
         SELECT coalesce(j.pubsub_topic, c.pubsub_topic) AS pubsub_topic,
                coalesce(j.content_topic, c.content_topic) AS content_topic,

@@ -26,14 +26,14 @@ MOST_ROWS = 200
 
 @dataclass(frozen=True)
 class Figure:
-    """``draw`` makes the chart (altair is loaded only then); ``columns`` and ``rows`` say the same as text. ``more``:
-    rows that the table leaves out."""
+    """``draw`` makes the chart for a plot of so many pixels (altair is loaded only then); ``columns`` and ``rows`` say
+    the same as text. ``more``: rows that the table leaves out."""
 
     title: str
     alt: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
-    draw: Callable[[], Any]
+    draw: Callable[[int], Any]
     more: int = 0
 
 
@@ -58,7 +58,7 @@ def verdicts(lake: Lake, window: Window) -> Figure:
     found = verdict_bins(lake, window)
     bins = [{**row, "outcome": outcome(row["verdict"], row["cause"])} for row in found["bins"]]
 
-    def draw() -> Any:
+    def draw(width: int) -> Any:
         from reliable_channel.dashboard.verdict_chart import chart
 
         return chart(pd.DataFrame(bins), found["seconds"])
@@ -77,7 +77,7 @@ def rate(lake: Lake, window: Window) -> Figure:
     """Messages delivered over time, by channel."""
     frame = delivery.rate(source(lake, window))
 
-    def draw() -> Any:
+    def draw(width: int) -> Any:
         from reliable_channel.report.charts.delivery import rate as chart
 
         return chart(frame)
@@ -96,7 +96,7 @@ def lag(lake: Lake, window: Window) -> Figure:
     """How far each query was behind."""
     frame = capacity.lag(Source(lake.data_dir)).groupby("query").tail(200)
 
-    def draw() -> Any:
+    def draw(width: int) -> Any:
         from reliable_channel.report.charts.capacity import lag as chart
 
         return chart(frame)
@@ -116,10 +116,10 @@ def time_line(lake: Lake, window: Window, message: Message) -> Figure:
     """Everything that is known to have happened to a message."""
     frame = timeline(source(lake, window, message), message)
 
-    def draw() -> Any:
+    def draw(width: int) -> Any:
         from reliable_channel.report.charts.message import timeline as chart
 
-        return chart(frame)
+        return chart(frame, width)
 
     rows = [
         (moment(row.time), row.lane, words(row.what), _word(row.who), _word(row.detail, 120), _word(row.sds_id, 20))
@@ -139,10 +139,10 @@ def causal(lake: Lake, window: Window, message: Message) -> Figure:
     """What the message names, and what names it."""
     found = causal_graph(source(lake, window, message), message)
 
-    def draw() -> Any:
+    def draw(width: int) -> Any:
         from reliable_channel.report.charts.message import causal_graph as chart
 
-        return chart(found)
+        return chart(found, width)
 
     named_by: dict[str, list[str]] = {}
     for later, earlier in found.edges:
@@ -203,7 +203,7 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     """The picture as an SVG document, on no background."""
     from reliable_channel.report.drawing import svg as drawn
 
-    spec: dict[str, Any] = _prepared(figure.draw().to_dict(), _DARK if dark else {})
+    spec: dict[str, Any] = _prepared(figure.draw(WIDTHS[width]).to_dict(), _DARK if dark else {})
     text, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
     spec["background"] = "transparent"
     # Room for text: a browser's fonts may be wider than those that were measured with.
@@ -250,7 +250,7 @@ def _figure(
     alt: str,
     columns: tuple[str, ...],
     rows: list[tuple[Any, ...]],
-    draw: Callable[[], Any],
+    draw: Callable[[int], Any],
     most: int = MOST_ROWS,
 ) -> Figure:
     return Figure(title, alt, columns, rows[:most], draw, max(0, len(rows) - most))

@@ -38,8 +38,11 @@ def outcomes(by_channel: pd.DataFrame) -> Chart:
     long = frame.melt(["channel_id", "content_topic"], list(OUTCOMES), "outcome", "count")
     long = long.groupby(["channel_id", "outcome"], as_index=False)["count"].sum()
     long["order"] = long["outcome"].map({name: number for number, name in enumerate(OUTCOMES)})
+    how = "Late: it came after it had been given up. Unknown: not yet settled."
+    if len(by_channel) > MOST_CHANNELS:
+        how += f" The {MOST_CHANNELS} of {len(by_channel):,} with most messages."
     chart = (
-        alt.Chart(long, title=titled(title, "Late: it came after it had been given up. Unknown: not yet settled."))
+        alt.Chart(long, title=titled(title, how))
         .mark_bar()
         .encode(
             y=alt.Y("channel_id:N", title=None, sort="-x"),

@@ -27,15 +27,15 @@ from reliable_channel.report.investigate import LANES
 MOST_MARKS = 400
 
 
-def timeline(frame: pd.DataFrame) -> Chart:
-    """Everything that happened to a message, by lane (:func:`investigate.timeline`)."""
+def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
+    """Everything that happened to a message, by lane (:func:`investigate.timeline`), on a plot of ``width`` pixels."""
     title = "What happened to the message"
     if frame.empty:
         return nothing(title, "No table says anything about it in this window.")
     shown = readable(frame.head(MOST_MARKS), "what", "who", "detail")
     lanes = [lane for lane in LANES if lane in set(shown["lane"])]
     shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
-    labels = labels_of(shown)
+    labels = labels_of(shown, width)
     y = alt.Y("lane:N", sort=lanes, title=None, axis=alt.Axis(grid=True))
     subtitle = f"{len(frame):,} events from {_moment(frame['time'].min())} to {_moment(frame['time'].max())}"
     points = (
@@ -62,19 +62,19 @@ CHARACTER = 6.5
 """A little more than a character's width at the labels' size, pixels."""
 
 
-def labels_of(shown: pd.DataFrame) -> pd.DataFrame:
-    """A label (lane, time, label, align) for every mark that has room for one in its lane; a mark without is counted in
-    the label before it."""
+def labels_of(shown: pd.DataFrame, plot: int = WIDTH) -> pd.DataFrame:
+    """A label (lane, time, label, align) for every mark that has room for one in its lane of ``plot`` pixels; a mark
+    without is counted in the label before it."""
     begin = shown["time"].min()
     span = max((shown["time"].max() - begin).total_seconds(), 0.001)
     found: list[dict[str, Any]] = []
     for lane, marks in shown.sort_values("time", kind="stable").groupby("lane", sort=False):
         end = float("-inf")
         for time, label in zip(marks["time"], marks["label"], strict=True):
-            x = (time - begin).total_seconds() / span * WIDTH
+            x = (time - begin).total_seconds() / span * plot
             # Room for " +99" as well.
             width = min(LABEL, (len(label) + 4) * CHARACTER) + 8
-            left, align = (x, "left") if x + width <= WIDTH else (x - width, "right")
+            left, align = (x, "left") if x + width <= plot else (x - width, "right")
             if left < end:
                 found[-1]["more"] += 1
                 continue
@@ -96,6 +96,8 @@ def _moment(time: pd.Timestamp) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d} UTC"
 
 
+ROOM = 110
+"""So many pixels between two steps of the graph leave room for the sender's name beside the id."""
 KINDS = {
     Kind.OWN: (BLUE, "square"),
     Kind.OWN_ABSENT: (VERMILION, "square"),
@@ -104,7 +106,7 @@ KINDS = {
 }
 
 
-def causal_graph(graph: Graph) -> Chart:
+def causal_graph(graph: Graph, width: int = WIDTH) -> Chart:
     """The message between its past (left) and what names it (right)."""
     title = "The causal graph around the message"
     if len(graph.nodes) <= 1 and not graph.edges:
@@ -122,7 +124,8 @@ def causal_graph(graph: Graph) -> Chart:
         -(slot + (tallest - columns[gen]) / 2) for slot, gen in zip(nodes["slot"], nodes["generation"], strict=True)
     ]
     nodes["label"] = nodes["sds_id"].str[:8].map(lambda text: text if text.isprintable() else "…")
-    nodes["label"] = nodes["label"] + (" " + nodes["sender"]).fillna("")
+    if width / (1 + max(columns) - min(columns)) > ROOM:
+        nodes["label"] += (" " + nodes["sender"]).fillna("")
     place = nodes.set_index("sds_id")
     lines = pd.DataFrame(
         [
@@ -137,9 +140,10 @@ def causal_graph(graph: Graph) -> Chart:
         columns=["x", "y", "x2", "y2"],
     )
     low, high = min(columns), max(columns)
+    steps = "steps in the causal history: past to the left, later to the right"
     x = alt.X(
         "generation:Q",
-        title="steps in the causal history: its past to the left, what names it to the right",
+        title=steps,
         scale=alt.Scale(domain=[low - 0.3, high + 0.7]),
         axis=alt.Axis(values=list(range(low, high + 1)), format="d", grid=False),
     )
@@ -147,7 +151,11 @@ def causal_graph(graph: Graph) -> Chart:
     subtitle = "A line joins a message with one that it names, which stands to its left." + (
         " There is more than is drawn." if graph.cut else ""
     )
-    rules = alt.Chart(lines).mark_rule(color="#BBBBBB").encode(x=alt.X("x:Q", title=None), y=y, x2="x2:Q", y2="y2:Q")
+    rules = (
+        alt.Chart(lines)
+        .mark_rule(color="#BBBBBB")
+        .encode(x=alt.X("x:Q", title=steps), y=y, x2=alt.X2("x2:Q", title=steps), y2="y2:Q")
+    )
     points = (
         alt.Chart(nodes, title=titled(title, subtitle))
         .mark_point(filled=True, size=110, opacity=1)
@@ -163,7 +171,11 @@ def causal_graph(graph: Graph) -> Chart:
             ),
         )
     )
-    words = (
-        alt.Chart(nodes).mark_text(align="left", dx=-5, dy=-13, fontSize=10, limit=140).encode(x=x, y=y, text="label:N")
-    )
-    return sized(rules + points + words, min(640, 60 + 34 * tallest))
+    # Words, and behind them what keeps the lines away.
+    words = [
+        alt.Chart(nodes)
+        .mark_text(align="left", dx=-5, dy=-13, fontSize=10, limit=140, **behind)
+        .encode(x=x, y=y, text="label:N")
+        for behind in ({"stroke": "white", "strokeWidth": 4}, {})
+    ]
+    return sized(alt.layer(rules, *words, points), min(640, 60 + 34 * tallest))

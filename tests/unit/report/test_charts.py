@@ -89,6 +89,15 @@ def test_the_causal_graph_is_drawn(source: Source) -> None:
     assert "causal graph" in drawn(message_charts.causal_graph(graph.graph(source, message)))
 
 
+def test_a_narrow_graph_has_ids_and_a_wide_one_their_senders_as_well(source: Source) -> None:
+    found = graph.graph(source, investigate.example(source))
+    longest = []
+    for width in (290, 2_000):
+        data = message_charts.causal_graph(found, width).to_dict()["datasets"].values()
+        longest.append(max(len(row["label"]) for rows in data for row in rows if "label" in row))
+    assert longest[0] == 8 < longest[1]
+
+
 def test_many_names_become_few() -> None:
     frame = pd.DataFrame({"name": [f"n{i}" for i in range(40)], "messages": range(40)})
     assert set(look.topmost(frame, "name", "messages")["name"]) == {f"n{i}" for i in range(33, 40)} | {look.OTHER}
@@ -122,21 +131,24 @@ def test_a_chart_draws_any_name_that_nobody_cleaned(name: str) -> None:
     assert name.encode("unicode_escape").decode() in drawn
 
 
-@given(st.lists(st.tuples(st.sampled_from(["sender", "refetch"]), st.integers(0, 10_000)), min_size=1, max_size=60))
-def test_labels_of_a_time_line_count_every_mark_and_never_overlap(marks: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from(["sender", "refetch"]), st.integers(0, 10_000)), min_size=1, max_size=60),
+    st.sampled_from([290, look.WIDTH, 1_040]),
+)
+def test_labels_of_a_time_line_count_every_mark_and_never_overlap(marks: list[tuple[str, int]], plot: int) -> None:
     begin = pd.Timestamp("2026-01-01", tz="UTC")
     shown = pd.DataFrame(
         [(lane, begin + pd.Timedelta(seconds=s), f"attempt {s}") for lane, s in marks],
         columns=["lane", "time", "label"],
     )
-    labels = message_charts.labels_of(shown)
+    labels = message_charts.labels_of(shown, plot)
     told = [1 + int(m[1]) if (m := re.search(r" \+(\d+)$", label)) else 1 for label in labels["label"]]
     assert sum(told) == len(marks)
     span = max((shown["time"].max() - begin_of(shown)).total_seconds(), 0.001)
     for _, lane in labels.groupby("lane"):
         places = []
         for row in lane.itertuples():
-            x = (row.time - begin_of(shown)).total_seconds() / span * look.WIDTH
+            x = (row.time - begin_of(shown)).total_seconds() / span * plot
             width = min(message_charts.LABEL, len(row.label) * message_charts.CHARACTER)
             places.append((x, x + width) if row.align == "left" else (x - width, x))
         assert all(one[1] <= other[0] for one, other in pairwise(places))
