@@ -1,6 +1,7 @@
 """What sending costs through a whole channel, dispatch to a real broker included (issue targets), beside the producer
-alone with the same bytes in the same run. Rates are per second of this process's CPU time, all its threads together:
-what one core can do, whatever else the machine does meanwhile. The broker is another process."""
+alone with the same bytes in the same run. All threads of this process are held on one core, and rates are per second of
+its CPU time: what one core can do, whatever else the machine does meanwhile. The broker is another process, anywhere.
+Payloads are made before, and nobody acknowledges: the worst case for what is kept."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.registry import MB, Result, bench
 from reliable_channel.channel import (
@@ -35,7 +37,7 @@ SMALL = 4_000
 SMALL_BYTES = 100
 LARGE = 60
 LARGE_BYTES = 1_048_576
-REPETITIONS = 2
+REPETITIONS = 3
 WAIT_S = 300
 
 # Nobody answers here: no retransmission may disturb the measurement.
@@ -59,6 +61,20 @@ def _broker() -> Iterator[Settings]:
 
 
 @contextmanager
+def _one_core() -> Iterator[None]:
+    """Hold this thread, and all that it starts, on one core, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
 def _node(settings: Settings) -> Iterator[KafkaNode]:
     node = kafka_node(settings)
     node.start()
@@ -68,8 +84,15 @@ def _node(settings: Settings) -> Iterator[KafkaNode]:
         node.stop()
 
 
-def _channel_seconds(node: KafkaNode, payloads: list[bytes], config: ReliableChannelConfig) -> float:
-    """CPU seconds from the first ``send`` until the last message is *sent*: acknowledged by the broker."""
+class Took(NamedTuple):
+    """Seconds of CPU time, and by the clock."""
+
+    cpu: float
+    wall: float
+
+
+def _channel_seconds(node: KafkaNode, payloads: list[bytes], config: ReliableChannelConfig) -> Took:
+    """From the first ``send`` until the last message is *sent*: acknowledged by the broker."""
     left, done = [len(payloads)], threading.Event()
 
     def count(_: MessageSent) -> None:
@@ -79,12 +102,12 @@ def _channel_seconds(node: KafkaNode, payloads: list[bytes], config: ReliableCha
 
     with create_reliable_channel(node, f"bench-{time.monotonic_ns()}", TOPIC, "bench", config=config) as channel:
         channel.on_message_sent(count)
-        started = time.process_time()
+        started, at = time.process_time(), time.perf_counter()
         for payload in payloads:
             channel.send(payload)
         if not done.wait(WAIT_S):
             raise TimeoutError(f"{left[0]} of {len(payloads)} messages were not sent within {WAIT_S} s")
-        return time.process_time() - started
+        return Took(time.process_time() - started, time.perf_counter() - at)
 
 
 def _producer_seconds(node: KafkaNode, size: int, count: int) -> float:
@@ -109,34 +132,45 @@ def _producer_seconds(node: KafkaNode, size: int, count: int) -> float:
 
 
 @contextmanager
-def _backends() -> Iterator[dict[str, Persistence]]:
+def _persistence(name: str) -> Iterator[Persistence]:
+    """A new one for each run: what closing a channel leaves to be written is not part of the next one's sending."""
+    if name == "memory":
+        yield MemoryPersistence()
+        return
     with tempfile.TemporaryDirectory(prefix="bench-channel-") as directory:
         kept = SqlitePersistence(Path(directory) / "channel.db")
-        yield {"memory": MemoryPersistence(), "sqlite": kept}
-        kept.close()
+        try:
+            yield kept
+        finally:
+            kept.close()
+
+
+def _fastest(node: KafkaNode, payloads: list[bytes], config: ReliableChannelConfig, persistence: str) -> Took:
+    def once() -> Took:
+        with _persistence(persistence) as kept:
+            return _channel_seconds(node, payloads, replace(config, persistence=kept))
+
+    return min(once() for _ in range(REPETITIONS))
 
 
 @bench
 def sending() -> Iterator[Result]:
-    """Small messages, then large ones with parity; the header of a message is its filter of 18 752 bytes."""
+    """Small messages, then large ones with parity; the header of a message is its filter of 18 752 bytes. ``sqlite`` is
+    what the command line uses."""
     small = [os.urandom(SMALL_BYTES) for _ in range(SMALL)]
     large = [os.urandom(LARGE_BYTES) for _ in range(LARGE)]
-    with _broker() as settings, _node(settings) as node, _backends() as backends:
+    with _broker() as settings, _one_core(), _node(settings) as node:
         _channel_seconds(node, small[:200], CONFIG)
         raw = min(_producer_seconds(node, 19_000, SMALL) for _ in range(REPETITIONS))
         yield Result("the node alone, 19 000-byte envelopes", SMALL / raw, "msg/s")
-        for name, persistence in backends.items():
-            config = replace(CONFIG, persistence=persistence)
-            took = min(_channel_seconds(node, small, config) for _ in range(REPETITIONS))
-            target = 2_000 if name == "memory" else None
-            yield Result(f"channel, {SMALL_BYTES}-byte messages, {name}", SMALL / took, "msg/s", target)
-            yield Result(f"channel / node alone, small, {name}", raw / took, "ratio")
+        for name in ("memory", "sqlite"):
+            took = _fastest(node, small, CONFIG, name)
+            yield Result(f"channel, {SMALL_BYTES}-byte messages, {name}", SMALL / took.cpu, "msg/s", 2_000)
+            yield Result(f"channel, {SMALL_BYTES}-byte messages, {name}, by the clock", SMALL / took.wall, "msg/s")
         raw = min(_producer_seconds(node, 121_000, LARGE * 12) for _ in range(REPETITIONS))
         yield Result("the node alone, 121 000-byte envelopes", LARGE * 12 * 121_000 / MB / raw, "MB/s")
-        for name, persistence in backends.items():
-            config = replace(CONFIG, persistence=persistence, segmentation=PARITY)
-            took = min(_channel_seconds(node, large, config) for _ in range(REPETITIONS))
-            target = 60 if name == "memory" else None
-            yield Result(
-                f"channel, 1 MiB messages with parity, {name}", LARGE * LARGE_BYTES / MB / took, "MB/s", target
-            )
+        megabytes = LARGE * LARGE_BYTES / MB
+        for name in ("memory", "sqlite"):
+            took = _fastest(node, large, replace(CONFIG, segmentation=PARITY), name)
+            yield Result(f"channel, 1 MiB messages with parity, {name}", megabytes / took.cpu, "MB/s", 60)
+            yield Result(f"channel, 1 MiB messages with parity, {name}, by the clock", megabytes / took.wall, "MB/s")
