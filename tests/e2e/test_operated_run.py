@@ -9,7 +9,6 @@ reach nobody but the store.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -45,19 +44,13 @@ from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.waku import WakuMessage, message_hash
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        os.environ.get("RELIABLE_CHANNEL_TEST_OPERATED") != "1",
-        reason="not yet seen to its end on a busy machine; RELIABLE_CHANNEL_TEST_OPERATED=1 runs it",
-    ),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 OPEN, SEALED = "/reliable-channel/1/operated/proto", "/sealed/1/operated/proto"
 PATIENCE_S = 420.0
+DAY_MS = 24 * 3_600_000
+"""A rate-limit epoch that no run outlasts."""
 SECRET = b"nobody but the members may read this "
 SMALL = SegmentationConfig(segment_size_bytes=512)
 
@@ -241,7 +234,7 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
         with alice_on(settings) as alice:
             alice.open("lobby")
             alice.open("members", SEALED, encryption=AesGcm.from_files(key))
-            alice.open("limited", rate_limit=RateLimitConfig(enabled=True, messages_per_epoch=1))
+            alice.open("limited", rate_limit=RateLimitConfig(enabled=True, messages_per_epoch=1, epoch_size_ms=DAY_MS))
             alice.open("refused")
             until(lambda: ("POST", "/filter/v2/subscriptions") in fake.requests, "the node subscribed to nothing")
             bob = Bob(fake)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
@@ -92,7 +94,7 @@ def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_ru
     elif plan.table is OPEN_KEYS:
         deleted = _forget_keys(spark, paths, dry_run)
     else:
-        deleted = _delete_expired(spark, place, plan, dry_run)
+        deleted = _delete_expired(spark, paths, plan, dry_run)
     if not dry_run:
         if len(open_table(paths, plan.table).file_uris()) > 1:
             _optimize(spark, place)
@@ -103,14 +105,26 @@ def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_ru
 
 
 @_again
-def _delete_expired(spark: SparkSession, place: str, plan: TablePlan, dry_run: bool) -> int:
-    if plan.delete_before is None:
+def _delete_expired(spark: SparkSession, paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
+    if plan.delete_before is None or not _may_hold_older(paths, plan):
         return 0
+    place = paths.table(plan.table.name)
     expired = F.col(plan.table.retention_column) < F.lit(plan.delete_before)
     rows = spark.read.format("delta").load(place).where(expired).count()
     if rows and not dry_run:
         DeltaTable.forPath(spark, place).delete(expired)
     return rows
+
+
+def _may_hold_older(paths: PathSettings, plan: TablePlan) -> bool:
+    """Whether a row may be older than its retention, by the statistics of the files; without them: yes."""
+    files = pa.table(open_table(paths, plan.table).get_add_actions(flatten=True))
+    name = f"min.{plan.table.retention_column}"
+    oldest = pc.min(files[name], skip_nulls=False).as_py() if name in files.column_names else None
+    if oldest is None:
+        return True
+    assert plan.delete_before is not None  # noqa: S101  for the type checker
+    return bool(oldest < plan.delete_before)
 
 
 @_again
