@@ -11,7 +11,5 @@ from reliable_channel.pipeline.operations import maintain
 from reliable_channel.pipeline.running.job import main_batch
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    dry_run = "--dry-run" in arguments
-    work = functools.partial(maintain.run, dry_run=dry_run, say=print)
-    sys.exit(main_batch("maintain", work, [a for a in arguments if a != "--dry-run"]))
+    work = functools.partial(maintain.run, say=print)
+    sys.exit(main_batch("maintain", work, dry_run="count what would go, and change nothing"))

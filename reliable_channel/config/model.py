@@ -116,7 +116,6 @@ class PipelineSettings(Section):
     )
     clock_interval_ms: PositiveMilliseconds = 5_000
     combiner_buckets: Count = 4
-    max_payload_bytes: Bytes = 1_048_576
     quarantine_raw_bytes: Bytes = 65_536
     store_plaintext: bool = True
     vacuum_retention_ms: Milliseconds = Field(
