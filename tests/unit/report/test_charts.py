@@ -92,7 +92,7 @@ def test_the_causal_graph_is_drawn(source: Source) -> None:
 def test_a_narrow_graph_has_ids_and_a_wide_one_their_senders_as_well(source: Source) -> None:
     found = graph.graph(source, investigate.example(source))
     longest = []
-    for width in (290, 2_000):
+    for width in (100, 2_000):
         data = message_charts.causal_graph(found, width).to_dict()["datasets"].values()
         longest.append(max(len(row["label"]) for rows in data for row in rows if "label" in row))
     assert longest[0] == 8 < longest[1]
