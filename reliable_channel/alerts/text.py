@@ -7,12 +7,15 @@ from typing import Any
 from reliable_channel.alerts.changes import Change
 from reliable_channel.alerts.check import Outcome
 from reliable_channel.pipeline.operations.status_text import shown
+from reliable_channel.report.channel_key import ChannelKey
 
 
 def lines(outcome: Outcome) -> list[str]:
     """What changed, and what is open."""
     clock = f"as of {outcome.as_of:%Y-%m-%d %H:%M:%S} UTC" if outcome.as_of else "no recorded clock yet"
-    found = [f"{len(outcome.open_alerts)} alerts are raised ({clock})"]
+    found = [
+        f"{len(outcome.open_alerts)} {'alert is' if len(outcome.open_alerts) == 1 else 'alerts are'} raised ({clock})"
+    ]
     found += [f"  {_line(change)}" for change in outcome.open_alerts]
     found += ["Changed now:", *(f"  {change.state}: {_line(change)}" for change in outcome.changed)] * bool(
         outcome.changed
@@ -38,7 +41,14 @@ def as_values(outcome: Outcome) -> dict[str, Any]:
 
 
 def _line(change: Change) -> str:
-    return f"{change.severity:8} {change.alert}  {shown(change.subject, 120)}: {change.detail}"
+    return f"{change.severity:8} {change.alert}  {_about(change.subject)}: {change.detail}"
+
+
+def _about(subject: str) -> str:
+    key = ChannelKey.named_by(subject)
+    if key is None:
+        return shown(subject, 120)
+    return f"channel {shown(key.channel_id or '–', 60)} of {shown(key.content_topic or '–', 120)}"
 
 
 def _values(change: Change) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -48,7 +47,7 @@ class Renderer:
             moment=moment,
             channel_address=_channel_address,
             message_address=_message_address,
-            channel_of=_channel_of,
+            channel_of=ChannelKey.named_by,
             spans=SPANS,
             pages=PAGES,
             version=__version__,
@@ -79,16 +78,6 @@ def _message_address(row: Any, key: str | None = None) -> str:
     """The page of a message: of the row's ``message_key``, or of ``key`` in the row's channel."""
     names = {name: _of(row, name) for name in ChannelKey._fields}
     return address("/message", key=_of(row, "message_key") if key is None else key, **names)
-
-
-def _channel_of(subject: str) -> ChannelKey | None:
-    """The channel that is the subject of an alert, where it is one."""
-    try:
-        key = json.loads(subject)
-    except ValueError:
-        return None
-    is_key = isinstance(key, list) and len(key) == 3 and all(part is None or isinstance(part, str) for part in key)
-    return ChannelKey(*key) if is_key else None
 
 
 def _of(row: Any, name: str) -> Any:

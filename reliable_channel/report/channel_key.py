@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 
@@ -11,6 +12,16 @@ class ChannelKey(NamedTuple):
     pubsub_topic: str | None
     content_topic: str | None
     channel_id: str | None
+
+    @classmethod
+    def named_by(cls, subject: str) -> ChannelKey | None:
+        """The channel that is the subject of an alert (a JSON list of the three), where it is one."""
+        try:
+            key = json.loads(subject)
+        except (ValueError, RecursionError):
+            return None
+        is_key = isinstance(key, list) and len(key) == 3 and all(part is None or isinstance(part, str) for part in key)
+        return cls(*key) if is_key else None
 
     def where(self, table: str = "") -> str:
         """The condition for rows of this channel, of ``table`` if more than one has such columns. Plain equality, which

@@ -302,13 +302,21 @@ def test_the_command_shows_escapes_and_fails_when_asked_to(settings: Settings, c
     assert values["changed"] == []
 
 
+def test_a_channel_is_named_as_people_name_it(settings: Settings, cli: Cli) -> None:
+    put(settings, "clock", clock(minutes(0)))
+    put(settings, "segments", *(heard(n, minutes(-30), channel_id="talk\x1b[2J") for n in range(20)))
+    said = cli("alerts", "check")[1].splitlines()
+    assert said[0].startswith("1 alert is raised")
+    assert said[1].startswith("  warning  silent_channel  channel talk\\x1b[2J of /")
+
+
 def test_the_job_does_the_same_without_spark(
     settings: Settings, cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = runpy.run_path(str(Path(__file__).parents[3] / "jobs" / "alerts.py"))
     split(settings, "/a")
     assert job["main"]([]) == 0
-    assert capsys.readouterr().out.startswith("1 alerts are raised")
+    assert capsys.readouterr().out.startswith("1 alert is raised")
     monkeypatch.setenv("RELIABLE_CHANNEL__ALERTS__RULES", "/nowhere/rules.yaml")
     assert job["main"]([]) == 2
     assert capsys.readouterr().err.startswith("alerts: The rules file")
