@@ -137,8 +137,11 @@ def operated(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Operated:
         },
         "node": {"url": fake.url, "mode": "edge", "pubsub_topic": PUBSUB_TOPIC, "poll_interval_ms": 20},
         "api": {"transport": "waku-rest"},
+        "alerts": {"rules": str(tmp_path / "alerts.yaml")},
         "messaging": {"mode": "edge", "cluster_id": 16, "shards": [32], "bootstrap_nodes": []},
     }
+    loss = {"alert": "loss", "kind": "loss_rate", "above": 0.01, "window_ms": 7 * DAY_MS, "at_least": 1}
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump({"rules": [loss]}))
     alone, asking = tmp_path / "alone.yaml", tmp_path / "asking.yaml"
     alone.write_text(yaml.safe_dump(content))
     asking.write_text(yaml.safe_dump(content | {"store": {"nodes": [{"url": fake.url}]}}))
@@ -327,3 +330,5 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
     assert verdicts[keccak256(b"never sent")] == ("missing", "never_sent")
     for payload in (*sent, *expected, *strangers, b"within the limit"):
         assert verdicts[keccak256(payload)][0] == "delivered", payload
+    raised = {json.loads(row["subject"])[-1] for row in operated.rows("alerts") if row["state"] == "raised"}
+    assert raised == {"limited", "refused"}, "the alerts follow from the verdicts"
