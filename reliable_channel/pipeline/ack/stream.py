@@ -27,6 +27,7 @@ from reliable_channel.pipeline.tables import (
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
+from reliable_channel.pipeline.waking import waking
 from reliable_channel.sds import SdsConfig
 from reliable_channel.wire.sds import HistoryEntry
 
@@ -100,30 +101,9 @@ def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
 
 def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
     """Tick rows → one row for every channel whose timer is due."""
-
-    def wake(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        ticks = [tick for frame in frames for tick in frame.itertuples(index=False)]
-        if not ticks:
-            return
-        due = open_keys.open_keys(paths, JOB)
-        rows = [
-            {
-                **dict(zip(_KEY, json.loads(key), strict=True)),
-                "row_kind": "tick",
-                "kafka_topic": tick.kafka_topic,
-                "kafka_partition": tick.kafka_partition,
-                "kafka_offset": tick.kafka_offset,
-                "sub_order": tick.sub_order,
-                "event_us": tick.event_us,
-            }
-            for tick in ticks
-            for key in due.due((tick.kafka_topic, tick.kafka_partition), tick.event_us)
-        ]
-        if rows:
-            frame = pd.DataFrame(rows).reindex(columns=[*_ROW_COLUMNS]).astype(object)
-            yield frame.where(frame.notna(), None)
-
-    return wake
+    return waking(
+        paths, JOB, _ROW_COLUMNS, lambda key: {**dict(zip(_KEY, json.loads(key), strict=True)), "row_kind": "tick"}
+    )
 
 
 def stateful(

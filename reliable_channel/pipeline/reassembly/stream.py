@@ -33,6 +33,7 @@ from reliable_channel.pipeline.tables import (
     MESSAGES,
     SDS_INPUT,
 )
+from reliable_channel.pipeline.waking import waking
 from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.wire.segment import HASH_BYTES
 
@@ -219,28 +220,7 @@ def _as_row(result: Result, bucket: bytes) -> dict[str, Any]:
 
 def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
     """Tick rows → one row for every key whose timer is due."""
-
-    def wake(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        ticks = [tick for frame in frames for tick in frame.itertuples(index=False)]
-        if not ticks:
-            return
-        due = open_keys.open_keys(paths, JOB)
-        rows = [
-            {
-                "state_key": bytes.fromhex(key),
-                "kind": "tick",
-                "kafka_topic": tick.kafka_topic,
-                "kafka_partition": tick.kafka_partition,
-                "kafka_offset": tick.kafka_offset,
-                "event_us": tick.event_us,
-            }
-            for tick in ticks
-            for key in due.due((tick.kafka_topic, tick.kafka_partition), tick.event_us)
-        ]
-        if rows:
-            yield pd.DataFrame(rows).reindex(columns=[*_ROW_COLUMNS]).astype(object).where(lambda f: f.notna(), None)
-
-    return wake
+    return waking(paths, JOB, _ROW_COLUMNS, lambda key: {"state_key": bytes.fromhex(key), "kind": "tick"})
 
 
 def stateful(
