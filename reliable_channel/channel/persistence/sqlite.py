@@ -18,8 +18,8 @@ from reliable_channel.errors import EnvironmentFault
 SCHEMA_VERSION = 3
 
 CHECKPOINT_PAGES = 4_000
-"""Pages of 4 KiB in the write-ahead log before they go into the database: 16 MiB, a dozen large messages. SQLite's 1 000
-are full after four, and then all is written and synchronized once more."""
+"""Pages of 4 KiB in the write-ahead log before they go into the database: 16 MiB, a dozen large messages. SQLite's own
+1 000 are full after four, and then all is written and synchronized once more."""
 
 _SCHEMA = """
 CREATE TABLE channel (
