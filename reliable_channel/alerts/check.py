@@ -12,6 +12,8 @@ from reliable_channel.alerts.rules import Rule, load_rules
 from reliable_channel.alerts.webhook import PAGE, Webhook
 from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.report import delta
 from reliable_channel.report.lake import Lake
 
 _ATTEMPTS = 10
@@ -39,11 +41,14 @@ def check(
 ) -> Outcome:
     """Evaluate the rules over the tables, append what changed to ``alerts``, tell the webhook what it does not know.
 
-    Raises ``ConfigurationError`` for a wrong rules file and ``EnvironmentFault`` for tables that cannot be read; a
-    webhook that fails is part of the outcome, since the changes stand in the table and are sent by the next run."""
+    Raises ``ConfigurationError`` for a wrong rules file and ``EnvironmentFault`` for tables that cannot be read, or
+    where there is not one; a webhook that fails is part of the outcome, since the changes stand in the table and
+    are sent by the next run."""
     now = now or dt.datetime.now(dt.UTC)
     rules = load_rules(settings.alerts.rules) if rules is None else rules
     lake = Lake(settings.paths)
+    if not any(lake.table(name) for name in BY_NAME):
+        raise delta.none_at_all(settings.paths.data_dir)
     clock = as_of(lake)
     measured = [(rule, readings(lake, rule, clock, now)) for rule in rules]
     for _ in range(_ATTEMPTS):

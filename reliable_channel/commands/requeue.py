@@ -30,4 +30,6 @@ def register(app: typer.Typer) -> None:
         typer.echo("Starting Spark …", err=True)
         with spark_session(settings) as spark:
             count = run(spark, settings, reason or ())
-        typer.echo(f"{count} records go on; the next run takes them up.")
+        typer.echo(
+            f"{count} records go on" + ("; the next run takes them up." if count else ": none can be decoded now.")
+        )

@@ -68,6 +68,11 @@ def absent(data_dir: str, name: str) -> EnvironmentFault:
     return EnvironmentFault(f"There is no Delta table at {place_of(data_dir, name)}.", REMEDY)
 
 
+def none_at_all(data_dir: str) -> EnvironmentFault:
+    """That not one table of the pipeline is there, to be raised: a wrong place must not pass for a quiet one."""
+    return EnvironmentFault(f"There are no Delta tables under {data_dir}.", REMEDY)
+
+
 def unreadable(data_dir: str, name: str, error: BaseException) -> EnvironmentFault:
     """That its rows cannot be read, to be raised."""
     return EnvironmentFault(

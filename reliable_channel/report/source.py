@@ -21,7 +21,6 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.report import delta
@@ -136,7 +135,7 @@ class Source:
     def require_any(self) -> None:
         """Raise :class:`EnvironmentFault` when not one table of the pipeline is there."""
         if not any(self.exists(name) for name in BY_NAME):
-            raise EnvironmentFault(f"There are no Delta tables under {self.data_dir}.", delta.REMEDY)
+            raise delta.none_at_all(self.data_dir)
 
     def rows(self, name: str, columns: Collection[str] | None = None) -> pa.Table:
         """The rows of a table in the window, at least with these ``columns``, by default with all but those of

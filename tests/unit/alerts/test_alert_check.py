@@ -291,6 +291,9 @@ def cli(settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_the_command_shows_escapes_and_fails_when_asked_to(settings: Settings, cli: Cli) -> None:
+    code, _, err = cli("alerts", "check")
+    assert code == 1 and "There are no Delta tables under" in err, "a wrong place is not a quiet one"
+    put(settings, "clock")
     assert cli("alerts", "check") == (0, "0 alerts are raised (no recorded clock yet)\n", "")
     split(settings, "/a", "\x1b[2J\x1b]0;owned\x07")
     code, out, _ = cli("alerts", "check")

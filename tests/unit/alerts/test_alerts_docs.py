@@ -13,7 +13,8 @@ from reliable_channel.alerts.rules import Rule, load_rules, parse_rules
 from reliable_channel.alerts.webhook import PAGE
 from reliable_channel.cli import main
 from reliable_channel.config import load
-from reliable_channel.pipeline.tables import ALERTS
+from reliable_channel.pipeline.storage.arrow_schema import create_table
+from reliable_channel.pipeline.tables import ALERTS, CLOCK
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = next(DOCS.rglob("alerts.md")).read_text(encoding="utf-8")
@@ -63,10 +64,11 @@ def test_numbers_named_are_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("command", re.findall(r"^\$ reliable-channel (.+)$", TEXT, re.MULTILINE))
-def test_every_command_runs_where_nothing_is(
+def test_every_command_runs_where_nothing_has_come_yet(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
+    create_table(tmp_path / "tables" / CLOCK.name, CLOCK)
     with pytest.raises(SystemExit) as ended:
         main(command.split())
     assert ended.value.code == 0, capsys.readouterr().err
