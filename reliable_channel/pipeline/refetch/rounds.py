@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
     requests = open_requests(settings, asked.filter(pc.equal(asked["purpose"], "refetch")).to_pylist())
     written = _by_hash(settings, client, write_back, requests) if requests else 0
     done = {row["detail"] for row in asked.filter(pc.equal(asked["purpose"], "gap")).to_pylist()}
-    gaps = [gap for gap in _gaps(settings) if gap["name"] not in done]
+    gaps = _gaps(settings, done)
     for gap in gaps:
         written += _fill(settings, client, write_back, gap)
     audited = set(asked.filter(pc.equal(asked["purpose"], "audit"))["message_hash"].to_pylist())
@@ -159,11 +159,13 @@ def _said(answer: NodeAnswer, message_hash: bytes, purpose: str, **more: Any) ->
     return _presence(answer.node, message_hash, outcome, purpose, fault, **more)
 
 
-def _gaps(settings: Settings) -> list[dict[str, Any]]:
-    """The gaps with a known beginning, and the content topics whose records their partition holds."""
+def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
+    """The gaps with a known beginning that are not ``done``, with the content topics whose records their partition
+    holds."""
     gaps = open_table(settings.paths, SOURCE_GAPS).to_pyarrow_table().to_pylist()
     # The bridge fills its own gaps; and a gap without a beginning has no range to ask for.
     gaps = [g for g in gaps if g["cause"] == "offset_jump" and g["from_time"] is not None and g["to_time"] is not None]
+    gaps = [g for g in gaps if g["name"] not in done]
     if not gaps:
         return []
     data = open_table(settings.paths, ENVELOPES).to_pyarrow_dataset()
