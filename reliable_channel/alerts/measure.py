@@ -61,17 +61,18 @@ def readings(lake: Lake, rule: Rule, clock: dt.datetime | None, now: dt.datetime
 
 
 def _loss_rate(lake: Lake, rule: LossRate, window: dict[str, Any]) -> list[Reading]:
-    # What each channel's last judgement says; what is not settled may still come.
+    # What each channel's last judgement says; what is not settled may still come. No end: of what only its sender told,
+    # the first trace may be later than all that was read.
     key = "pubsub_topic, content_topic, channel_id"
     rows = lake.select(
         f"""
         SELECT {key if rule.per == "channel" else "NULL AS channel_id"},
                count(*) FILTER (verdict = 'missing') AS missing, count(*) AS judged
         FROM delivery_status
-        WHERE settled AND verdict IN ('delivered', 'missing') AND first_seen > $since AND first_seen <= $until
+        WHERE settled AND verdict IN ('delivered', 'missing') AND first_seen > $since
         GROUP BY ALL HAVING count(*) >= $at_least ORDER BY missing / judged DESC
         """,  # noqa: S608 - names of our own only
-        {**window, "at_least": rule.at_least},
+        {"since": window["since"], "at_least": rule.at_least},
     )
     return [
         Reading(
