@@ -20,6 +20,7 @@ from reliable_channel.channel import (
 from reliable_channel.config import Settings
 from reliable_channel.errors import ConfigurationError
 from reliable_channel.gateway.build import kafka_node, pubsub_topics, waku_node
+from reliable_channel.runtime.logs import unheard_kafka
 from reliable_channel.transport.base import Node
 
 Transport = Literal["kafka", "waku-rest"]
@@ -74,9 +75,12 @@ class Seat:
     node: Node
 
     def start(self) -> None:
-        """The channel first: what the node reads from where it stopped must find somebody who listens."""
+        """The channel first: what the node reads from where it stopped must find somebody who listens.
+
+        Raises ``EnvironmentFault`` when the broker or node does not answer."""
         self.channel.start()
-        self.node.start()
+        with unheard_kafka():
+            self.node.start()
 
 
 @contextmanager

@@ -129,6 +129,12 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
         case "A wrong broker address":
             address = f"127.0.0.1:{free_port()}"
             return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS=address, KAFKA__CLIENT=QUICK)
+        case "A participant finds no broker":
+            database = str(shell.place / "channel.sqlite")
+            port = free_port()
+            return shell(
+                "send", "lobby", "Hello", "--database", database, KAFKA__BROKER__PORT=port, KAFKA__CLIENT=QUICK
+            )
         case "An address without a port":
             return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS="kafka-1")
         case "A key file that holds no key":
