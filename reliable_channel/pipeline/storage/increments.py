@@ -67,7 +67,8 @@ class Followed:
         return [*self._files.values()]
 
     def read(self, file: DataFile, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
-        """Some columns of one file. ``where`` cannot compare times: files do not agree about their type."""
+        """Some columns of one file, all of them nullable: files of different writers do not agree about that, nor about
+        the type of times, which ``where`` cannot compare therefore."""
         place = f"{self._root}/{file.path}"
         found = pq.read_table(
             place,
@@ -77,7 +78,7 @@ class Followed:
             partitioning=None,
             coerce_int96_timestamp_unit="us",
         )
-        return _with_zones(found)
+        return _alike(found)
 
     def _open(self) -> None:
         table = open_table(self._paths, self._of)
@@ -103,13 +104,14 @@ class Followed:
                 self._files[unquote(new["path"])] = _data_file(new["path"], *bounds)
 
 
-def _with_zones(rows: pa.Table) -> pa.Table:
-    """Spark writes times as INT96, which do not say their zone; every table's is UTC."""
+def _alike(rows: pa.Table) -> pa.Table:
+    """What Spark and delta-rs write, in one form. Spark writes times as INT96, which do not say their zone (every
+    table's is UTC), and does not keep what may not be null."""
     for number, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
             times = rows[field.name].cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", tz="UTC"))
             rows = rows.set_column(number, field.name, times)
-    return rows
+    return rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
 
 
 def _data_file(path: str, least: Any, largest: Any) -> DataFile:

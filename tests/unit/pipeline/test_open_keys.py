@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
@@ -94,6 +96,18 @@ def test_a_log_that_was_compacted_meanwhile_says_the_same(paths: PathSettings) -
     DeltaTable(paths.table(OPEN_KEYS.name)).optimize.compact()
     assert before == {KeyChange("a", PLACE, 1), KeyChange("b", PLACE, 2)}
     assert state(log.before(3)) == state(Log(paths, "ack", "q").before(3)) == {KeyChange("b", PLACE, 2)}
+
+
+def test_files_that_another_writer_made_are_read_beside_our_own(paths: PathSettings) -> None:
+    """Spark, which compacts the log, keeps no column that may not be null, and writes times without their zone."""
+    create_unclustered(paths, OPEN_KEYS)
+    write(paths, [{"a": 10}, {"b": 20}, {"c": 30}])
+    first = sorted(Path(paths.table(OPEN_KEYS.name)).rglob("*.parquet"))[0]
+    rows = pq.read_table(first, partitioning=None)
+    pq.write_table(
+        rows.cast(pa.schema([f.with_nullable(True) for f in rows.schema])), first, use_deprecated_int96_timestamps=True
+    )
+    assert {change.key for change in state(Log(paths, "ack", "q").before(3))} == {"a", "b", "c"}
 
 
 def test_keys_are_woken_in_their_partition_when_they_are_due() -> None:
