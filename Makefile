@@ -31,7 +31,7 @@ test-slow: setup  ## the tests that take a minute or more each
 	@$(BIN)/python -m pytest -m "slow and not node and not faults" tests
 
 test-faults: setup  ## whole runs killed at several points and started again
-	@$(BIN)/python -m pytest -m faults tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests
 
 test-e2e: setup  ## the tests that need Node or a browser
 	@scripts/test-e2e.sh
