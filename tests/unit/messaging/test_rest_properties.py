@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import Case
@@ -20,6 +21,9 @@ from schemathesis.specs.openapi.checks import (
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.rest.app import create_app
 from tests.support.messaging_world import CONTENT, PUBSUB, World
+
+pytestmark = pytest.mark.xdist_group("calls of one server")
+"""In one process: the last test looks at what all the others were answered."""
 
 CHECKS = [
     not_a_server_error,
