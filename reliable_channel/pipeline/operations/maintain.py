@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from reliable_channel.errors import LocalError
 from reliable_channel.pipeline.operations.maintain_plan import TablePlan, plans, superseded_keys
 from reliable_channel.pipeline.storage.checkpoints import filesystem, read_checkpoints
 from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.storage.session import set_meanwhile
 from reliable_channel.pipeline.tables import BY_NAME, OPEN_KEYS
 
 HOUR_MS = 3_600_000
@@ -152,7 +152,7 @@ def _optimize(spark: SparkSession, place: str) -> None:
 
 def _vacuum(spark: SparkSession, place: str, keep_files_ms: int, dry_run: bool) -> int:
     """Remove files that no version younger than ``keep_files_ms`` needs; how many."""
-    with _set_for_vacuum(spark):
+    with set_meanwhile(spark, _for_vacuum(spark)):
         hours = math.ceil(keep_files_ms / HOUR_MS)  # Delta rounds to the nearest hour: 20 minutes would be none
         if dry_run:
             return spark.sql(f"VACUUM delta.`{place}` RETAIN {hours} HOURS DRY RUN").count()
@@ -168,23 +168,11 @@ def _files_on_disk(place: str) -> int:
     return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in found)
 
 
-@contextmanager
-def _set_for_vacuum(spark: SparkSession) -> Iterator[None]:
+def _for_vacuum(spark: SparkSession) -> dict[str, str]:
     """Delta refuses retentions under a week, not knowing who reads; the plan knows. And it lists files in 10 000 tasks
     by default, which takes minutes per table on one machine (measured), for directories that one task lists in no time.
     """
-    wanted = {
+    return {
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(4 * spark.sparkContext.defaultParallelism),
     }
-    before = {key: spark.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)

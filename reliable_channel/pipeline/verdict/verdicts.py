@@ -8,9 +8,9 @@ segments that wait, ids that others name. An SDS id belongs to the first unit th
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
@@ -21,6 +21,7 @@ from reliable_channel.config import Settings
 from reliable_channel.pipeline.clock import EPOCH, recorded
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import open_table, read_table
+from reliable_channel.pipeline.storage.session import set_meanwhile
 from reliable_channel.pipeline.tables import (
     ACKS,
     CLOCK,
@@ -54,8 +55,11 @@ TABLES_READ = (
     STORE_PRESENCE,
 )
 KEY = ("pubsub_topic", "content_topic", "channel_id", "message_key")
-SDS_ID_TAG = 0x12
+SDS_ID_TAG = b"\x12"
 """The byte before the SDS message id on the wire: field 2, length-delimited (protocol.md §4)."""
+FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
+"""Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which cost
+as much as the rest of the planning."""
 REMEMBERED_MS = min(table.retention_ms for table in TABLES_READ if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is whole. What is older was judged in its time, and stays so."""
 
@@ -70,7 +74,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
         return 0
     as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
     since = f"first_seen >= timestamp'{as_of - dt.timedelta(milliseconds=REMEMBERED_MS):%Y-%m-%d %H:%M:%S.%f} UTC'"
-    with _files_unasked(spark):
+    with set_meanwhile(spark, FILES_UNASKED):
         judged = statuses(spark, settings, as_of).where(since).localCheckpoint()
     target = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name)).alias("old")
     same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
@@ -86,22 +90,11 @@ def run(spark: SparkSession, settings: Settings) -> int:
     return judged.count()
 
 
-@contextmanager
-def _files_unasked(spark: SparkSession) -> Iterator[None]:
-    """Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which
-    cost as much as the rest of the planning (docs/pipeline.md *Measurements*)."""
-    name = "spark.databricks.delta.stats.skipping"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before or "true")
-
-
 def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> DataFrame:
     """The rows of ``delivery_status`` that the tables give now, judged at a time of the recorded clock."""
     for table in TABLES_READ:
+        if table in (CLOCK, SOURCE_GAPS):
+            continue  # small, and read here in the driver
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
     spark.sql(SUSPECTS).mapInPandas(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
     spark.sql(SAID).createOrReplaceTempView("said")
@@ -129,10 +122,10 @@ def _suspected(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """What stands where an SDS message has its own id (text of up to 127 bytes), in bytes that could not be decoded."""
     for frame in frames:
         found = {
-            raw[at + 2 : at + 2 + raw[at + 1]]
+            raw[at + 1 : at + 1 + raw[at]]
             for raw in frame["raw"]
-            for at in range(len(raw) - 1)
-            if raw[at] == SDS_ID_TAG and 0 < raw[at + 1] < 128 and at + 2 + raw[at + 1] <= len(raw)
+            for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
+            if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
         }
         yield pd.DataFrame({"sds_id": [text for value in found if (text := _text(value)) is not None]}, dtype=object)
 
