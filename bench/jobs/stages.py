@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.jobs.usage import Usage
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +147,7 @@ def check(settings: Settings, spec: dict[str, Any]) -> None:
     from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, ENVELOPES
 
     for table, wanted in ((ENVELOPES, spec["records"]), (DELIVERED_MESSAGES, spec["messages"])):
-        found = open_table(settings.paths, table).to_pyarrow_dataset().count_rows()
+        found = dataset_of(open_table(settings.paths, table)).count_rows()
         if found != wanted:
             raise AssertionError(f"{spec['name']}: {found} rows in {table.name}, {wanted} expected.")
 

@@ -156,14 +156,15 @@ def how_to_query(data_dir: str) -> str:
     except ValueError:
         shown = data_dir
     counts = "channel_id, sender_id, count(*) AS messages"
-    duckdb = f"SELECT {counts} FROM m GROUP BY ALL ORDER BY ALL"  # noqa: S608  for people to read and run
+    sql = f"SELECT {counts} FROM delivered_messages GROUP BY ALL ORDER BY ALL"  # noqa: S608  for people to read and run
     reading = f"read.format('delta').load('{shown}/acks')"
     grouped = "groupBy('channel_id', 'evidence').count().show()"
     return f"""
 The Delta tables are in {shown}; docs/tables.md says what they hold. To go on
   the report:     .venv/bin/reliable-channel report --tables {shown} --html build/report.html
-  without Spark:  .venv/bin/python -c "import duckdb, deltalake; \
-m = deltalake.DeltaTable('{shown}/delivered_messages').to_pyarrow_dataset(); print(duckdb.sql('{duckdb}'))"
+  without Spark:  .venv/bin/python -c "from reliable_channel.config import PathSettings; \
+from reliable_channel.report.lake import Lake; \
+print(*Lake(PathSettings(data_dir='{shown}')).select('{sql}'), sep=chr(10))"
   with Spark:     .venv/bin/python -c "from reliable_channel.config import load; \
 from reliable_channel.runtime.spark import open_session; open_session(load()).{reading}.{grouped}"
   the notebooks:  RELIABLE_CHANNEL_TABLES={data_dir} \

@@ -128,10 +128,11 @@ class DeltaSource:
         self._refreshed = self._monotonic()
 
     def _index_files(self, table: DeltaTable) -> None:
+        from reliable_channel.pipeline.storage.arrow_files import dataset_of
+
         if self._index is None:
             self._index = EnvelopeIndex(self._index_path, f"{table.metadata().id}")
-        dataset: Any = table.to_pyarrow_dataset()
-        fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
+        fragments: dict[str, Any] = {fragment.path: fragment for fragment in dataset_of(table).get_fragments()}
         indexed = self._index.files()
         for path in sorted(set(fragments) - indexed):
             rows = self._index.add_file(path, _rows(fragments[path]))

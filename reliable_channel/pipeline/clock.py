@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.io import BatchSink, append_rows, open_table
 from reliable_channel.pipeline.tables import CLOCK
 
@@ -59,7 +60,7 @@ class IngestClock:
         So a replay after a crash computes the same event times, also when the crash came after the record."""
         if self._loaded_for == (query_id, batch_id - 1):
             return False
-        rows = open_table(self.paths, CLOCK).to_pyarrow_table()
+        rows = dataset_of(open_table(self.paths, CLOCK)).to_table()
         earlier = pc.or_(pc.not_equal(rows["query_id"], query_id), pc.less(rows["batch_id"], batch_id))
         self.reached = _latest(rows.filter(earlier))
         return True
@@ -85,12 +86,12 @@ class IngestClock:
 
 def recorded(paths: PathSettings) -> dict[Place, Reached]:
     """The clock as recorded, per partition; for people and for closing ticks."""
-    return _latest(open_table(paths, CLOCK).to_pyarrow_table())
+    return _latest(dataset_of(open_table(paths, CLOCK)).to_table())
 
 
 def last_batch(paths: PathSettings) -> tuple[str, int] | None:
     """The query and micro-batch recorded last, or ``None``."""
-    rows = open_table(paths, CLOCK).to_pyarrow_table(columns=["query_id", "batch_id", "recorded_at"])
+    rows = dataset_of(open_table(paths, CLOCK)).to_table(columns=["query_id", "batch_id", "recorded_at"])
     if rows.num_rows == 0:
         return None
     last = rows.sort_by([("recorded_at", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow.dataset as ds
-import pyarrow.fs as fs
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.schema import PrimitiveType
 
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 
 REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `make demo` first."
 REBUILD = "See that its files are there and readable; `reliable-channel rebuild` derives the tables again."
@@ -80,17 +78,10 @@ def unreadable(data_dir: str, name: str, error: BaseException) -> EnvironmentFau
     )
 
 
-def dataset(table: DeltaTable, place: str) -> ds.Dataset:
-    """Its files, to be scanned.
-
-    Over Arrow's own file system where the table is on this machine: the default of delta-rs calls Python from Arrow's
-    threads, which can abort the process at its end ("terminate called without an active exception")."""
-    here = Path(place)
-    own = fs.SubTreeFileSystem(str(here.resolve()), fs.LocalFileSystem()) if here.is_dir() else None
+def dataset(table: DeltaTable) -> ds.Dataset:
+    """Its files, to be scanned, with dictionaries for :data:`REPEATED` columns."""
     repeated = {f.name for f in table.schema().fields if f.name in REPEATED and f.type == _STRING}
-    return table.to_pyarrow_dataset(
-        filesystem=own, parquet_read_options=ds.ParquetReadOptions(dictionary_columns=repeated)
-    )
+    return dataset_of(table, ds.ParquetReadOptions(dictionary_columns=repeated))
 
 
 def first_line(error: BaseException) -> str:

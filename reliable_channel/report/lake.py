@@ -105,4 +105,4 @@ class Lake:
         table = self.table(name)
         if table is None:
             return arrow_schema(BY_NAME[name]).empty_table()
-        return delta.dataset(table, delta.place_of(self.data_dir, name))
+        return delta.dataset(table)

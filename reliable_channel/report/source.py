@@ -184,7 +184,7 @@ class Source:
             return pa.schema([schema.field(column) for column in columns]).empty_table()
         try:
             if name not in self._files:
-                self._files[name] = delta.dataset(table, delta.place_of(self.data_dir, name))
+                self._files[name] = delta.dataset(table)
             data = self._files[name]
             here = [column for column in columns if column in data.schema.names]
             found = data.to_table(columns=here, filter=self.window.rows(name, data.schema.names))

@@ -30,7 +30,7 @@ def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = 
     if table is None:
         raise delta.absent(place, name)
     try:
-        return delta.dataset(table, delta.place_of(place, name)).to_table(columns=list(columns) if columns else None)
+        return delta.dataset(table).to_table(columns=list(columns) if columns else None)
     except (DeltaError, pa.ArrowException, OSError) as error:
         raise delta.unreadable(place, name, error) from error
 

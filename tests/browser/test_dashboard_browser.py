@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.report import loss, quarantine
@@ -83,7 +84,7 @@ def drawn(page: Page) -> None:
 
 def message_of(tables: Path, **wanted: Any) -> str:
     """The address of a message with these columns in ``delivery_status``."""
-    rows = DeltaTable(str(tables / "delivery_status")).to_pyarrow_table().to_pylist()
+    rows = rows_of(DeltaTable(str(tables / "delivery_status")))
     row = next(r for r in rows if all(r[name] == value for name, value in wanted.items()))
     key = {name: row[name] for name in ("pubsub_topic", "content_topic", "channel_id")}
     return "/message?" + urlencode({**key, "key": row["message_key"]})
@@ -91,7 +92,7 @@ def message_of(tables: Path, **wanted: Any) -> str:
 
 def every_page(tables: Path) -> dict[str, str]:
     """Name of the screenshot → address."""
-    acks = DeltaTable(str(tables / "acks")).to_pyarrow_table().to_pylist()
+    acks = rows_of(DeltaTable(str(tables / "acks")))
     confirmed = next(row["sds_id"] for row in acks if row["channel_id"] == "talk" and row["latency_ms"] > 0)
     return {
         "overview": "/?last=all",

@@ -35,6 +35,7 @@ from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.events import CustomEvent, EventName
 from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.rate_limit import RateLimitConfig
 from reliable_channel.runtime.broker import free_port
 from reliable_channel.runtime.topics import ensure_topics
@@ -96,7 +97,7 @@ class Operated:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         try:
-            return DeltaTable(self.settings.paths.table(table)).to_pyarrow_table().to_pylist()
+            return rows_of(DeltaTable(self.settings.paths.table(table)))
         except TableNotFoundError:
             return []
 

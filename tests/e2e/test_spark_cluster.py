@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.config.model import default_cache_dir
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.sds import SdsChannel
@@ -211,9 +212,9 @@ def test_the_jobs_on_a_cluster_deliver_what_was_sent_also_when_an_executor_dies(
             RELIABLE_CHANNEL__SPARK__SHUFFLE_PARTITIONS="2",
         )
     tables = tmp_path / "tables"
-    delivered = DeltaTable(str(tables / "delivered_messages")).to_pyarrow_table().to_pylist()
+    delivered = rows_of(DeltaTable(str(tables / "delivered_messages")))
     assert Counter((row["content_topic"], row["payload"]) for row in delivered) == sent
-    rebuilt = DeltaTable(str(tables / "messages")).to_pyarrow_table().to_pylist()
+    rebuilt = rows_of(DeltaTable(str(tables / "messages")))
     assert [row["repaired"] for row in rebuilt] == [[1]] * 4
     # spark-submit names an application after its file.
     assert {app["name"] for app in submit.cluster.state()["completedapps"]} >= {

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.config.model import default_cache_dir
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.sds import SdsChannel
@@ -73,7 +74,7 @@ def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
     assert found["partitions"] == "3"  # --conf stands before the configuration
     assert found["zone"] == "UTC"  # from the properties file
     assert "reliable_channel.zip" in found["driver"]
-    rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
+    rows = rows_of(DeltaTable(str(tmp_path / "table")))
     mine = [row for row in rows if row["key"] == CONTENT_TOPIC.decode()]
     assert sorted(row["value"] for row in mine if row["value"] in (b"one", b"two")) == [b"one", b"two"]
     assert all("reliable_channel.zip" in row["origin"] for row in mine)
@@ -111,5 +112,5 @@ def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves
     done = submit(ROOT / "jobs" / "maintain.py", py_files, environment)
     assert done.returncode == 0, f"maintain: {done.stderr[-4000:]}"
     assert "segments: 0 rows deleted" in done.stdout
-    delivered = DeltaTable(str(tmp_path / "tables" / "delivered_messages")).to_pyarrow_table().to_pylist()
+    delivered = rows_of(DeltaTable(str(tmp_path / "tables" / "delivered_messages")))
     assert [row["payload"] for row in sorted(delivered, key=lambda row: row["delivery_seq"])] == texts

@@ -16,6 +16,7 @@ from reliable_channel.config import Settings, load
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.pipeline.running.queries import INGEST, start
+from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
 from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.tables import ENVELOPES
 from reliable_channel.runtime import broker, jars
@@ -49,7 +50,7 @@ def records(settings: Settings) -> int:
 
 
 def ingested(settings: Settings) -> int:
-    return int(open_table(settings.paths, ENVELOPES).to_pyarrow_dataset().count_rows())
+    return int(dataset_of(open_table(settings.paths, ENVELOPES)).count_rows())
 
 
 def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_order(
@@ -112,9 +113,7 @@ def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_orde
     assert sum(isinstance(e, Sent) for e in events) == sent
     assert [e for e in events if isinstance(e, SendFailed)] == []
     assert loop.failure is None
-    rows = (
-        open_table(settings.paths, ENVELOPES).to_pyarrow_table(columns=["kafka_partition", "kafka_offset"]).to_pylist()
-    )
+    rows = rows_of(open_table(settings.paths, ENVELOPES), columns=["kafka_partition", "kafka_offset"])
     assert len({(row["kafka_partition"], row["kafka_offset"]) for row in rows}) == len(rows) == written >= sent
 
 

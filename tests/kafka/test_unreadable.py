@@ -14,6 +14,7 @@ from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.ingest.unreadable import unreadable_record, with_end
 from reliable_channel.pipeline.running.queries import INGEST
 from reliable_channel.pipeline.running.run import run_to_end
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
@@ -64,7 +65,7 @@ def dated(broker: Settings, settings: Settings) -> Settings:
 
 
 def read(settings: Settings, table: tables.Table) -> list[dict[str, object]]:
-    return open_table(settings.paths, table).to_pyarrow_table().to_pylist()
+    return rows_of(open_table(settings.paths, table))
 
 
 def places(rows: list[dict[str, object]]) -> list[tuple[object, object]]:

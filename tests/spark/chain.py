@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.pipeline.running.queries import CHAIN, INGEST, Query, start
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.tables import Table
 from reliable_channel.simulation.journal import ObserverRecord
@@ -60,5 +61,5 @@ def as_kafka(records: Sequence[ObserverRecord], partitions: int = 2) -> list[Rec
 
 def rows(settings: Settings, table: Table, without: Sequence[str] = ()) -> list[dict[str, Any]]:
     """A table's rows, in the order of all their values, without columns that differ between runs."""
-    found = open_table(settings.paths, table).to_pyarrow_table().drop_columns(list(without)).to_pylist()
+    found = dataset_of(open_table(settings.paths, table)).to_table().drop_columns(list(without)).to_pylist()
     return sorted(found, key=repr)

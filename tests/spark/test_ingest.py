@@ -15,6 +15,7 @@ from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.ingest import requeue as requeueing
 from reliable_channel.pipeline.ingest.requeue import requeue
 from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, decoded
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import each_batch, open_table
 from reliable_channel.wire.sds import SdsMessage, encode_sds_message
@@ -53,7 +54,7 @@ def run_ingest(spark: SparkSession, settings: Settings, log: KafkaLog) -> None:
 
 
 def rows(settings: Settings, table: tables.Table) -> list[dict[str, object]]:
-    return open_table(settings.paths, table).to_pyarrow_table().to_pylist()
+    return rows_of(open_table(settings.paths, table))
 
 
 def test_good_bad_and_plain_records_each_have_their_place(

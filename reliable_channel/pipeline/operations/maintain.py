@@ -23,6 +23,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import LocalError
 from reliable_channel.pipeline.operations.maintain_plan import TablePlan, plans, superseded_keys
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.checkpoints import filesystem, read_checkpoints
 from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.storage.session import set_meanwhile
@@ -132,7 +133,7 @@ def _forget_keys(spark: SparkSession, paths: PathSettings, dry_run: bool) -> int
     committed = {c.query_id: c.committed for c in read_checkpoints(paths) if c.query_id and c.committed is not None}
     # A query that has not committed anything yet may read all it wrote.
     committed |= {c.query_id: -1 for c in read_checkpoints(paths) if c.query_id and c.committed is None}
-    found = superseded_keys(open_table(paths, OPEN_KEYS).to_pyarrow_table(), committed)
+    found = superseded_keys(dataset_of(open_table(paths, OPEN_KEYS)).to_table(), committed)
     if found and not dry_run:
         types = {column.name: column.type for column in OPEN_KEYS.columns}
         old = spark.createDataFrame(

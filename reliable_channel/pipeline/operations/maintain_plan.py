@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.operations.status import open_tables
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.pipeline.storage.commits import unread_of
 from reliable_channel.pipeline.tables import BY_NAME, CLOCK, DELIVERIES, SDS_INPUT, SEGMENTS, Table
@@ -72,7 +73,7 @@ def _delete_before(table: Table, opened: DeltaTable, now_ms: int) -> dt.datetime
     cut = dt.datetime.fromtimestamp((now_ms - table.retention_ms) / 1000, dt.UTC)
     if table is not CLOCK:
         return cut
-    needed = clock_needed_from(opened.to_pyarrow_table())
+    needed = clock_needed_from(dataset_of(opened).to_table())
     return cut if needed is None else min(cut, needed)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.tables import ENVELOPES, SEGMENTS
 
@@ -44,7 +45,7 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
         return []
     newest, oldest = now - dt.timedelta(milliseconds=audit.after_ms), now - dt.timedelta(milliseconds=audit.within_ms)
     time, kind = pc.field("event_time"), pc.field("kind")
-    seen = open_table(settings.paths, ENVELOPES).to_pyarrow_dataset()
+    seen = dataset_of(open_table(settings.paths, ENVELOPES))
     wanted = (time >= oldest) & (time <= newest) & (kind == "sds") & ~pc.field("ephemeral")
     wanted &= pc.field("source").isin(_FROM_THE_NETWORK)
     if (threshold := threshold_of(audit.share)) is not None:
@@ -71,7 +72,7 @@ def _carried(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> di
     """Channel and SDS id of what these envelopes carried."""
     if not hashes:
         return {}
-    rows = open_table(settings.paths, SEGMENTS).to_pyarrow_dataset()
+    rows = dataset_of(open_table(settings.paths, SEGMENTS))
     among = (pc.field("event_time") >= oldest) & pc.field("envelope_hash").isin(hashes)
     found = rows.to_table(columns=["envelope_hash", "channel_id", "sds_id"], filter=among).to_pylist()
     return {row["envelope_hash"]: (row["channel_id"], row["sds_id"]) for row in found}

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.refetch.audit import Audited, to_audit
+from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
 from reliable_channel.pipeline.storage.io import append_rows, as_arrow, create_unclustered, open_table
 from reliable_channel.pipeline.tables import (
     ENVELOPES,
@@ -67,7 +68,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
     if not client.nodes:
         return Outcome()
     create_unclustered(settings.paths, STORE_PRESENCE)
-    asked = open_table(settings.paths, STORE_PRESENCE).to_pyarrow_table(
+    asked = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
         columns=["purpose", "channel_id", "sds_id", "attempt", "detail", "message_hash"]
     )
     requests = open_requests(settings, asked.filter(pc.equal(asked["purpose"], "refetch")).to_pylist())
@@ -84,7 +85,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
 
 def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
     """The newest attempt for every message that is still not here, was not asked for yet and has a hint."""
-    rows = open_table(settings.paths, REFETCH_REQUESTS).to_pyarrow_table().to_pylist()
+    rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS))
     newest: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for row in rows:
         key = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"])
@@ -102,7 +103,7 @@ def _arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, str, 
     columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id"]
     if not sds_ids:
         return set()
-    data = open_table(settings.paths, SEGMENTS).to_pyarrow_dataset()
+    data = dataset_of(open_table(settings.paths, SEGMENTS))
     rows = data.to_table(columns=columns, filter=pc.field("sds_id").isin(sorted(sds_ids))).to_pylist()
     return {(r["pubsub_topic"], r["content_topic"], r["channel_id"], r["sds_id"]) for r in rows}
 
@@ -162,13 +163,13 @@ def _said(answer: NodeAnswer, message_hash: bytes, purpose: str, **more: Any) ->
 def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
     """The gaps with a known beginning that are not ``done``, with the content topics whose records their partition
     holds."""
-    gaps = open_table(settings.paths, SOURCE_GAPS).to_pyarrow_table().to_pylist()
+    gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))
     # The bridge fills its own gaps; and a gap without a beginning has no range to ask for.
     gaps = [g for g in gaps if g["cause"] == "offset_jump" and g["from_time"] is not None and g["to_time"] is not None]
     gaps = [g for g in gaps if g["name"] not in done]
     if not gaps:
         return []
-    data = open_table(settings.paths, ENVELOPES).to_pyarrow_dataset()
+    data = dataset_of(open_table(settings.paths, ENVELOPES))
     columns = ["kafka_topic", "kafka_partition", "pubsub_topic", "content_topic"]
     topics = data.to_table(columns=columns).group_by(columns).aggregate([]).to_pylist()
     for gap in gaps:
@@ -212,7 +213,7 @@ def _fill(settings: Settings, client: StoreClient, write_back: WriteBack, gap: d
 def _not_here(settings: Settings, entries: Sequence[StoreEntry]) -> list[StoreEntry]:
     if not entries:
         return []
-    data = open_table(settings.paths, ENVELOPES).to_pyarrow_dataset()
+    data = dataset_of(open_table(settings.paths, ENVELOPES))
     among = pc.field("message_hash").isin([entry.message_hash for entry in entries])
     here = set(data.to_table(columns=["message_hash"], filter=among)["message_hash"].to_pylist())
     return [entry for entry in entries if entry.message_hash not in here]

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.clock import EPOCH, recorded
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import open_table, read_table
 from reliable_channel.pipeline.storage.session import set_meanwhile
@@ -109,7 +110,9 @@ Gap = tuple[dt.datetime, dt.datetime]
 def _open_gaps(settings: Settings) -> list[Gap]:
     """From when to when (event time) nobody listened, by the last row of each gap."""
     columns = ["name", "status", "from_time", "to_time", "ingest_time"]
-    rows = open_table(settings.paths, SOURCE_GAPS).to_pyarrow_table(columns=columns).sort_by("ingest_time").to_pylist()
+    rows = (
+        dataset_of(open_table(settings.paths, SOURCE_GAPS)).to_table(columns=columns).sort_by("ingest_time").to_pylist()
+    )
     last = {row["name"]: row for row in rows}.values()
     return [
         (row["from_time"], row["to_time"])

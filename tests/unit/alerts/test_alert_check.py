@@ -26,6 +26,7 @@ from reliable_channel.alerts.webhook import Webhook
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import ALERTS, BY_NAME
 from tests.support.sample_values import HOSTILE
@@ -112,7 +113,7 @@ def run(settings: Settings, **more: Any) -> Outcome:
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
-    table = DeltaTable(settings.paths.table(ALERTS.name)).to_pyarrow_table().sort_by("sequence")
+    table = dataset_of(DeltaTable(settings.paths.table(ALERTS.name))).to_table().sort_by("sequence")
     found: list[dict[str, Any]] = table.to_pylist()
     return found
 

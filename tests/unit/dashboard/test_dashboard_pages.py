@@ -22,6 +22,7 @@ from reliable_channel.dashboard.app import create_app
 from reliable_channel.dashboard.figures import _DARK, _prepared
 from reliable_channel.dashboard.quarantine import MEANINGS
 from reliable_channel.dashboard.shelf import Shelf
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.tables import BY_NAME
 from reliable_channel.wire.malformed import Reason
@@ -166,7 +167,7 @@ def test_a_channel_that_is_called_like_a_colour_keeps_its_name() -> None:
 
 
 def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tables: Path) -> None:
-    status = DeltaTable(str(sample_tables / "delivery_status")).to_pyarrow_table().to_pylist()
+    status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
     settled = [row for row in status if row["verdict"] != "unknown"]
     delivered = [row for row in settled if row["verdict"] == "delivered"]
     text = client.get("/?last=all").text
@@ -177,7 +178,7 @@ def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tab
 
 
 def test_a_channel_names_the_causes_of_what_was_not_delivered(client: TestClient, sample_tables: Path) -> None:
-    status = DeltaTable(str(sample_tables / "delivery_status")).to_pyarrow_table().to_pylist()
+    status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
     causes = [row["cause"] for row in status if row["channel_id"] == "files" and row["verdict"] == "missing"]
     shown = client.get(FILES + "&last=all").text.split('class="causes"')[1].split("</ul>")[0]
     for cause in set(causes):
@@ -186,8 +187,8 @@ def test_a_channel_names_the_causes_of_what_was_not_delivered(client: TestClient
 
 
 def test_the_matrix_says_who_has_confirmed_whom(client: TestClient, sample_tables: Path) -> None:
-    acks = DeltaTable(str(sample_tables / "acks")).to_pyarrow_table().to_pylist()
-    deliveries = DeltaTable(str(sample_tables / "deliveries")).to_pyarrow_table().to_pylist()
+    acks = rows_of(DeltaTable(str(sample_tables / "acks")))
+    deliveries = rows_of(DeltaTable(str(sample_tables / "deliveries")))
     sent = {d["sds_id"] for d in deliveries if d["channel_id"] == "talk" and d["sender_id"] == "alice"}
     mine = [a for a in acks if a["channel_id"] == "talk" and a["sds_id"] in sent and a["acknowledged_by"] == "bob"]
     certain = {a["sds_id"] for a in mine if a["certainty"] == "certain"}
@@ -202,7 +203,7 @@ def test_the_matrix_says_who_has_confirmed_whom(client: TestClient, sample_table
 
 
 def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient, sample_tables: Path) -> None:
-    segments = DeltaTable(str(sample_tables / "segments")).to_pyarrow_table().to_pylist()
+    segments = rows_of(DeltaTable(str(sample_tables / "segments")))
     one = next(s for s in segments if s["channel_id"] == "files" and s["segment_kind"] == "data")
     wanted = [one["sds_id"], one["sds_id"][:10], one["envelope_hash"].hex(), "0x" + one["entire_message_hash"].hex()]
     for name in wanted:
@@ -213,12 +214,12 @@ def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient
 
 
 def test_the_page_of_a_message_tells_its_segments_and_who_confirmed_it(client: TestClient, sample_tables: Path) -> None:
-    status = DeltaTable(str(sample_tables / "delivery_status")).to_pyarrow_table().to_pylist()
+    status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
     one = next(s for s in status if s["channel_id"] == "files" and s["cause"] == "segment_missing")
     text = client.get("/message?" + urlencode({**key_of("files"), "key": one["message_key"]})).text
     assert text.count("did not come</span>") == len(one["data_missing"])
     assert f"<dd>{', '.join(map(str, one['data_missing']))}</dd>" in text
-    repaired = DeltaTable(str(sample_tables / "deliveries")).to_pyarrow_table().to_pylist()
+    repaired = rows_of(DeltaTable(str(sample_tables / "deliveries")))
     rebuilt = next(d for d in repaired if d["repaired_by"] == "parity")
     page = client.get("/message?" + urlencode({**key_of("files"), "key": rebuilt["sds_id"]})).text
     assert "rebuilt by parity" in page
@@ -389,7 +390,7 @@ def test_a_table_that_no_job_has_written_yet_is_named_with_its_job(sample_tables
     Page(text)
     # Without verdicts there are channels and messages all the same.
     assert "files" in client.get("/channels?last=all").text
-    segments = DeltaTable(str(place / "segments")).to_pyarrow_table().to_pylist()
+    segments = rows_of(DeltaTable(str(place / "segments")))
     one = next(s for s in segments if s["channel_id"] == "files")
     page = client.get("/message?" + urlencode({**key_of("files"), "key": one["sds_id"]}))
     assert page.status_code == 200 and "not judged" in page.text

@@ -13,6 +13,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, to_json
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, position, row_of, write
+from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
 from reliable_channel.pipeline.storage.io import as_arrow, open_table
 from reliable_channel.transport.bridge_state import Gap
 from reliable_channel.transport.evidence import gap_record
@@ -47,9 +48,9 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
     _, gap_value = gap_record(gap, "unfilled", "http://node", [("/waku/2/rs/1/0", None)], AT_MS + 61_000)
     records = [EvidenceRecord(0, 0, sender_record(0)), EvidenceRecord(0, 1, gap_value), EvidenceRecord(0, 2, b"noise")]
     assert write(paths, TOPIC, records, "waku.envelopes") == 2
-    (event,) = open_table(paths, tables.SENDER_EVENTS).to_pyarrow_table().to_pylist()
+    (event,) = rows_of(open_table(paths, tables.SENDER_EVENTS))
     assert (event["event"], event["sds_id"], event["envelope_hash"]) == ("queued", "m0", b"h" * 32)
-    (row,) = open_table(paths, tables.SOURCE_GAPS).to_pyarrow_table().to_pylist()
+    (row,) = rows_of(open_table(paths, tables.SOURCE_GAPS))
     assert (row["name"], row["status"], row["cause"]) == (gap.name, "unfilled", "bridge_restart")
     assert int(row["from_time"].timestamp() * 1000) == AT_MS
 
@@ -59,7 +60,7 @@ def test_a_record_is_taken_once_however_often_it_is_read(paths: PathSettings) ->
     write(paths, TOPIC, records[:2], "waku.envelopes")
     assert position(paths, TOPIC, 0) == 2
     write(paths, TOPIC, records, "waku.envelopes")
-    found = open_table(paths, tables.SENDER_EVENTS).to_pyarrow_table()["sds_id"].to_pylist()
+    found = dataset_of(open_table(paths, tables.SENDER_EVENTS)).to_table()["sds_id"].to_pylist()
     assert sorted(found) == ["m0", "m1", "m2"]
 
 

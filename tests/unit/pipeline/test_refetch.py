@@ -20,6 +20,7 @@ from reliable_channel.gateway.delta_source import DeltaSource
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.refetch.audit import threshold_of
 from reliable_channel.pipeline.refetch.rounds import Outcome, refetch
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.io import append_rows, as_arrow, open_table
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.memory_source import MemorySource
@@ -96,7 +97,7 @@ def run(settings: Settings, *nodes: MemoryNode) -> tuple[Outcome, list[StoreEntr
 
 
 def presence(settings: Settings) -> dict[tuple[str, Any], str]:
-    rows = open_table(settings.paths, tables.STORE_PRESENCE).to_pyarrow_table().to_pylist()
+    rows = rows_of(open_table(settings.paths, tables.STORE_PRESENCE))
     return {(row["node"], row["sds_id"]): row["outcome"] for row in rows}
 
 
@@ -239,7 +240,7 @@ def seen(settings: Settings, message: WakuMessage, minutes: float, **more: Any) 
 
 
 def audits(settings: Settings) -> dict[tuple[str, bytes], str]:
-    rows = open_table(settings.paths, tables.STORE_PRESENCE).to_pyarrow_table().to_pylist()
+    rows = rows_of(open_table(settings.paths, tables.STORE_PRESENCE))
     return {(row["node"], row["message_hash"]): row["outcome"] for row in rows if row["purpose"] == "audit"}
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import deltalake
 import pytest
 
+from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
 from reliable_channel.pipeline.tables import TABLES
 from reliable_channel.pipeline.verdict.rules import Cause, Verdict
 from tests.support.sample_values import HOSTILE
 
 
 def values(place: Path, table: str, *columns: str) -> set[object]:
-    rows = deltalake.DeltaTable(str(place / table)).to_pyarrow_table(columns=list(columns)).to_pylist()
+    rows = rows_of(deltalake.DeltaTable(str(place / table)), columns=list(columns))
     return {tuple(row[c] for c in columns) if len(columns) > 1 else row[columns[0]] for row in rows}
 
 
@@ -23,7 +24,7 @@ def test_every_table_is_there_with_the_comments_of_its_columns(sample_tables: Pa
         comments = {field.name: field.metadata["comment"] for field in opened.schema().fields}
         assert comments == {column.name: column.comment for column in table.columns}
         assert opened.metadata().description == table.comment
-        assert opened.to_pyarrow_table().num_rows > 0 or table.name in ("alerts", "sent_rows")
+        assert dataset_of(opened).count_rows() > 0 or table.name in ("alerts", "sent_rows")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_it_holds_every_kind(sample_tables: Path, table: str, column: str, expec
 
 def test_keys_are_unique(sample_tables: Path) -> None:
     for table in TABLES:
-        rows = deltalake.DeltaTable(str(sample_tables / table.name)).to_pyarrow_table(columns=list(table.key))
+        rows = dataset_of(deltalake.DeltaTable(str(sample_tables / table.name))).to_table(columns=list(table.key))
         keys = [tuple(row.values()) for row in rows.to_pylist()]
         assert len(keys) == len(set(keys)), table.name
 
