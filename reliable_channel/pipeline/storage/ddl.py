@@ -13,14 +13,13 @@ from pyspark.sql.types import StructField, StructType
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.pipeline.tables import Table
+from reliable_channel.pipeline.tables import INDEXED_COLUMNS, Table
 
 _PROPERTIES = {
     # Plain readers refuse deletion vectors (design.md *Reading for people does not start Spark*).
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "50",
-    # Statistics stop before the long binary and array columns: they cost time and skip nothing.
-    "delta.dataSkippingNumIndexedCols": "14",
+    "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES, create_table
+from reliable_channel.pipeline.storage.delta_log import Commit, discard
+from reliable_channel.pipeline.storage.task_files import WrittenFile, written
 from reliable_channel.pipeline.tables import Table
 
 QUERY_ID = "sql.streaming.queryId"
@@ -123,15 +125,19 @@ class BatchSink:
         return last is not None and last >= self.batch_id
 
     def append(self, rows: DataFrame, table: Table) -> None:
-        """Append through Spark. In a replay Delta skips the write, and ``rows`` are not computed."""
-        (
-            rows.select(*table.names())
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", self.query_id)
-            .option("txnVersion", self.batch_id)
-            .save(self.paths.table(table.name))
-        )
+        """Append through Spark's tasks. In a replay ``rows`` are not computed."""
+        if not self.written(table):
+            self.add_files(rows.sparkSession, table, written(rows, self.paths, table))
+
+    def add_files(self, spark: SparkSession, table: Table, files: Sequence[WrittenFile]) -> None:
+        """Commit files that tasks have written; in a replay they are deleted."""
+        if not files:
+            return
+        commit = Commit(spark, self.paths.table(table.name), self.query_id, self.batch_id)
+        if self.written(table):
+            discard(self.paths.table(table.name), files)
+        else:
+            commit.add(files)
 
     def append_json(self, rows: DataFrame, kind: str, table: Table, count: int) -> None:
         """Append the ``count`` rows of a ``kind`` from their JSON (columns ``kind``, ``result``). A few go through the

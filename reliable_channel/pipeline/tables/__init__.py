@@ -17,7 +17,7 @@ from reliable_channel.pipeline.tables.ack import (
 )
 from reliable_channel.pipeline.tables.evidence import SENDER_EVENTS, SENT_ROWS, STORE_PRESENCE
 from reliable_channel.pipeline.tables.ingest import ENVELOPES, QUARANTINE, SEGMENTS, SOURCE_GAPS
-from reliable_channel.pipeline.tables.model import DAY_MS, HISTORY_TYPE, Column, Table
+from reliable_channel.pipeline.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
 from reliable_channel.pipeline.tables.operations import ALERTS, CLOCK, OPEN_KEYS, PIPELINE_METRICS
 from reliable_channel.pipeline.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
 from reliable_channel.pipeline.tables.reassembly import INCOMPLETE_MESSAGES, MESSAGES, SDS_INPUT
@@ -63,6 +63,7 @@ __all__ = [
     "ENVELOPES",
     "HISTORY_TYPE",
     "INCOMPLETE_MESSAGES",
+    "INDEXED_COLUMNS",
     "LOST_DEPENDENCIES",
     "MESSAGES",
     "OPEN_KEYS",

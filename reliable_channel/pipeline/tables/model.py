@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 DAY_MS = 24 * 3600 * 1000
 
+INDEXED_COLUMNS = 14
+"""Of so many columns a table's log keeps least and largest values. They stop before the long binary and array columns:
+those cost time and skip nothing."""
+
 HISTORY_TYPE = "ARRAY<STRUCT<sds_id: STRING, retrieval_hint: BINARY, sender_id: STRING>>"
 """The type of a causal history and of a repair request: SDS ``HistoryEntry`` (protocol.md §4)."""
 

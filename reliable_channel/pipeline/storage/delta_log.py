@@ -1,0 +1,73 @@
+"""Commits of files that tasks have written (:mod:`.task_files`) to Delta tables, each micro-batch once.
+
+Through Delta's own transaction in the JVM, which knows clustering, conflicts and checkpoints; delta-rs does not
+write clustered tables. A commit carries ``(query id, batch id)`` as Delta's application transaction. Whether one is
+there already is asked of delta-rs: Delta itself computes the whole state of the table for the answer, in three Spark
+jobs and 0.5 s per table and micro-batch, where the commit takes 0.1 s (docs/pipeline.md *Measurements*).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from reliable_channel.pipeline.storage.checkpoints import filesystem
+from reliable_channel.pipeline.storage.task_files import WrittenFile
+
+
+class Commit:
+    """A transaction on the table at ``place`` for one micro-batch of a query. Begin it before asking whether the
+    micro-batch is there: another writer of the same query in between makes :meth:`add` fail."""
+
+    def __init__(self, spark: SparkSession, place: str, query_id: str, batch_id: int) -> None:
+        self._jvm: Any = spark._jvm
+        self._query_id, self._batch_id = query_id, batch_id
+        log = self._class("DeltaLog").forTable(spark._jsparkSession, place)
+        self._transaction = log.startTransaction()
+        self._transaction.readTxn().addOne(query_id)
+
+    def add(self, files: Sequence[WrittenFile]) -> None:
+        """Commit the files, all at once."""
+        now = time.time_ns() // 1_000_000
+        actions: list[dict[str, Any]] = [
+            {"txn": {"appId": self._query_id, "version": self._batch_id, "lastUpdated": now}}
+        ]
+        actions += [
+            {
+                "add": {
+                    "path": file.path,
+                    "partitionValues": {},
+                    "size": file.bytes,
+                    "modificationTime": file.written_ms,
+                    "dataChange": True,
+                    "stats": file.stats,
+                }
+            }
+            for file in files
+        ]
+        of_json = self._class("actions.Action").fromJson
+        parsed = self._jvm.java.util.ArrayList()
+        for action in actions:
+            parsed.add(of_json(json.dumps(action)))
+        append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
+        operation = self._class("DeltaOperations$StreamingUpdate")(append, self._query_id, self._batch_id, none)
+        sequence = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(parsed).toSeq()
+        self._transaction.commit(sequence, operation)
+
+    def _class(self, name: str) -> Any:
+        found = self._jvm.org.apache.spark.sql.delta
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+
+def discard(place: str, files: Sequence[WrittenFile]) -> None:
+    """Delete files of the table at ``place`` that will not be committed."""
+    there, root = filesystem(place)
+    for file in files:
+        there.delete_file(f"{root}/{file.path}")

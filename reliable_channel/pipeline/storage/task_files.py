@@ -1,0 +1,213 @@
+"""Parquet files of Delta tables, written by Spark's tasks from Arrow; the driver commits them (:mod:`.delta_log`).
+
+What Delta's own writer does in the JVM, without a second trip of the rows: they are in Python already, or come there in
+batches of columns. A task answers with one small row per file. A file that is never committed, of a task that failed or
+ran twice, is no part of the table, and VACUUM deletes it (docs/pipeline.md *Files written by tasks*).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.checkpoints import filesystem
+from reliable_channel.pipeline.tables import BY_NAME, INDEXED_COLUMNS, Column, Table
+
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+"""Rows are kept until they are about so many bytes in memory, and then written as one row group."""
+
+_TEXT_CHARACTERS = 32
+"""Of a text in the statistics, as Delta's own writer cuts it."""
+
+_AFTER_ALL_TEXT = "\U0010ffff"
+_WITH_BOUNDS = frozenset(("INT", "BIGINT", "STRING", "TIMESTAMP"))
+_WITH_NULLS = _WITH_BOUNDS | {"BINARY", "BOOLEAN", "DOUBLE"}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class WrittenFile(NamedTuple):
+    """One file that a task has written. ``path`` is inside the table, ``stats`` Delta's statistics as JSON."""
+
+    table: str
+    path: str
+    bytes: int
+    written_ms: int
+    stats: str
+
+
+WRITTEN_DDL = "table string, path string, bytes bigint, written_ms bigint, stats string"
+"""The Spark type of :class:`WrittenFile`."""
+
+
+class TaskFiles:
+    """The files of one task: one for every table that gets rows. A context manager; a failure leaves none behind."""
+
+    def __init__(self, paths: PathSettings) -> None:
+        self._paths = paths
+        self._open: dict[str, _TableFile] = {}
+
+    def __enter__(self) -> TaskFiles:
+        return self
+
+    def __exit__(self, fault: object, *_: object) -> None:
+        if fault is not None:
+            for file in self._open.values():
+                file.discard()
+
+    def add(self, table: Table, rows: pa.RecordBatch | pa.Table) -> None:
+        """Append rows with the columns of ``table``, in any order; more columns than that are dropped."""
+        if rows.num_rows:
+            if table.name not in self._open:
+                self._open[table.name] = _TableFile(self._paths, table)
+            self._open[table.name].add(rows)
+
+    def finish(self) -> list[WrittenFile]:
+        """Close the files; what the driver needs to know of them."""
+        return [file.finish() for file in self._open.values()]
+
+
+class _TableFile:
+    def __init__(self, paths: PathSettings, table: Table) -> None:
+        self._table = table
+        self._schema = arrow_schema(table).remove_metadata()
+        self._schema = pa.schema([field.remove_metadata() for field in self._schema])
+        self._filesystem, root = filesystem(paths.table(table.name))
+        self._name = f"part-{uuid.uuid4()}.snappy.parquet"
+        self._place = f"{root}/{self._name}"
+        self._bounds = Bounds(table)
+        self._kept: list[pa.Table] = []
+        self._kept_bytes = 0
+        self._writer = pq.ParquetWriter(
+            self._place,
+            self._schema,
+            filesystem=self._filesystem,
+            compression="snappy",
+            store_schema=False,
+            use_dictionary=[c.name for c in table.columns if c.type == "STRING"],
+            write_statistics=[c.name for c in indexed(table)],
+        )
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        table = table.select(self._schema.names).cast(self._schema)
+        self._bounds.add(table)
+        self._kept.append(table)
+        self._kept_bytes += table.nbytes
+        if self._kept_bytes >= ROW_GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._kept:
+            self._writer.write_table(pa.concat_tables(self._kept))
+            self._kept, self._kept_bytes = [], 0
+
+    def finish(self) -> WrittenFile:
+        self._write()
+        self._writer.close()
+        size = self._filesystem.get_file_info(self._place).size
+        return WrittenFile(self._table.name, self._name, size, time.time_ns() // 1_000_000, self._bounds.json())
+
+    def discard(self) -> None:
+        self._kept = []
+        try:
+            self._writer.close()
+            self._filesystem.delete_file(self._place)
+        except OSError:  # it is no part of the table, and the fault that led here says more
+            return
+
+
+class Bounds:
+    """Delta's statistics of one file: how many rows, and of the indexed columns least, largest and nulls."""
+
+    def __init__(self, table: Table) -> None:
+        self._columns = indexed(table)
+        self._rows = 0
+        self._nulls = dict.fromkeys((c.name for c in self._columns), 0)
+        self._least: dict[str, Any] = {}
+        self._largest: dict[str, Any] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows with the columns of the table."""
+        self._rows += rows.num_rows
+        for column in self._columns:
+            values = rows[column.name]
+            self._nulls[column.name] += values.null_count
+            if column.type not in _WITH_BOUNDS or values.null_count == rows.num_rows:
+                continue
+            if column.type == "TIMESTAMP":
+                values = values.cast(pa.int64())
+            found = pc.min_max(values)
+            least, largest = found["min"].as_py(), found["max"].as_py()
+            self._least[column.name] = min(least, self._least.get(column.name, least))
+            self._largest[column.name] = max(largest, self._largest.get(column.name, largest))
+
+    def json(self) -> str:
+        """As it stands in Delta's log. Bounds of texts and times are rounded outwards."""
+        types = {column.name: column.type for column in self._columns}
+        return json.dumps(
+            {
+                "numRecords": self._rows,
+                "minValues": {name: _least(value, types[name]) for name, value in self._least.items()},
+                "maxValues": {name: _largest(value, types[name]) for name, value in self._largest.items()},
+                "nullCount": self._nulls,
+            }
+        )
+
+
+def indexed(table: Table) -> list[Column]:
+    """The columns of which statistics are kept."""
+    return [column for column in table.columns[:INDEXED_COLUMNS] if column.type in _WITH_NULLS]
+
+
+def _least(value: Any, type_: str) -> Any:
+    if type_ == "TIMESTAMP":
+        return _text_of(value // 1_000)
+    return value[:_TEXT_CHARACTERS] if isinstance(value, str) else value
+
+
+def _largest(value: Any, type_: str) -> Any:
+    if type_ == "TIMESTAMP":
+        return _text_of(-(-value // 1_000))
+    if isinstance(value, str) and len(value) > _TEXT_CHARACTERS:
+        return value[:_TEXT_CHARACTERS] + _AFTER_ALL_TEXT
+    return value
+
+
+def _text_of(ms: int) -> str:
+    return (_EPOCH + dt.timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def written(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
+    """Write ``rows``, which have the columns of ``table``, as files of it: one Spark job, nothing committed."""
+    found = rows.select(*table.names()).mapInArrow(_writer(paths, table.name), WRITTEN_DDL).collect()
+    return [WrittenFile(*row) for row in found]
+
+
+def _writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with TaskFiles(paths) as files:
+            for batch in batches:
+                files.add(BY_NAME[name], batch)
+            told = files.finish()
+        if told:
+            yield as_batch(told)
+
+    return write
+
+
+def as_batch(files: list[WrittenFile]) -> pa.RecordBatch:
+    """Files as rows of ``WRITTEN_DDL``."""
+    types = [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.string()]
+    columns = [pa.array(values, type_) for values, type_ in zip(zip(*files, strict=True), types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, [*WrittenFile._fields])
