@@ -6,18 +6,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.running.queries import Query
 from reliable_channel.pipeline.storage.io import BatchSink
+from reliable_channel.pipeline.storage.task_files import WrittenFile
 from reliable_channel.pipeline.tables import Table
 
 PATIENCE_S = 60.0
@@ -36,9 +37,9 @@ class CrashingSink(BatchSink):
 
     appends_left: list[int]
 
-    def append(self, rows: DataFrame, table: Table) -> None:
+    def add_files(self, spark: SparkSession, table: Table, files: Sequence[WrittenFile]) -> None:
         self._count()
-        super().append(rows, table)
+        super().add_files(spark, table, files)
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
         self._count()

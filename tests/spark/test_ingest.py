@@ -14,7 +14,7 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, QuotaSetting
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.ingest import requeue as requeueing
 from reliable_channel.pipeline.ingest.requeue import requeue
-from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, decoded
+from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, records_of
 from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import each_batch, open_table
@@ -44,7 +44,7 @@ def run_ingest(spark: SparkSession, settings: Settings, log: KafkaLog) -> None:
     create_tables(spark, settings.paths, (*TABLES_WRITTEN, tables.CLOCK))
     query = (
         log.stream()
-        .transform(decoded(settings.channels, settings.pipeline))
+        .transform(records_of(settings.pipeline))
         .writeStream.foreachBatch(each_batch(spark, settings.paths, IngestWriter(settings)))
         .option("checkpointLocation", settings.paths.checkpoint("ingest"))
         .trigger(availableNow=True)

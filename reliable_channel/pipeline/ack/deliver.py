@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.storage.io import BatchSink, read_table
+from reliable_channel.pipeline.storage.io import BatchSink, kept, read_table
 from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, MESSAGES, SEGMENTS, Table
 
 TABLES_READ = (SEGMENTS, MESSAGES)
@@ -33,6 +33,10 @@ class DeliverWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+        with kept(rows) as computed:
+            self._write(computed, sink)
+
+    def _write(self, rows: DataFrame, sink: BatchSink) -> None:
         bounds = (
             rows.groupBy("kafka_topic", "kafka_partition")
             .agg(F.min("kafka_offset").alias("low"), F.max("kafka_offset").alias("high"))

@@ -17,7 +17,7 @@ from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.ack.observed import InputRow
 from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
 from reliable_channel.pipeline.open_keys import KeyChange
-from reliable_channel.pipeline.storage.io import BatchSink
+from reliable_channel.pipeline.storage.io import BatchSink, kept
 from reliable_channel.pipeline.tables import (
     ACKS,
     CHANNEL_EVENTS,
@@ -199,6 +199,10 @@ class AckWriter:
         self._settings = settings
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+        with kept(rows) as computed:
+            self._write(computed, sink)
+
+    def _write(self, rows: DataFrame, sink: BatchSink) -> None:
         kinds = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
         for table in TABLES_WRITTEN:
             if table.name in kinds:

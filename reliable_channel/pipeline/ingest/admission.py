@@ -1,24 +1,27 @@
 """The quotas of :mod:`~reliable_channel.pipeline.ingest.quotas` over micro-batches; what is above: ``quarantine``.
 
-A micro-batch is summed by sender in one aggregation. Only when a scope of a content topic could get above its quota are
-the rows of that topic looked at one by one, in the driver, without their bytes. What was admitted before is read from
+The tasks sum a micro-batch up by sender. Only when a scope of a content topic could get above its quota are the rows
+of that topic looked at one by one, in the driver, without their bytes, in the files that the tasks have written; and
+when some of them are above, the micro-batch is written again without them. What was admitted before is read from
 ``segments`` once, at the start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import Row
 
 from reliable_channel.config import PathSettings, QuotaSettings
 from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Refused, Sender, Spent
+from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Group, Refused, Spent, Topics
+from reliable_channel.pipeline.storage.checkpoints import filesystem
 from reliable_channel.pipeline.storage.io import read_table
+from reliable_channel.pipeline.storage.task_files import WrittenFile
 from reliable_channel.pipeline.tables import QUARANTINE, SEGMENTS
-from reliable_channel.wire.malformed import Reason
 
 _SENDER = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
 
@@ -28,23 +31,29 @@ def window_of(event_time: str, quotas: QuotaSettings) -> Column:
     return F.expr(f"unix_micros({event_time}) div {quotas.window_ms * 1000}")
 
 
-def costs(prefix: str = "") -> list[Column]:
-    """What one row takes of a quota, under the names of :class:`~.quotas.Cost`; ``prefix``: where its columns stand."""
+def costs() -> list[Column]:
+    """What a row of ``segments`` takes of a quota, under the names of :class:`~.quotas.Cost`."""
 
     def named(column: str) -> Column:
-        return F.greatest(F.size(f"{prefix}{column}"), F.lit(0))
+        return F.greatest(F.size(column), F.lit(0))
 
+    found = (
+        F.lit(1),
+        F.coalesce("content_bytes", F.lit(0)),
+        F.coalesce(F.col("segment_kind").isin("data", "parity"), F.lit(False)).cast("int"),
+        named("causal_history") + named("repair_request"),
+    )
+    return [cost.alias(name) for name, cost in zip(Cost._fields, found, strict=True)]
+
+
+def candidates_of(segments: DataFrame, quotas: QuotaSettings) -> list[Candidate]:
+    """Rows of ``segments`` as messages that ask to be admitted."""
+    place = ("kafka_topic", "kafka_partition", "kafka_offset")
+    window = window_of("event_time", quotas).alias("window")
     return [
-        F.lit(1).alias("messages"),
-        F.coalesce(f"{prefix}content_bytes", F.lit(0)).alias("bytes"),
-        F.coalesce(F.col(f"{prefix}segment_kind").isin("data", "parity"), F.lit(False)).cast("int").alias("segments"),
-        (named("causal_history") + named("repair_request")).alias("named_ids"),
+        Candidate((row[0], row[1]), row[2], row[3], tuple(row[4:8]), Cost(*row[8:]))
+        for row in segments.select(*place, window, *_SENDER, *costs()).collect()
     ]
-
-
-def summed(prefix: str = "") -> list[Column]:
-    """:func:`costs` as sums."""
-    return [F.sum(cost).alias(name) for name, cost in zip(Cost._fields, costs(prefix), strict=True)]
 
 
 class Admission:
@@ -74,10 +83,10 @@ class Admission:
         place = ["kafka_topic", "kafka_partition", "kafka_offset"]
         self._count(admitted.join(requeued, place, "left_anti"), windows)
 
-    def restore_for(self, spark: SparkSession, paths: PathSettings, groups: Sequence[Row]) -> None:
+    def restore_for(self, spark: SparkSession, paths: PathSettings, groups: Sequence[Group]) -> None:
         """Read from ``segments`` all that was admitted in the windows of ``groups``, which come late."""
         self._spent = Spent(self._quotas)
-        windows = {((row["topic"], row["partition"]), row["window"]) for row in groups if row["window"] is not None}
+        windows = {(place, window) for place, window, *_ in groups}
         if windows:
             numbers, window_us = [window for _, window in windows], self._quotas.window_ms * 1000
             inside = (F.col("event_time") >= F.timestamp_micros(F.lit(min(numbers) * window_us))) & (
@@ -88,81 +97,49 @@ class Admission:
     def _count(self, segments: DataFrame, windows: Collection[tuple[Place, int]]) -> None:
         """Count rows of ``segments`` that are in ``windows``."""
         window = window_of("event_time", self._quotas).alias("window")
-        grouped = segments.where("sds_kind <> 'tick'").groupBy("kafka_topic", "kafka_partition", window, *_SENDER)
-        for row in grouped.agg(*summed()).collect():
-            group = _group(row, row["kafka_topic"], row["kafka_partition"])
-            if group[:2] in windows:
-                self._spent.add(*group)
+        by = ("kafka_topic", "kafka_partition", "window", *_SENDER)
+        asked = segments.where("sds_kind <> 'tick'").select(*by[:2], window, *_SENDER, *costs())
+        grouped = asked.groupBy(*by)
+        for row in grouped.agg(*(F.sum(name).alias(name) for name in Cost._fields)).collect():
+            place = (row["kafka_topic"], row["kafka_partition"])
+            if (place, row["window"]) in windows:
+                sender = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"])
+                self._spent.add(place, row["window"], sender, Cost(*(row[name] for name in Cost._fields)))
 
     def _window(self, event_us: int) -> int:
         return event_us // (self._quotas.window_ms * 1000)
 
-    def groups(self, rows: DataFrame, *also: Column) -> list[Row]:
-        """Decoded rows with an ``event_time``, summed by place, and for SDS messages by window and sender as well: one
-        pass for everything the driver asks of a micro-batch. ``also``: further aggregates."""
-        is_sds = F.col("d.kind") == "sds"
-        by = [
-            F.when(is_sds, window_of("event_time", self._quotas)).alias("window"),
-            *(F.when(is_sds, F.col(f"d.{name}")).alias(name) for name in _SENDER),
-        ]
-        return rows.groupBy("topic", "partition", *by).agg(*summed("d."), *also).collect()
-
-    def refused(self, rows: DataFrame, groups: Sequence[Row]) -> list[Refused]:
-        """What of decoded ``rows`` with an ``event_time`` is above a quota. ``groups``: what :meth:`groups`
-        said of them."""
-        asked = [_group(row, row["topic"], row["partition"]) for row in groups if row["window"] is not None]
-        return self._spent.judge(asked, lambda topics: candidates(rows, topics, self._quotas))
+    def refused(self, groups: Sequence[Group], candidates: Callable[[Topics], Iterable[Candidate]]) -> list[Refused]:
+        """What of a micro-batch is above a quota, given its sums; ``candidates``: its messages of some content topics,
+        in record order of each partition."""
+        return self._spent.judge(groups, candidates)
 
 
-def candidates(
-    rows: DataFrame, topics: Iterable[tuple[Place, tuple[str, str]]], quotas: QuotaSettings
-) -> list[Candidate]:
-    """The SDS messages of some content topics, in record order of each partition."""
-    wanted = F.lit(False)
-    for (topic, partition), (pubsub_topic, content_topic) in topics:
-        wanted = wanted | (
-            (F.col("topic") == topic)
-            & (F.col("partition") == partition)
-            & (F.col("d.pubsub_topic") == pubsub_topic)
-            & (F.col("d.content_topic") == content_topic)
-        )
-    found = rows.where((F.col("d.kind") == "sds") & wanted).select(
-        "topic",
-        "partition",
-        "offset",
-        window_of("event_time", quotas).alias("window"),
-        *(F.col(f"d.{name}") for name in _SENDER),
-        *costs("d."),
-    )
-    return [
-        Candidate(group[0], row["offset"], *group[1:])
-        for row in found.orderBy("topic", "partition", "offset").collect()
-        if (group := _group(row, row["topic"], row["partition"]))
-    ]
+def candidates_in(
+    files: Iterable[WrittenFile], paths: PathSettings, quotas: QuotaSettings, topics: Topics
+) -> Iterator[Candidate]:
+    """The SDS messages of some content topics in files of ``segments`` that are not committed yet. One file holds one
+    Kafka partition, in its order."""
+    place = ["kafka_topic", "kafka_partition", "kafka_offset", "event_time"]
+    costs = ["content_bytes", "segment_kind", "causal_history.list.element.sds_id"]
+    columns = [*place, *_SENDER, *costs, "repair_request.list.element.sds_id"]
+    there, root = filesystem(paths.table(SEGMENTS.name))
+    for file in files:
+        with pq.ParquetFile(f"{root}/{file.path}", filesystem=there) as opened:
+            for batch in opened.iter_batches(columns=columns):
+                yield from _candidates(batch, quotas, topics)
 
 
-def marked(rows: DataFrame, refused: Sequence[Refused]) -> DataFrame:
-    """Decoded rows, those that were refused as rows for ``quarantine``."""
-    if not refused:
-        return rows
-    why = rows.sparkSession.createDataFrame(
-        [(*r.place, r.offset, r.detail) for r in refused],
-        "topic string, partition int, offset bigint, above string",
-    )
-    joined = rows.join(F.broadcast(why), ["topic", "partition", "offset"], "left")
-    told = {
-        "kind": F.lit("quarantined"),
-        "stage": F.lit("quota"),
-        "reason": F.lit(Reason.OVER_QUOTA.value),
-        "detail": F.col("above"),
-        "disposition": F.lit("dropped"),
-    }
-    changed = F.col("d")
-    for name, value in told.items():
-        changed = changed.withField(name, F.when(F.col("above").isNotNull(), value).otherwise(F.col(f"d.{name}")))
-    return joined.withColumn("d", changed).drop("above")
-
-
-def _group(row: Row, topic: str, partition: int) -> tuple[Place, int, Sender, Cost]:
-    sender = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"])
-    return (topic, partition), row["window"], sender, Cost(*(row[name] for name in Cost._fields))
+def _candidates(batch: pa.RecordBatch, quotas: QuotaSettings, topics: Topics) -> Iterator[Candidate]:
+    times = batch.column("event_time").cast(pa.int64()).to_pylist()
+    for row, time in zip(batch.drop_columns(["event_time"]).to_pylist(), times, strict=True):
+        at = (row["kafka_topic"], row["kafka_partition"])
+        if (at, (row["pubsub_topic"], row["content_topic"])) in topics:
+            named = len(row["causal_history"] or ()) + len(row["repair_request"] or ())
+            yield Candidate(
+                at,
+                row["kafka_offset"],
+                time // (quotas.window_ms * 1000),
+                tuple(row[name] for name in _SENDER),
+                Cost(1, row["content_bytes"] or 0, int(row["segment_kind"] in ("data", "parity")), named),
+            )

@@ -1,8 +1,7 @@
 """One Kafka record to one decoded row: pure Python, no Spark, no clock; never raises on bytes from outside.
 
 The unhappy half of every record is a reason from the fixed list (docs/quarantine.md), the happy half the fields of
-``envelopes`` and ``segments``. Large fields that lie in the record's value as they are (content, filter) are returned
-as positions, so that they need not travel back from Python (docs/pipeline.md *Ingest*).
+``envelopes`` and ``segments``.
 """
 
 from __future__ import annotations
@@ -35,16 +34,11 @@ MAX_VALUE_BYTES = 1_048_576
 
 _CACHED_TOPICS = 4_096
 
-_SEARCHED_BYTES = 64
-"""Of a field whose position in the record is looked for."""
-
 
 class Decoded(NamedTuple):
     """One record, decoded. ``kind``: ``sds``, ``plain`` or ``quarantined``; ``None`` when it is no envelope at all.
 
-    ``content_at``, ``filter_at``: position in the record's value, from 0; the ``…_bytes`` beside them are lengths.
-    ``content`` and ``bloom_filter`` hold bytes only when they do not stand in the value as they are.
-    """
+    ``content`` of a ``sealed`` row is the ciphertext; ``content_bytes`` and ``content_digest`` are the plaintext's."""
 
     kind: str | None = None
     source: str | None = None
@@ -59,10 +53,8 @@ class Decoded(NamedTuple):
     sds_kind: str | None = None
     lamport_timestamp: int | None = None
     causal_history: tuple[HistoryEntry, ...] = ()
-    filter_at: int | None = None
-    filter_bytes: int | None = None
+    bloom_filter: bytes | None = None
     repair_request: tuple[HistoryEntry, ...] = ()
-    content_at: int | None = None
     content: bytes | None = None
     content_bytes: int | None = None
     content_digest: bytes | None = None
@@ -77,7 +69,6 @@ class Decoded(NamedTuple):
     reason: str | None = None
     detail: str | None = None
     disposition: str | None = None
-    bloom_filter: bytes | None = None
 
 
 def refused(stage: str, malformed: Malformed, base: Decoded | None = None) -> Decoded:
@@ -118,7 +109,7 @@ class RecordDecoder:
         envelope = decode_waku_message(value)
         if isinstance(envelope, Malformed):
             return refused("record" if value is None else "envelope", envelope, base)
-        value, pubsub_topic = value or b"", base.pubsub_topic or ""  # both are there: see above
+        pubsub_topic = base.pubsub_topic or ""  # it is there: see above
         base = base._replace(
             kind="plain",
             content_topic=envelope.content_topic,
@@ -138,7 +129,7 @@ class RecordDecoder:
         message = decode_sds_message(payload, topic.family)
         if isinstance(message, Malformed):
             return refused("sds", message, base)
-        return self._sds(value, envelope, message, topic, base, record_time_us)
+        return self._sds(envelope, message, topic, base, record_time_us)
 
     def _headers_of(self, pubsub_header: bytes | None, source_header: bytes | None) -> Decoded | Malformed:
         pubsub_topic = self._text(pubsub_header)
@@ -171,7 +162,6 @@ class RecordDecoder:
 
     def _sds(
         self,
-        value: bytes,
         envelope: WakuMessage,
         message: SdsMessage,
         topic: ChannelTopic,
@@ -181,13 +171,9 @@ class RecordDecoder:
         lamport = message.lamport_timestamp
         if lamport is not None and lamport > record_time_us // 1000 + LAMPORT_MAX_AHEAD_MS:
             return refused("sds", Malformed(Reason.LAMPORT_OUT_OF_RANGE, f"{lamport} ms"), base)
-        in_value = not topic.decryption_key_files
         content = message.content or None
-        filter_ = message.bloom_filter
-        sealed = not in_value and not (topic.store_plaintext and self._store_plaintext)
-        content_at = position(value, content) if content is not None and in_value else None
-        kept = envelope.payload if sealed else content
-        filter_at = position(value, filter_) if filter_ is not None and in_value else None
+        encrypted = bool(topic.decryption_key_files)
+        sealed = encrypted and not (topic.store_plaintext and self._store_plaintext)
         row = base._replace(
             kind="sds",
             channel_id=message.channel_id,
@@ -196,12 +182,9 @@ class RecordDecoder:
             sds_kind=message.kind.value if message.kind else None,
             lamport_timestamp=lamport,
             causal_history=message.causal_history,
-            filter_at=filter_at,
-            filter_bytes=len(filter_) if filter_ is not None else None,
-            bloom_filter=filter_ if filter_at is None else None,
+            bloom_filter=message.bloom_filter,
             repair_request=message.repair_request,
-            content_at=content_at,
-            content=kept if content_at is None and content is not None else None,
+            content=None if content is None else envelope.payload if sealed else content,
             content_bytes=len(content) if content is not None else None,
             content_digest=hashlib.sha256(content).digest() if content is not None else None,
             sealed=sealed,
@@ -212,13 +195,6 @@ class RecordDecoder:
             # One segment at most (protocol.md §5), so its content is always the payload.
             return row._replace(segment_kind="bare", entire_message_hash=keccak256(content), data_count=1)
         return _with_segment(row, content, topic)
-
-
-def position(value: bytes, part: bytes) -> int:
-    """``value.find(part)``, with the start searched and the rest compared: a search for all of a long part prepares
-    tables over it first, which can cost more than decoding the record (docs/pipeline.md *Measurements*)."""
-    at = value.find(part[:_SEARCHED_BYTES])
-    return at if at < 0 or value.startswith(part, at) else value.find(part)
 
 
 def _with_segment(row: Decoded, content: bytes, topic: ChannelTopic) -> Decoded:

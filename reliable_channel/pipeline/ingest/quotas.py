@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from reliable_channel.config import Quota, QuotaSettings
 from reliable_channel.pipeline.clock import Place
+from reliable_channel.pipeline.ingest.decode import Decoded
 
 Sender = tuple[str, str, str, str]
 """Pubsub topic, content topic, channel id, sender id."""
@@ -40,6 +41,16 @@ class Cost(NamedTuple):
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
+def cost_of(row: Decoded) -> Cost:
+    """What one SDS message takes."""
+    return Cost(
+        1,
+        row.content_bytes or 0,
+        int(row.segment_kind in ("data", "parity")),
+        len(row.causal_history) + len(row.repair_request),
+    )
+
+
 class Candidate(NamedTuple):
     """One message that asks to be admitted. ``window`` is its event time div ``window_ms``."""
 
@@ -48,6 +59,13 @@ class Candidate(NamedTuple):
     window: int
     sender: Sender
     cost: Cost
+
+
+Group = tuple[Place, int, Sender, Cost]
+"""What a sender asks for in one window of a Kafka partition."""
+
+Topics = set[tuple[Place, Topic]]
+"""Content topics of Kafka partitions."""
 
 
 class Refused(NamedTuple):
@@ -73,8 +91,8 @@ class Spent:
 
     def judge(
         self,
-        groups: Sequence[tuple[Place, int, Sender, Cost]],
-        candidates: Callable[[set[tuple[Place, Topic]]], Iterable[Candidate]],
+        groups: Sequence[Group],
+        candidates: Callable[[Topics], Iterable[Candidate]],
     ) -> list[Refused]:
         """Count what of a micro-batch is admitted; the others.
 
@@ -93,7 +111,7 @@ class Spent:
             del self._spent[key]  # event time never goes back
         return refused
 
-    def _could_exceed(self, groups: Sequence[tuple[Place, int, Sender, Cost]]) -> set[tuple[Place, Topic]]:
+    def _could_exceed(self, groups: Sequence[Group]) -> Topics:
         """The content topics of which a scope would be above its quota if all of ``groups`` were admitted."""
         sums = Spent(self._quotas)
         for group in groups:

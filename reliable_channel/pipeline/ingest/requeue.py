@@ -7,15 +7,20 @@ two runs at a time append a record twice; and only when it stands there is its q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import Settings
-from reliable_channel.pipeline.ingest.admission import Admission, marked
-from reliable_channel.pipeline.ingest.stream import decoded, envelope_rows, segment_rows
+from reliable_channel.config import ChannelsSettings, PipelineSettings, Settings
+from reliable_channel.pipeline.clock import Place
+from reliable_channel.pipeline.ingest.admission import Admission, candidates_of
+from reliable_channel.pipeline.ingest.quotas import Cost, Sender
+from reliable_channel.pipeline.ingest.stream import records_of
+from reliable_channel.pipeline.ingest.task import decoded_batches
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import read_table
 from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, Table
@@ -32,38 +37,67 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
     decoded and stay, too."""
     paths = settings.paths
     create_tables(spark, paths, (ENVELOPES, SEGMENTS, QUARANTINE))
-    good = _within_quotas(_good(spark, settings, reasons), settings)
-    count = good.count()
+    records = _records(spark, settings, reasons)
+    refused = _above_quota(records, settings)
+    segments, envelopes = (
+        _rows(records, settings, table, refused).localCheckpoint() for table in (SEGMENTS, ENVELOPES)
+    )
+    count = envelopes.count()
     if count:
-        for table, rows in ((SEGMENTS, segment_rows(good)), (ENVELOPES, envelope_rows(good)), (QUARANTINE, good)):
+        for table, rows in ((SEGMENTS, segments), (ENVELOPES, envelopes), (QUARANTINE, envelopes)):
             _settle(spark, settings, table, rows)
     return count
 
 
-def _good(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
-    """The dropped records that can be decoded now, computed once: the tables below change while they are written."""
+def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
+    """The dropped records with the event times they had, computed once: the tables below change while they are
+    written."""
     times = read_table(spark, settings.paths, QUARANTINE).select(
         *(F.col(name).alias(name.removeprefix("kafka_")) for name in _PLACE), "event_time"
     )
     place = ["topic", "partition", "offset"]
-    rows = dropped(spark, settings, reasons).transform(decoded(settings.channels, settings.pipeline))
-    good = rows.where("d.kind in ('sds', 'plain')").join(times.dropDuplicates(place), place)
-    return good.localCheckpoint()
+    records = dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
+    return records.join(times.dropDuplicates(place), place).localCheckpoint()
 
 
-def _within_quotas(rows: DataFrame, settings: Settings) -> DataFrame:
+def _rows(
+    records: DataFrame, settings: Settings, table: Table, refused: Mapping[tuple[str, int, int], str]
+) -> DataFrame:
+    """What can be decoded now, without the ``refused``, as rows of ``table``."""
+    return records.mapInArrow(_Decoding(settings.channels, settings.pipeline, table.name, refused), table.ddl())
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    channels: ChannelsSettings
+    pipeline: PipelineSettings
+    table: str
+    refused: Mapping[tuple[str, int, int], str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in decoded_batches(batches, self.channels, self.pipeline, {}, self.refused):
+            good = batch.where([row.kind in ("sds", "plain") for row in batch.rows])
+            yield good.segments() if self.table == SEGMENTS.name else good.envelopes()
+
+
+def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int, int], str]:
+    candidates = sorted(candidates_of(_rows(records, settings, SEGMENTS, {}), settings.quotas))
+    sums: dict[tuple[Place, int, Sender], Cost] = {}
+    for one in candidates:
+        key = (one.place, one.window, one.sender)
+        sums[key] = sums.get(key, Cost()).plus(one.cost)
+    groups = [(*key, cost) for key, cost in sums.items()]
     admission = Admission(settings.quotas)
-    groups = admission.groups(rows)
-    admission.restore_for(rows.sparkSession, settings.paths, groups)
-    return marked(rows, admission.refused(rows, groups)).where("d.kind <> 'quarantined'")
+    admission.restore_for(records.sparkSession, settings.paths, groups)
+    refused = admission.refused(groups, lambda topics: [c for c in candidates if (c.place, c.sender[:2]) in topics])
+    return {(*each.place, each.offset): each.detail for each in refused}
 
 
 def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
     """Write ``rows`` into ``table`` where they lack, and say of those that stand there what they are now."""
     target = DeltaTable.forPath(spark, settings.paths.table(table.name)).alias("old")
     if table is QUARANTINE:
-        places = rows.select(*(F.col(name.removeprefix("kafka_")).alias(name) for name in _PLACE))
-        merge = target.merge(places.alias("new"), _SAME)
+        merge = target.merge(rows.select(*_PLACE).alias("new"), _SAME)
         merge.whenMatchedUpdate("old.disposition = 'dropped'", {"disposition": F.lit(REQUEUED)}).execute()
         return
     # A tick stands at the place of the last record that it covers, and is not that record.

@@ -6,7 +6,6 @@ the closing tick that ends a back-fill. Recorded in ``clock`` first, so that no 
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 import time
 
@@ -15,7 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
-from reliable_channel.pipeline.ingest.stream import running_writer, tick_rows
+from reliable_channel.pipeline.ingest.stream import running_writer, tick_files
+from reliable_channel.pipeline.storage.delta_log import Commit
 from reliable_channel.pipeline.tables import SEGMENTS
 
 WALL_CLOCK_GRACE_US = 10_000_000
@@ -27,12 +27,11 @@ def advance(spark: SparkSession, paths: PathSettings, clock: IngestClock, kind: 
     last = last_batch(paths)
     if last is None:
         return False
-    now = dt.datetime.now(dt.UTC)
-    at = time.time_ns() // 1000 - WALL_CLOCK_GRACE_US if at_us is None else at_us
+    now_us = time.time_ns() // 1000
+    at = now_us - WALL_CLOCK_GRACE_US if at_us is None else at_us
     moved = clock.record_tick(*last, kind, at)
     if moved:
-        rows = tick_rows(spark, moved, now)
-        rows.write.format("delta").mode("append").save(paths.table(SEGMENTS.name))
+        Commit(spark, paths.table(SEGMENTS.name)).add(tick_files(paths, moved, now_us))
     return bool(moved)
 
 

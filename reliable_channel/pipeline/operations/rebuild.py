@@ -22,13 +22,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import EnvironmentFault, LocalError
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.ingest.admission import Admission, marked
-from reliable_channel.pipeline.ingest.stream import decoded, envelope_rows, quarantine_rows, segment_rows
+from reliable_channel.pipeline.ingest.admission import Admission
+from reliable_channel.pipeline.ingest.stream import admitted
 from reliable_channel.pipeline.running.queries import CHAIN, INGEST, start
 from reliable_channel.pipeline.running.run import wait_for
 from reliable_channel.pipeline.storage.checkpoints import filesystem, read_checkpoint
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import BatchSink, conformed, open_table, read_table
+from reliable_channel.pipeline.storage.task_files import written
 from reliable_channel.pipeline.tables import Table
 from reliable_channel.pipeline.verdict import verdicts
 
@@ -173,14 +174,11 @@ def _decode_again(
         if high is not None:
             inside = inside & (at < high)
         sink = BatchSink(new, _SINK, number)
-        cached = _decoded(settings, snapshot.where(inside)).persist()
-        try:
-            rows = marked(cached, admission.refused(cached, admission.groups(cached)))
-            sink.append(envelope_rows(rows), tables.ENVELOPES)
-            sink.append(segment_rows(rows).unionByName(ticks.where(inside)), tables.SEGMENTS)
-            sink.append(quarantine_rows(rows, settings.pipeline.quarantine_raw_bytes), tables.QUARANTINE)
-        finally:
-            cached.unpersist()
+        answer = admitted(_records(settings, snapshot.where(inside)), settings, new, {}, admission)
+        sink.add_files(spark, tables.ENVELOPES, answer.of_table(tables.ENVELOPES.name))
+        told = written(ticks.where(inside), new, tables.SEGMENTS)
+        sink.add_files(spark, tables.SEGMENTS, [*answer.of_table(tables.SEGMENTS.name), *told])
+        sink.add_files(spark, tables.QUARANTINE, answer.of_table(tables.QUARANTINE.name))
     return count
 
 
@@ -193,34 +191,24 @@ def _cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
     return sorted({int(us) for us in times.approxQuantile("us", shares, 0.1 / commits)})
 
 
-def _decoded(settings: Settings, envelopes: DataFrame) -> DataFrame:
-    """Envelopes → decoded rows as ingest makes them from Kafka records, with the times that were recorded then."""
+def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
+    """Envelopes as the records that ingest reads from Kafka, with the times that were recorded then."""
     skew = F.make_dt_interval(secs=F.lit(settings.pipeline.max_clock_skew_ms / 1000))
-    headers = F.array(
-        *(
-            F.struct(F.lit(name).alias("key"), F.col(name).cast("binary").alias("value"))
-            for name in ("pubsub_topic", "source")
-        )
-    )
+    time = F.least(F.coalesce("record_time", F.timestamp_seconds(F.lit(0))), F.col("ingest_time") + skew)
     records = envelopes.select(
         F.col("kafka_topic").alias("topic"),
         F.col("kafka_partition").alias("partition"),
         F.col("kafka_offset").alias("offset"),
-        F.least(F.coalesce("record_time", F.timestamp_seconds(F.lit(0))), F.col("ingest_time") + skew).alias(
-            "timestamp"
-        ),
-        "value",
-        headers.alias("headers"),
         "record_time",
         "event_time",
-        F.col("ingest_time").alias("ingested"),
+        "ingest_time",
+        F.unix_micros(time).alias("time_us"),
+        "value",
+        F.col("pubsub_topic").cast("binary").alias("pubsub_header"),
+        F.col("source").cast("binary").alias("source_header"),
     )
     # A file per Kafka partition, in its order, as ingest writes them: of two copies the first one counts.
-    ordered = records.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
-    rows = ordered.transform(
-        decoded(settings.channels, settings.pipeline, keep=("record_time", "event_time", "ingested"))
-    )
-    return rows.withColumn("timestamp", F.col("record_time")).withColumn("ingest_time", F.col("ingested"))
+    return records.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
 
 
 def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:

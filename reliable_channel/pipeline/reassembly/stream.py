@@ -26,7 +26,7 @@ from reliable_channel.pipeline.reassembly.leftovers import without_leftovers
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.reassembly.unsealer import Unsealer
-from reliable_channel.pipeline.storage.io import BatchSink, conformed, from_json
+from reliable_channel.pipeline.storage.io import BatchSink, conformed, from_json, kept
 from reliable_channel.pipeline.tables import (
     CHANNEL_EVENTS,
     INCOMPLETE_MESSAGES,
@@ -304,6 +304,10 @@ class ReassemblyWriter:
         self._settings = settings
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+        with kept(rows) as computed:
+            self._write(computed, sink)
+
+    def _write(self, rows: DataFrame, sink: BatchSink) -> None:
         counts = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
         if "message" in counts:
             messages = rows.where("kind = 'message'")

@@ -34,7 +34,7 @@ class Query:
 INGEST = Query(
     "ingest",
     lambda spark, s: ingest.kafka_records(spark, s.kafka, s.pipeline, s.spark.max_offsets_per_trigger),
-    lambda s: ingest.decoded(s.channels, s.pipeline),
+    lambda s: ingest.records_of(s.pipeline),
     ingest.IngestWriter,
     (*ingest.TABLES_WRITTEN, CLOCK),
 )

@@ -20,22 +20,25 @@ from reliable_channel.pipeline.storage.task_files import WrittenFile
 
 
 class Commit:
-    """A transaction on the table at ``place`` for one micro-batch of a query. Begin it before asking whether the
-    micro-batch is there: another writer of the same query in between makes :meth:`add` fail."""
+    """A transaction on the table at ``place``, for one micro-batch ``(query id, batch id)`` where it is given. Begin it
+    before asking whether the micro-batch is there: another writer of the same query in between makes :meth:`add` fail.
+    """
 
-    def __init__(self, spark: SparkSession, place: str, query_id: str, batch_id: int) -> None:
+    def __init__(self, spark: SparkSession, place: str, batch: tuple[str, int] | None = None) -> None:
         self._jvm: Any = spark._jvm
-        self._query_id, self._batch_id = query_id, batch_id
+        self._batch = batch
         log = self._class("DeltaLog").forTable(spark._jsparkSession, place)
         self._transaction = log.startTransaction()
-        self._transaction.readTxn().addOne(query_id)
+        if batch is not None:
+            self._transaction.readTxn().addOne(batch[0])
 
     def add(self, files: Sequence[WrittenFile]) -> None:
         """Commit the files, all at once."""
         now = time.time_ns() // 1_000_000
-        actions: list[dict[str, Any]] = [
-            {"txn": {"appId": self._query_id, "version": self._batch_id, "lastUpdated": now}}
-        ]
+        actions: list[dict[str, Any]] = []
+        if self._batch is not None:
+            query_id, batch_id = self._batch
+            actions.append({"txn": {"appId": query_id, "version": batch_id, "lastUpdated": now}})
         actions += [
             {
                 "add": {
@@ -53,9 +56,9 @@ class Commit:
         parsed = self._jvm.java.util.ArrayList()
         for action in actions:
             parsed.add(of_json(json.dumps(action)))
-        append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
         none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
-        operation = self._class("DeltaOperations$StreamingUpdate")(append, self._query_id, self._batch_id, none)
+        mode = self._jvm.org.apache.spark.sql.SaveMode.Append
+        operation = self._class("DeltaOperations$Write")(mode, *[none] * 8)
         sequence = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(parsed).toSeq()
         self._transaction.commit(sequence, operation)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +134,7 @@ class BatchSink:
         """Commit files that tasks have written; in a replay they are deleted."""
         if not files:
             return
-        commit = Commit(spark, self.paths.table(table.name), self.query_id, self.batch_id)
+        commit = Commit(spark, self.paths.table(table.name), (self.query_id, self.batch_id))
         if self.written(table):
             discard(self.paths.table(table.name), files)
         else:
@@ -167,19 +168,24 @@ def append_rows(
 def each_batch(
     spark: SparkSession, paths: PathSettings, write: Callable[[DataFrame, BatchSink], None]
 ) -> Callable[[DataFrame, int], None]:
-    """``write`` as a function for ``foreachBatch``.
-
-    The micro-batch is computed once, into a cache, and always: a replay of which every table is written already must
-    still run its stateful operators to the end, or the restart fails (``STATE_STORE_COMMIT_VALIDATION_FAILED``)."""
+    """``write`` as a function for ``foreachBatch``. It must compute the micro-batch always, and once (:func:`kept`): a
+    replay of which every table is written already must still run its stateful operators to the end, or the restart
+    fails (``STATE_STORE_COMMIT_VALIDATION_FAILED``)."""
 
     def run(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
         if query_id is None:
             raise EnvironmentFault("Spark does not tell the id of the running query.", "Use the pinned Spark version.")
-        cached = batch.persist()
-        try:
-            write(cached, BatchSink(paths, query_id, batch_id))
-        finally:
-            cached.unpersist()
+        write(batch, BatchSink(paths, query_id, batch_id))
 
     return run
+
+
+@contextmanager
+def kept(rows: DataFrame) -> Iterator[DataFrame]:
+    """``rows`` computed once, into a cache, however often they are asked for."""
+    cached = rows.persist()
+    try:
+        yield cached
+    finally:
+        cached.unpersist()

@@ -43,13 +43,10 @@ class Adapters:
         if row.kind != "sds" or row.sds_kind == "tick":
             return
         key = (str(row.pubsub_topic), str(row.content_topic), str(row.channel_id))
-        content = _content(row, value)
+        content = row.content
         rows = list(self._results(row, key, offset, at_ms, content)) if content else []
         shared = {name: getattr(row, name) for name in InputRow._fields if hasattr(row, name)}
         shared["causal_history"] = tuple(row.causal_history)
-        shared["bloom_filter"] = row.bloom_filter or (
-            value[row.filter_at : row.filter_at + row.filter_bytes] if row.filter_bytes else None
-        )
         shared["envelope_hash"] = row.message_hash
         message = {**shared, "row_kind": "message", "kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset}
         rows.append(("message", {**message, "event_us": at_ms * 1000}))
@@ -146,9 +143,3 @@ class Adapters:
                 ephemeral,
             )
             self.tables.messages.append(row)
-
-
-def _content(row: Decoded, value: bytes) -> bytes | None:
-    if row.content is not None:
-        return row.content
-    return value[row.content_at : row.content_at + row.content_bytes] if row.content_bytes else None

@@ -144,13 +144,11 @@ def test_plain_waku_traffic_is_no_error() -> None:
     assert (row.kind, row.reason) == ("plain", None)
 
 
-def test_content_and_filter_are_found_in_the_value() -> None:
+def test_content_and_filter_stand_in_the_row() -> None:
     content, bloom = segment(index=1, payload=PAYLOAD[512:]), bytes(range(250)) * 3
     value = envelope(sds(content, bloom_filter=bloom))
     row = decode(value)
-    assert row.content_at is not None and row.filter_at is not None
-    assert value[row.content_at :][: row.content_bytes] == content
-    assert value[row.filter_at :][: row.filter_bytes] == bloom
+    assert (row.content, row.content_bytes, row.bloom_filter) == (content, len(content), bloom)
     assert (row.segment_kind, row.segment_index, row.data_count) == ("data", 1, 2)
 
 

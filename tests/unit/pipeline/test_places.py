@@ -6,12 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import reliable_channel.pipeline
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.ingest.decode import position
 from reliable_channel.pipeline.storage.checkpoints import filesystem
 
 MODULES = sorted(
@@ -46,10 +43,3 @@ def test_checkpoints_on_s3a_are_read_as_s3(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nothing is asked, and nobody would answer
     files, path = filesystem("s3a://bucket/checkpoints/ack")
     assert (files.type_name, path) == ("s3", "bucket/checkpoints/ack")
-
-
-@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 300), st.binary(max_size=20))
-def test_a_field_is_found_where_a_plain_search_finds_it(pattern: bytes, times: int, size: int, around: bytes) -> None:
-    part = (pattern * 20)[:size]
-    for value in (pattern * times + around + part + around, around + pattern):
-        assert position(value, part) == value.find(part)

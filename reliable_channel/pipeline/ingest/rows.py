@@ -1,0 +1,93 @@
+"""Decoded records as Arrow rows of ``envelopes``, ``segments`` and ``quarantine``: the shape in which they are written.
+
+Built column by column; a list of dictionaries per row would cost as much as the decoding itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from reliable_channel.pipeline.ingest.decode import Decoded
+from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES
+from reliable_channel.pipeline.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SEGMENTS, Table
+from reliable_channel.wire.sds import HistoryEntry
+
+_ENTRY = ARROW_TYPES[HISTORY_TYPE].value_type
+_NAMES = {"envelope_hash": "message_hash"}
+"""Columns of ``segments`` that are called something else elsewhere."""
+
+
+@dataclass(frozen=True)
+class DecodedBatch:
+    """Some records of one Kafka partition, in its order. ``given``: the columns that are Kafka's or the clock's, by the
+    names of the tables: coordinates, ``record_time``, ``event_time``, ``ingest_time``, ``value``."""
+
+    given: Mapping[str, pa.Array]
+    rows: Sequence[Decoded]
+
+    def envelopes(self) -> pa.RecordBatch:
+        """What could be read as an envelope."""
+        part = self.where([row.kind is not None for row in self.rows])
+        sizes = [None if value is None else len(value) for value in part.given["value"].to_pylist()]
+        return part._as(ENVELOPES, {"value_bytes": sizes})
+
+    def segments(self) -> pa.RecordBatch:
+        """The SDS messages."""
+        return self.where([row.kind == "sds" for row in self.rows])._as(SEGMENTS, {})
+
+    def quarantine(self, raw_bytes: int) -> pa.RecordBatch:
+        """What was refused or reported; at most ``raw_bytes`` of each record's value."""
+        part = self.where([row.reason is not None for row in self.rows])
+        values = part.given["value"].to_pylist()
+        special: dict[str, list[Any]] = {
+            "raw": [None if value is None else value[:raw_bytes] for value in values],
+            "raw_bytes": [None if value is None else len(value) for value in values],
+            "raw_digest": [None if value is None else hashlib.sha256(value).digest() for value in values],
+        }
+        return part._as(QUARANTINE, special)
+
+    def where(self, wanted: list[bool]) -> DecodedBatch:
+        """The rows that are ``wanted``."""
+        if all(wanted):
+            return self
+        mask = pa.array(wanted, pa.bool_())
+        given = {name: column.filter(mask) for name, column in self.given.items()}
+        return DecodedBatch(given, [row for row, chosen in zip(self.rows, wanted, strict=True) if chosen])
+
+    def _as(self, table: Table, special: Mapping[str, list[Any]]) -> pa.RecordBatch:
+        decoded = dict(zip(Decoded._fields, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
+        arrays = []
+        for column in table.columns:
+            type_ = ARROW_TYPES[column.type]
+            if column.name in self.given:
+                arrays.append(self.given[column.name].cast(type_))
+            elif column.type == HISTORY_TYPE:
+                arrays.append(history_array(decoded.get(column.name, ())))
+            else:
+                values = special.get(column.name)
+                name = _NAMES.get(column.name, column.name)
+                arrays.append(pa.array(decoded.get(name, ()) if values is None else values, type_))
+        return pa.RecordBatch.from_arrays(arrays, [*table.names()])
+
+
+def history_array(histories: Sequence[tuple[HistoryEntry, ...]]) -> pa.ListArray:
+    """Causal histories as a list array of structs."""
+    offsets = [0]
+    entries: list[HistoryEntry] = []
+    for history in histories:
+        entries.extend(history)
+        offsets.append(len(entries))
+    flat = pa.StructArray.from_arrays(
+        [
+            pa.array([e.message_id for e in entries], pa.string()),
+            pa.array([e.retrieval_hint for e in entries], pa.binary()),
+            pa.array([e.sender_id for e in entries], pa.string()),
+        ],
+        fields=list(_ENTRY),
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)

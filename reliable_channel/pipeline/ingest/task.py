@@ -1,0 +1,220 @@
+"""What a task of ingest does with the records of its Kafka partition: decode, date, sum up, write.
+
+One pass: rows go from Python into the tables' files, and what the driver gets is one small answer per task
+(docs/pipeline.md *Ingest*).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from reliable_channel.config import ChannelsSettings, PathSettings, PipelineSettings
+from reliable_channel.pipeline.clock import Place
+from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.ingest.quotas import Cost, Group, Sender, cost_of
+from reliable_channel.pipeline.ingest.rows import DecodedBatch
+from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile
+from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS
+from reliable_channel.wire.malformed import Reason
+
+ANSWER_DDL = "answer string"
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Offsets ``first`` to ``last`` (inclusive) are missing; event times around them, µs."""
+
+    first: int
+    last: int
+    from_us: int
+    to_us: int
+
+
+@dataclass(slots=True)
+class Part:
+    """What a task saw of one Kafka partition. Times: event time, µs; ``ingest_us`` is the micro-batch's clock."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    first_us: int
+    last_us: int
+    ingest_us: int
+    quarantined: int = 0
+    jumps: list[Jump] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        """The Kafka partition."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the tasks of a micro-batch have seen and written."""
+
+    parts: dict[Place, Part]
+    groups: list[Group]
+    files: list[WrittenFile]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Answer:
+        """The answers of all tasks together. A Kafka partition is read by one task."""
+        parts: dict[Place, Part] = {}
+        groups: list[Group] = []
+        files: list[WrittenFile] = []
+        for told in map(json.loads, texts):
+            for part in told["parts"]:
+                found = Part(**{**part, "jumps": [Jump(**jump) for jump in part["jumps"]]})
+                if found.place in parts:
+                    raise RuntimeError(f"Two tasks have read {found.topic}, partition {found.partition}.")
+                parts[found.place] = found
+            groups += [((g[0], g[1]), g[2], tuple(g[3:7]), Cost(*g[7:])) for g in told["groups"]]
+            files += [WrittenFile(*file) for file in told["files"]]
+        return cls(parts, groups, files)
+
+    def of_table(self, name: str) -> list[WrittenFile]:
+        """The files of one table."""
+        return [file for file in self.files if file.table == name]
+
+
+@dataclass(frozen=True)
+class IngestTask:
+    """The function of ``mapInArrow``. ``floors``: the recorded clock by Kafka partition, µs; ``refused``: what is above
+    a quota, by topic, partition and offset, and whose."""
+
+    paths: PathSettings
+    channels: ChannelsSettings
+    pipeline: PipelineSettings
+    window_ms: int
+    floors: Mapping[Place, int]
+    refused: Mapping[tuple[str, int, int], str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the records' rows; one row of JSON (:class:`Answer`)."""
+        parts: dict[Place, Part] = {}
+        spent: dict[tuple[Place, int, Sender], list[int]] = {}
+        with TaskFiles(self.paths) as files:
+            for batch in decoded_batches(batches, self.channels, self.pipeline, self.floors, self.refused):
+                files.add(ENVELOPES, batch.envelopes())
+                files.add(SEGMENTS, batch.segments())
+                files.add(QUARANTINE, batch.quarantine(self.pipeline.quarantine_raw_bytes))
+                _look_at(batch, parts)
+                self._sum_up(batch, spent)
+            written = files.finish()
+        if parts:
+            told = {
+                "parts": [asdict(part) for part in parts.values()],
+                "groups": [[*place, window, *sender, *cost] for (place, window, sender), cost in spent.items()],
+                "files": written,
+            }
+            yield pa.RecordBatch.from_pylist([{"answer": json.dumps(told)}])
+
+    def _sum_up(self, batch: DecodedBatch, spent: dict[tuple[Place, int, Sender], list[int]]) -> None:
+        window_us = self.window_ms * 1000
+        times = batch.given["event_time"].cast(pa.int64()).to_pylist()
+        place = _place(batch)
+        for time, row in zip(times, batch.rows, strict=True):
+            if row.kind == "sds":
+                sender = (row.pubsub_topic, row.content_topic, row.channel_id, row.sender_id)
+                total = spent.setdefault((place, time // window_us, sender), [0, 0, 0, 0])  # type: ignore[arg-type]
+                for index, value in enumerate(cost_of(row)):
+                    total[index] += value
+
+
+def decoded_batches(
+    batches: Iterator[pa.RecordBatch],
+    channels: ChannelsSettings,
+    pipeline: PipelineSettings,
+    floors: Mapping[Place, int],
+    refused: Mapping[tuple[str, int, int], str],
+) -> Iterator[DecodedBatch]:
+    """Records with the columns of :func:`~.stream.records_of` as decoded rows, in batches of one Kafka partition each.
+
+    Event time is min(record time, ingest clock + ``max_clock_skew_ms``) as a running maximum of the partition that
+    begins at its floor; a column ``event_time`` in the records goes before it."""
+    decoder = RecordDecoder(channels, pipeline)
+    reached = dict(floors)
+    for whole in batches:
+        for place, batch in _by_place(whole):
+            times = batch.column("time_us").to_numpy(zero_copy_only=False)
+            rows = [
+                decoder.decode(*row)
+                for row in zip(
+                    *(batch.column(name).to_pylist() for name in ("value", "pubsub_header", "source_header")),
+                    times.tolist(),
+                    strict=True,
+                )
+            ]
+            if "event_time" in batch.schema.names:
+                event_times = batch.column("event_time")
+            else:
+                own = np.maximum(np.maximum.accumulate(times), reached.get(place, np.iinfo(np.int64).min))
+                reached[place] = int(own[-1])
+                event_times = pa.array(own, pa.timestamp("us", tz="UTC"))
+            given = {
+                "kafka_topic": batch.column("topic"),
+                "kafka_partition": batch.column("partition"),
+                "kafka_offset": batch.column("offset"),
+                "record_time": batch.column("record_time"),
+                "event_time": event_times,
+                "ingest_time": batch.column("ingest_time"),
+                "value": batch.column("value"),
+            }
+            if refused:
+                offsets = batch.column("offset").to_pylist()
+                rows = [
+                    row if (why := refused.get((*place, offset))) is None else _above_quota(row, why)
+                    for offset, row in zip(offsets, rows, strict=True)
+                ]
+            yield DecodedBatch(given, rows)
+
+
+def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """The rows of each Kafka partition in a batch: of one, nearly always."""
+    topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
+    if batch.num_rows and len(topics) == len(partitions) == 1:
+        yield (topics[0].as_py(), partitions[0].as_py()), batch
+        return
+    rows: dict[Place, list[int]] = {}
+    for number, place in enumerate(
+        zip(batch.column("topic").to_pylist(), batch.column("partition").to_pylist(), strict=True)
+    ):
+        rows.setdefault(place, []).append(number)
+    for place, numbers in rows.items():
+        yield place, batch.take(pa.array(numbers, pa.int32()))
+
+
+def _above_quota(row: Decoded, why: str) -> Decoded:
+    return row._replace(
+        kind="quarantined", stage="quota", reason=Reason.OVER_QUOTA.value, detail=why, disposition="dropped"
+    )
+
+
+def _place(batch: DecodedBatch) -> Place:
+    """The Kafka partition of its rows."""
+    return batch.given["kafka_topic"][0].as_py(), batch.given["kafka_partition"][0].as_py()
+
+
+def _look_at(batch: DecodedBatch, parts: dict[Place, Part]) -> None:
+    """Note how far a Kafka partition was read, and where offsets are missing."""
+    place = _place(batch)
+    offsets = batch.given["kafka_offset"].to_numpy(zero_copy_only=False)
+    times = batch.given["event_time"].cast(pa.int64()).to_numpy(zero_copy_only=False)
+    first, first_us, ingest_us = int(offsets[0]), int(times[0]), batch.given["ingest_time"].cast(pa.int64())[-1].as_py()
+    known = parts.get(place)
+    if known is None:
+        known = parts[place] = Part(*place, first, first, first_us, first_us, ingest_us)
+    elif first > known.last_offset + 1:
+        known.jumps.append(Jump(known.last_offset + 1, first - 1, known.last_us, first_us))
+    for index in np.flatnonzero(np.diff(offsets) > 1).tolist():
+        low, high = int(offsets[index]), int(offsets[index + 1])
+        known.jumps.append(Jump(low + 1, high - 1, int(times[index]), int(times[index + 1])))
+    known.last_offset, known.last_us, known.ingest_us = int(offsets[-1]), int(times[-1]), ingest_us
+    known.quarantined += sum(row.reason is not None for row in batch.rows)
