@@ -16,7 +16,8 @@ from bench.registry import SIZES, Result, bench
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.open_keys import KeyChange, Log, record
 from reliable_channel.pipeline.reassembly.memory import Rebuilt
-from reliable_channel.pipeline.storage.io import BatchSink, append_rows, as_arrow, create_unclustered
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import BatchSink, append_rows, create_unclustered
 from reliable_channel.pipeline.tables import MESSAGES, OPEN_KEYS
 
 _PLACE = ("waku.envelopes", 0)

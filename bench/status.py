@@ -58,7 +58,8 @@ def _asked(place: str, option: str) -> tuple[float, float]:
 def _fill(place: str, commits: int) -> None:
     """All tables, those that grow with history, and checkpoints that are half way through it."""
     from reliable_channel.config import PathSettings
-    from reliable_channel.pipeline.storage.io import append_rows, as_arrow, create_unclustered
+    from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+    from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
     from reliable_channel.pipeline.tables import BY_NAME, TABLES
 
     paths = PathSettings(run_dir=place)

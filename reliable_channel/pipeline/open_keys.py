@@ -9,8 +9,9 @@ not. Every so many micro-batches the log restates what is open, so a new worker 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -111,6 +112,13 @@ def _changes(rows: pa.Table) -> Iterator[KeyChange]:
 
 
 _logs = PerQuery(Log)
+
+
+def changes_of(told: Iterable[Mapping[str, Any]]) -> list[KeyChange]:
+    """Results of kind ``open_key`` (``key``, ``due``, the Kafka partition): at most one per touched key."""
+    return [
+        KeyChange(change["key"], (change["kafka_topic"], change["kafka_partition"]), change["due"]) for change in told
+    ]
 
 
 def record(sink: BatchSink, job: str, changes: list[KeyChange]) -> None:

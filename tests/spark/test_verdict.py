@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.running.run import run_once
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
 from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_rows, as_arrow
+from reliable_channel.pipeline.storage.io import append_rows
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.rules import Cause
 from reliable_channel.simulation.evidence import held_by_store, sender_events

@@ -16,8 +16,8 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.ack.observed import InputRow
 from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
-from reliable_channel.pipeline.open_keys import KeyChange
-from reliable_channel.pipeline.storage.io import BatchSink, kept
+from reliable_channel.pipeline.storage.io import BatchSink
+from reliable_channel.pipeline.storage.result_files import Kind, written_results
 from reliable_channel.pipeline.tables import (
     ACKS,
     CHANNEL_EVENTS,
@@ -71,6 +71,7 @@ _ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
 _OUT_COLUMNS = {"kind": "string", "kafka_topic": "string", "kafka_partition": "int", "result": "string"}
 _OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
 _STATE = "version int, blob binary"
+_KINDS = {table.name: Kind(table.name) for table in TABLES_WRITTEN} | {"open_key": Kind(None)}
 
 
 def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
@@ -196,24 +197,10 @@ class AckWriter:
     """Writes the results of one micro-batch; ``deliveries``, which the next hop reads, last but the timers."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        with kept(rows) as computed:
-            self._write(computed, sink)
-
-    def _write(self, rows: DataFrame, sink: BatchSink) -> None:
-        kinds = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
+        results = written_results(rows, self._paths, _KINDS)
         for table in TABLES_WRITTEN:
-            if table.name in kinds:
-                sink.append_json(rows, table.name, table, kinds[table.name])
-        open_keys.record(sink, JOB, key_changes(rows) if "open_key" in kinds else [])
-
-
-def key_changes(rows: DataFrame) -> list[KeyChange]:
-    """The rows of kind ``open_key`` of a micro-batch, in the driver: at most one per touched key."""
-    found = rows.where("kind = 'open_key'").select("kafka_topic", "kafka_partition", "result").collect()
-    changes = [(row, json.loads(row["result"])) for row in found]
-    return [
-        KeyChange(change["key"], (row["kafka_topic"], row["kafka_partition"]), change["due"]) for row, change in changes
-    ]
+            sink.add_files(rows.sparkSession, table, results.of_table(table))
+        open_keys.record(sink, JOB, open_keys.changes_of(results.told.get("open_key", ())))

@@ -16,7 +16,8 @@ from typing import Any
 from deltalake import CommitProperties, Transaction
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.io import append_rows, as_arrow, create_unclustered, open_table
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import append_rows, create_unclustered, open_table
 from reliable_channel.pipeline.tables import SENDER_EVENTS, SOURCE_GAPS, Table
 
 MAX_RECORD_BYTES = 64 * 1024

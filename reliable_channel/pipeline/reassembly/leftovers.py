@@ -6,11 +6,13 @@ has it is looked up where it must stand: in files of about the time at which it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
@@ -28,20 +30,18 @@ MAX_RANGES = 32
 _SCOPE = ["pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash"]
 
 
-def without_leftovers(results: DataFrame, paths: PathSettings) -> DataFrame:
+def without_leftovers(spark: SparkSession, given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> DataFrame:
     """Results of kind ``incomplete`` as rows of ``incomplete_messages``, without the leftovers of rebuilt messages."""
-    given_up = from_json(results, "result", INCOMPLETE_MESSAGES)
-    lamports = results.select(
-        *(F.get_json_object("result", f"$.{end}_lamport").cast("bigint").alias(end) for end in ("oldest", "newest"))
-    )
-    told = [(row["oldest"], row["newest"]) for row in lamports.where("oldest is not null").collect()]
+    rows = spark.createDataFrame([(json.dumps(each),) for each in given_up], "result string")
+    told = [(each["oldest_lamport"], each["newest_lamport"]) for each in given_up if each["oldest_lamport"] is not None]
+    given_up_rows = from_json(rows, "result", INCOMPLETE_MESSAGES)
     if not told:
-        return given_up
-    messages = read_table(results.sparkSession, paths, MESSAGES).where(_sent_in(merged(told)))
+        return given_up_rows
+    messages = read_table(spark, paths, MESSAGES).where(_sent_in(merged(told)))
     messages = messages.select(*_SCOPE, F.col("sds_ids").alias("known_ids"))
     known = F.size(F.array_except("sds_ids", "known_ids")) == 0
-    leftovers = given_up.join(messages, _SCOPE).where(known).select(*_SCOPE, "event_time", "sds_ids")
-    return given_up.join(leftovers, [*_SCOPE, "event_time", "sds_ids"], "left_anti")
+    leftovers = given_up_rows.join(messages, _SCOPE).where(known).select(*_SCOPE, "event_time", "sds_ids")
+    return given_up_rows.join(leftovers, [*_SCOPE, "event_time", "sds_ids"], "left_anti")
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

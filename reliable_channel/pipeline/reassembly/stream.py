@@ -20,18 +20,19 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
-from reliable_channel.pipeline.open_keys import KeyChange
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly.leftovers import without_leftovers
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.reassembly.unsealer import Unsealer
-from reliable_channel.pipeline.storage.io import BatchSink, conformed, from_json, kept
+from reliable_channel.pipeline.storage.io import BatchSink
+from reliable_channel.pipeline.storage.result_files import Kind, written_results
 from reliable_channel.pipeline.tables import (
     CHANNEL_EVENTS,
     INCOMPLETE_MESSAGES,
     MESSAGES,
     SDS_INPUT,
+    SEGMENTS,
 )
 from reliable_channel.pipeline.waking import waking
 from reliable_channel.segmentation import SegmentationConfig
@@ -79,6 +80,18 @@ _OUT_COLUMNS = {
 }
 _OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
 _STATE = "version int, blob binary"
+_AT = {name: name for name in _PLACE}
+_OF_SDS_INPUT = Kind(SDS_INPUT.name, {**_AT, "sub_order": "sub_order", "row_kind": "kind"})
+_PASSED = {name: name for name in SDS_INPUT.names() if name in {*SEGMENTS.names(), "sub_order", "row_kind"}}
+_KINDS = {
+    "sds": Kind(SDS_INPUT.name, _PASSED, result=False),
+    "repaired": _OF_SDS_INPUT,
+    "completed": _OF_SDS_INPUT,
+    "message": Kind(MESSAGES.name, {**_AT, "payload": "payload"}),
+    "event": Kind(CHANNEL_EVENTS.name),
+    "incomplete": Kind(None),
+    "open_key": Kind(None),
+}
 _ARROW_TYPES = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -301,47 +314,17 @@ class ReassemblyWriter:
     """Writes the results of one micro-batch: payloads before the rows that lead readers to them."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        with kept(rows) as computed:
-            self._write(computed, sink)
-
-    def _write(self, rows: DataFrame, sink: BatchSink) -> None:
-        counts = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
-        if "message" in counts:
-            messages = rows.where("kind = 'message'")
-            columns = [*MESSAGES.names()]
-            parsed = from_json(
-                messages, "result", MESSAGES, keep=("payload", "kafka_topic", "kafka_partition", "kafka_offset")
-            )
-            sink.append(parsed.select(*columns), MESSAGES)
-        if "incomplete" in counts:
-            sink.append(without_leftovers(rows.where("kind = 'incomplete'"), self._settings.paths), INCOMPLETE_MESSAGES)
-        if "event" in counts:
-            sink.append_json(rows, "event", CHANNEL_EVENTS, counts["event"])
-        if counts.keys() & {"sds", "repaired", "completed"}:
-            self._append_sds_input(rows, sink, {"repaired", "completed"} & counts.keys())
-        open_keys.record(sink, JOB, key_changes(rows) if "open_key" in counts else [])
-
-    def _append_sds_input(self, rows: DataFrame, sink: BatchSink, kinds: set[str]) -> None:
-        all_rows = rows.where("kind = 'sds'").select(*(c for c in SDS_INPUT.names() if c in rows.columns))
-        if kinds:
-            keep = ("kind", "kafka_topic", "kafka_partition", "kafka_offset", "sub_order")
-            results = from_json(rows.where(F.col("kind").isin(*kinds)), "result", SDS_INPUT, keep=keep)
-            all_rows = all_rows.unionByName(
-                results.drop("row_kind").withColumnRenamed("kind", "row_kind"), allowMissingColumns=True
-            )
-        sink.append(conformed(all_rows, SDS_INPUT), SDS_INPUT)
-
-
-def key_changes(rows: DataFrame) -> list[KeyChange]:
-    """The rows of kind ``open_key`` of a micro-batch, in the driver: at most one per touched key."""
-    found = rows.where("kind = 'open_key'").select("kafka_topic", "kafka_partition", "result").collect()
-    changes = [(row, json.loads(row["result"])) for row in found]
-    return [
-        KeyChange(change["key"], (row["kafka_topic"], row["kafka_partition"]), change["due"]) for row, change in changes
-    ]
+        spark = rows.sparkSession
+        results = written_results(rows, self._paths, _KINDS)
+        sink.add_files(spark, MESSAGES, results.of_table(MESSAGES))
+        if given_up := results.told.get("incomplete"):
+            sink.append(without_leftovers(spark, given_up, self._paths), INCOMPLETE_MESSAGES)
+        sink.add_files(spark, CHANNEL_EVENTS, results.of_table(CHANNEL_EVENTS))
+        sink.add_files(spark, SDS_INPUT, results.of_table(SDS_INPUT))
+        open_keys.record(sink, JOB, open_keys.changes_of(results.told.get("open_key", ())))
 
 
 __all__ = ["JOB", "TABLES_WRITTEN", "ReassemblyWriter", "reassembled"]

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.refetch.audit import Audited, to_audit
 from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
-from reliable_channel.pipeline.storage.io import append_rows, as_arrow, create_unclustered, open_table
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import append_rows, create_unclustered, open_table
 from reliable_channel.pipeline.tables import (
     ENVELOPES,
     REFETCH_REQUESTS,

@@ -1,8 +1,11 @@
-"""The tables of :mod:`reliable_channel.pipeline.tables` as Arrow schemas, and how they are made without Spark."""
+"""The tables of :mod:`reliable_channel.pipeline.tables` as Arrow: schemas, rows, and making them without Spark."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -29,6 +32,32 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 def arrow_schema(table: Table) -> pa.Schema:
     """The columns of a table with their types, nullability and comments."""
     return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable, {"comment": c.comment}) for c in table.columns])
+
+
+def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table, kept: Mapping[str, pa.Array] | None = None) -> pa.Table:
+    """Rows of JSON values (binary in base64, times in µs) with the columns of ``table``; those of ``kept`` are columns
+    already."""
+    arrays = []
+    for column in table.columns:
+        if kept is not None and column.name in kept:
+            arrays.append(kept[column.name].cast(ARROW_TYPES[column.type]))
+            continue
+        values = [row.get(column.name) for row in rows]
+        if column.type == "BINARY":
+            values = [_bytes(value) for value in values]
+        elif column.type == HISTORY_TYPE:
+            values = [None if value is None else [_entry(entry) for entry in value] for value in values]
+        arrays.append(pa.array(values, ARROW_TYPES[column.type]))
+    names = [pa.field(c.name, a.type, c.nullable) for c, a in zip(table.columns, arrays, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(names))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {**entry, "retrieval_hint": _bytes(entry["retrieval_hint"])}
 
 
 def create_table(place: str | PathLike[str], table: Table) -> None:

@@ -7,12 +7,9 @@ delta-rs (a commit in 10–20 ms, with no Spark job); everything else through Sp
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -23,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES, create_table
+from reliable_channel.pipeline.storage.arrow_schema import create_table
 from reliable_channel.pipeline.storage.delta_log import Commit, discard
 from reliable_channel.pipeline.storage.task_files import WrittenFile, written
 from reliable_channel.pipeline.tables import Table
@@ -32,9 +29,6 @@ QUERY_ID = "sql.streaming.queryId"
 """The local property with a streaming query's id. It belongs to the checkpoint: a new checkpoint has a new id."""
 
 BATCH_ID = "streaming.sql.batchId"
-
-SMALL_ROWS = 10_000
-"""Up to so many rows of a micro-batch go to an unclustered table through the driver."""
 
 
 def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
@@ -95,18 +89,6 @@ def from_json(rows: DataFrame, column: str, table: Table, keep: tuple[str, ...] 
     )
 
 
-def as_arrow(rows: list[dict[str, Any]], table: Table) -> pa.Table:
-    """Rows of JSON values (binary in base64, times in µs) with the columns of ``table``, whose types are simple."""
-    arrays = []
-    for column in table.columns:
-        values = [row.get(column.name) for row in rows]
-        if column.type == "BINARY":
-            values = [None if value is None else base64.b64decode(value) for value in values]
-        arrays.append(pa.array(values, ARROW_TYPES[column.type]))
-    names = [pa.field(c.name, a.type, c.nullable) for c, a in zip(table.columns, arrays, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(names))
-
-
 def create_unclustered(paths: PathSettings, table: Table) -> None:
     """Create a table without Spark, for the jobs that do without it; one that exists is left as it is."""
     create_table(paths.table(table.name), table)
@@ -139,16 +121,6 @@ class BatchSink:
             discard(self.paths.table(table.name), files)
         else:
             commit.add(files)
-
-    def append_json(self, rows: DataFrame, kind: str, table: Table, count: int) -> None:
-        """Append the ``count`` rows of a ``kind`` from their JSON (columns ``kind``, ``result``). A few go through the
-        driver, which saves a Spark job and a second per table and micro-batch."""
-        found = rows.where(F.col("kind") == kind)
-        if table.cluster_by or count > SMALL_ROWS:
-            self.append(from_json(found, "result", table), table)
-        elif not self.written(table):
-            parsed = [json.loads(row["result"]) for row in found.select("result").collect()]
-            self.append_small(as_arrow(parsed, table), table)
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
         """Append rows that are in the driver, through delta-rs; skipped in a replay and when there are none."""

@@ -14,7 +14,8 @@ from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKin
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, position, row_of, write
 from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
-from reliable_channel.pipeline.storage.io import as_arrow, open_table
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.transport.bridge_state import Gap
 from reliable_channel.transport.evidence import gap_record
 

@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.reassembly.memory import Done, Rebuilt, completed_before
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
 from reliable_channel.pipeline.storage.increments import DataFile, Followed
-from reliable_channel.pipeline.storage.io import append_rows, as_arrow
+from reliable_channel.pipeline.storage.io import append_rows
 from reliable_channel.segmentation import CompletedSend
 
 START_MS = 1_767_225_600_000

@@ -21,7 +21,8 @@ from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.refetch.audit import threshold_of
 from reliable_channel.pipeline.refetch.rounds import Outcome, refetch
 from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.io import append_rows, as_arrow, open_table
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import append_rows, open_table
 from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery

@@ -11,7 +11,8 @@ import pytest
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.reassembly.memory import Rebuilt
-from reliable_channel.pipeline.storage.io import append_rows, as_arrow, create_unclustered
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
 from reliable_channel.pipeline.tables import MESSAGES
 
 NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
