@@ -1,29 +1,37 @@
 """``deliveries`` and payloads to ``delivered_messages`` (design.md, fourth hop).
 
-No stream-stream join: a delivery says at which Kafka record its payload stands (a bare payload in ``segments``, a
-rebuilt one in ``messages``), and the few files that hold those records are read.
+No join: a delivery says at which Kafka record its payload stands (a bare payload in ``segments``, a rebuilt one in
+``messages``), and the tasks read the few files that hold those records.
 """
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Callable, Iterator
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import Settings
-from reliable_channel.pipeline.storage.io import BatchSink, kept, read_table
-from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, MESSAGES, SEGMENTS, Table
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
+from reliable_channel.pipeline.storage.io import BatchSink
+from reliable_channel.pipeline.storage.task_files import WRITTEN_DDL, TaskFiles, WrittenFile, as_batch
+from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, DELIVERIES, MESSAGES, SEGMENTS
 
 TABLES_READ = (SEGMENTS, MESSAGES)
 TABLES_WRITTEN = (DELIVERED_MESSAGES,)
 
-_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+CHUNK_BYTES = 16 * 1024 * 1024
+"""Payloads of about this size are in memory at a time."""
+
+_RENAMED = {"causal_lamport": "first_lamport_timestamp", "causal_sds_id": "first_sds_id"}
 
 
 def messages_only(deliveries: DataFrame) -> DataFrame:
-    """The application messages among the deliveries."""
-    return deliveries.where("row_kind = 'message'")
+    """The application messages among the deliveries, with the time at which they are written."""
+    rows = deliveries.where("row_kind = 'message'")
+    return rows.select(*DELIVERIES.names(), F.current_timestamp().alias("written_at"))
 
 
 class DeliverWriter:
@@ -33,68 +41,51 @@ class DeliverWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        with kept(rows) as computed:
-            self._write(computed, sink)
-
-    def _write(self, rows: DataFrame, sink: BatchSink) -> None:
-        bounds = (
-            rows.groupBy("kafka_topic", "kafka_partition")
-            .agg(F.min("kafka_offset").alias("low"), F.max("kafka_offset").alias("high"))
-            .collect()
-        )
-        if not bounds:
-            return
-        spark = rows.sparkSession
-        # By partition: how far one of them is says nothing about the offsets of another.
-        there = reduce(
-            lambda a, b: a | b,
-            [
-                (F.col("kafka_topic") == at["kafka_topic"])
-                & (F.col("kafka_partition") == at["kafka_partition"])
-                & F.col("kafka_offset").between(at["low"], at["high"])
-                for at in bounds
-            ],
-        )
-
-        def stored(table: Table, payload: str) -> DataFrame:
-            found = read_table(spark, self._paths, table).where(there).where(F.col(payload).isNotNull())
-            if table is SEGMENTS:  # the content of a sealed row is the ciphertext
-                found = found.where("not coalesce(sealed, false)")
-            return found.select(*_PLACE, "entire_message_hash", F.col(payload).alias("payload"))
-
-        bare = rows.where("segment_kind is not null").join(
-            stored(SEGMENTS, "content"), [*_PLACE, "entire_message_hash"], "left"
-        )
-        rebuilt = rows.where("segment_kind is null").join(
-            stored(MESSAGES, "payload"), [*_PLACE, "entire_message_hash"], "left"
-        )
-        sink.append(delivered(bare.unionByName(rebuilt)), DELIVERED_MESSAGES)
+        files = [WrittenFile(*row) for row in rows.mapInArrow(_writer(self._paths), WRITTEN_DDL).collect()]
+        sink.add_files(rows.sparkSession, DELIVERED_MESSAGES, files)
 
 
-def delivered(rows: DataFrame) -> DataFrame:
-    """Deliveries with their payloads, as rows of ``delivered_messages``."""
-    return rows.select(
-        "pubsub_topic",
-        "content_topic",
-        "channel_id",
-        "delivery_seq",
-        "event_time",
-        "sender_id",
-        "entire_message_hash",
-        F.col("first_lamport_timestamp").alias("causal_lamport"),
-        F.col("first_sds_id").alias("causal_sds_id"),
-        "position_exact",
-        "payload",
-        "payload_bytes",
-        (F.col("sds_kind") == "ephemeral").alias("ephemeral"),
-        "data_count",
-        "parity_count",
-        "repaired_segments",
-        "late",
-        "lost_dependencies",
-        "sender_timestamp_ns",
-        "first_seen",
-        "kafka_partition",
-        "kafka_offset",
-        F.current_timestamp().alias("written_at"),
-    )
+def _writer(paths: PathSettings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with TaskFiles(paths) as files:
+            for batch in batches:
+                for chunk in chunks(batch, CHUNK_BYTES):
+                    files.add(DELIVERED_MESSAGES, delivered(chunk, paths))
+            told = files.finish()
+        if told:
+            yield as_batch(told)
+
+    return write
+
+
+def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """The rows in order, in pieces whose payloads have about ``size`` bytes together; one row at least."""
+    start = total = 0
+    for number, payload_bytes in enumerate(deliveries.column("payload_bytes").to_pylist()):
+        total += payload_bytes or 0
+        if total >= size:
+            yield deliveries.slice(start, number + 1 - start)
+            start, total = number + 1, 0
+    if start < deliveries.num_rows:
+        yield deliveries.slice(start)
+
+
+def delivered(deliveries: pa.RecordBatch, paths: PathSettings) -> pa.Table:
+    """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not there is null."""
+    columns = ("kafka_topic", "kafka_partition", "kafka_offset", "entire_message_hash")
+    places = [Wanted(*place) for place in zip(*(deliveries.column(name).to_pylist() for name in columns), strict=True)]
+    # What has no place has no payload here; a segment's kind says that it was not rebuilt from several.
+    bare = deliveries.column("segment_kind").is_valid().to_pylist()
+    since = pc.min(deliveries.column("first_seen").cast(pa.int64())).as_py() or 0
+    found: dict[Wanted, bytes] = {}
+    for table, wanted_is_bare in ((SEGMENTS, True), (MESSAGES, False)):
+        wanted = {p for p, is_bare in zip(places, bare, strict=True) if is_bare == wanted_is_bare and None not in p}
+        if wanted:
+            found |= payloads_of(paths, table).find(wanted, since)
+    special = {
+        "payload": pa.array([found.get(place) for place in places], pa.binary()),
+        "ephemeral": pc.equal(deliveries.column("sds_kind"), "ephemeral"),
+    }
+    names = DELIVERED_MESSAGES.names()
+    arrays = [special[n] if n in special else deliveries.column(_RENAMED.get(n, n)) for n in names]
+    return pa.Table.from_arrays(arrays, [*names])

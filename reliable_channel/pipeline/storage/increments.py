@@ -34,18 +34,27 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """One file of a table: its path inside the table, and the bounds of the column that is followed where the writer
-    told them (times in µs)."""
+    told them (times in µs); ``also``: those of further columns."""
 
     path: str
     least: int | None
     largest: int | None
+    also: tuple[tuple[int | None, int | None], ...] = ()
 
 
 class Followed:
     """The files of one table, of one partition if it is given, by the bounds of a column that grows with the log."""
 
-    def __init__(self, paths: PathSettings, table: Table, column: str, partition: Mapping[str, str] | None = None):
-        self._paths, self._of, self._column, self._partition = paths, table, column, dict(partition or {})
+    def __init__(
+        self,
+        paths: PathSettings,
+        table: Table,
+        column: str,
+        partition: Mapping[str, str] | None = None,
+        also: Sequence[str] = (),
+    ) -> None:
+        self._paths, self._of, self._partition = paths, table, dict(partition or {})
+        self._columns = (column, *also)
         self._filesystem, self._root = filesystem(paths.table(table.name))
         self._files: dict[str, DataFile] = {}
         self._floor = self._version = 0
@@ -86,13 +95,17 @@ class Followed:
         adds = pa.table(table.get_add_actions(flatten=True))
         for name, value in self._partition.items():
             adds = adds.filter(pc.equal(adds[f"partition.{name}"], value))
-        bounds = [
-            adds[name].to_pylist() if (name := f"{end}.{self._column}") in adds.column_names else None
-            for end in ("min", "max")
-        ]
         nothing = [None] * adds.num_rows
-        files = zip(adds["path"].to_pylist(), *(each or nothing for each in bounds), strict=True)
-        self._files = {unquote(path): _data_file(path, low, high) for path, low, high in files}
+        bounds = [
+            [
+                adds[name].to_pylist() if (name := f"{end}.{column}") in adds.column_names else nothing
+                for end in ("min", "max")
+            ]
+            for column in self._columns
+        ]
+        pairs = zip(*(zip(*ends, strict=True) for ends in bounds), strict=True)
+        files = zip(adds["path"].to_pylist(), pairs, strict=True)
+        self._files = {unquote(path): _data_file(path, told) for path, told in files}
 
     def _take(self, actions: Iterator[dict[str, Any]]) -> None:
         for action in actions:
@@ -100,8 +113,9 @@ class Followed:
                 self._files.pop(unquote(gone["path"]), None)
             elif (new := action.get("add")) is not None and self._partition.items() <= new["partitionValues"].items():
                 told = json.loads(new.get("stats") or "{}")
-                bounds = (told.get(end, {}).get(self._column) for end in ("minValues", "maxValues"))
-                self._files[unquote(new["path"])] = _data_file(new["path"], *bounds)
+                least, largest = told.get("minValues", {}), told.get("maxValues", {})
+                bounds = [(least.get(column), largest.get(column)) for column in self._columns]
+                self._files[unquote(new["path"])] = _data_file(new["path"], bounds)
 
 
 def _alike(rows: pa.Table) -> pa.Table:
@@ -114,10 +128,15 @@ def _alike(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
 
 
-def _data_file(path: str, least: Any, largest: Any) -> DataFile:
-    high = _number(largest)
-    # Spark cuts the times in its statistics down to ms.
-    return DataFile(unquote(path), _number(least), high if high is None or isinstance(largest, int) else high + 999)
+def _data_file(path: str, bounds: Sequence[tuple[Any, Any]]) -> DataFile:
+    (least, largest), *also = ((_number(low), _largest(high)) for low, high in bounds)
+    return DataFile(unquote(path), least, largest, tuple(also))
+
+
+def _largest(bound: Any) -> int | None:
+    """Spark cuts the times in its statistics down to ms."""
+    high = _number(bound)
+    return high if high is None or isinstance(bound, int) else high + 999
 
 
 def _number(bound: Any) -> int | None:

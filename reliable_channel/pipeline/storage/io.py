@@ -7,8 +7,7 @@ delta-rs (a commit in 10–20 ms, with no Spark job); everything else through Sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -140,9 +139,9 @@ def append_rows(
 def each_batch(
     spark: SparkSession, paths: PathSettings, write: Callable[[DataFrame, BatchSink], None]
 ) -> Callable[[DataFrame, int], None]:
-    """``write`` as a function for ``foreachBatch``. It must compute the micro-batch always, and once (:func:`kept`): a
-    replay of which every table is written already must still run its stateful operators to the end, or the restart
-    fails (``STATE_STORE_COMMIT_VALIDATION_FAILED``)."""
+    """``write`` as a function for ``foreachBatch``. It must compute the micro-batch once, and always: a replay of which
+    every table is written already must still run its stateful operators to the end, or the restart fails
+    (``STATE_STORE_COMMIT_VALIDATION_FAILED``)."""
 
     def run(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
@@ -151,13 +150,3 @@ def each_batch(
         write(batch, BatchSink(paths, query_id, batch_id))
 
     return run
-
-
-@contextmanager
-def kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """``rows`` computed once, into a cache, however often they are asked for."""
-    cached = rows.persist()
-    try:
-        yield cached
-    finally:
-        cached.unpersist()

@@ -1,0 +1,78 @@
+"""Where the payloads of delivered messages stand: looked up by tasks, in the files that hold their records.
+
+Every task keeps what it has read of the tables' logs (:mod:`~reliable_channel.pipeline.storage.increments`), so a
+micro-batch opens the few files with its own Kafka coordinates and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.storage.increments import DataFile, Followed, PerQuery, running
+from reliable_channel.pipeline.tables import BY_NAME, MESSAGES, SEGMENTS, Table
+
+MARGIN_US = 10 * 60 * 1_000_000
+"""Files are followed from so long before what is asked for (event time), since the next question may be for less."""
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+_PAYLOAD = {SEGMENTS.name: "content", MESSAGES.name: "payload"}
+
+
+class Wanted(NamedTuple):
+    """A payload by its Kafka record, and the hash that the message has."""
+
+    topic: str
+    partition: int
+    offset: int
+    hash: bytes
+
+
+class Payloads:
+    """The payloads in one table. A sealed row has none: its content is the ciphertext."""
+
+    def __init__(self, paths: PathSettings, name: str, query_id: str = "") -> None:
+        """``query_id``: the query that asks; another one may find other tables in the place."""
+        self._column = _PAYLOAD[name]
+        self._columns = [*_PLACE, "entire_message_hash", self._column, *(["sealed"] if name == SEGMENTS.name else [])]
+        self._table = Followed(paths, BY_NAME[name], "event_time", also=("kafka_partition", "kafka_offset"))
+
+    def find(self, wanted: Collection[Wanted], since_us: int) -> dict[Wanted, bytes]:
+        """The payloads of records from ``since_us`` (event time, µs) on, as far as they are there."""
+        found: dict[Wanted, bytes] = {}
+        offsets: dict[int, list[int]] = {}
+        for one in wanted:
+            offsets.setdefault(one.partition, []).append(one.offset)
+        for file in self._table.files(since_us - MARGIN_US):
+            here = sorted(
+                offset
+                for partition, some in offsets.items()
+                if _may_hold(file, 0, partition)
+                for offset in some
+                if _may_hold(file, 1, offset)
+            )
+            if not here:
+                continue
+            rows = self._table.read(file, self._columns, pc.field("kafka_offset").isin(here)).to_pylist()
+            for row in rows:
+                at = Wanted(*(row[name] for name in (*_PLACE, "entire_message_hash")))
+                if at in wanted and row[self._column] is not None and not row.get("sealed"):
+                    found[at] = row[self._column]
+        return found
+
+
+def _may_hold(file: DataFile, number: int, value: int) -> bool:
+    least, largest = file.also[number]
+    return (least is None or least <= value) and (largest is None or value <= largest)
+
+
+_payloads = PerQuery(Payloads)
+
+
+def payloads_of(paths: PathSettings, table: Table) -> Payloads:
+    """Those of ``table``, as this process has followed it for the running query."""
+    query_id, _ = running() or ("", 0)
+    return _payloads.get(paths, table.name, query_id)
