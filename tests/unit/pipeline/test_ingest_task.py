@@ -1,0 +1,124 @@
+"""The function of an ingest task, as Spark calls it: any cut into Arrow batches writes and tells the same."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings, QuotaSettings
+from reliable_channel.pipeline.ingest.admission import candidates_in
+from reliable_channel.pipeline.ingest.task import Answer, IngestTask
+from reliable_channel.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+
+TOPIC, PUBSUB = "/app/1/chat/proto", "/waku/2/rs/1/0"
+START_US = 1_767_225_600_000_000
+PLACE = ("waku.envelopes", 3)
+
+
+def envelope(number: int, topic: str = TOPIC) -> bytes:
+    sds = SdsMessage("alice", f"m{number}", "talk", START_US // 1000 + number, content=b"hello %d" % number)
+    return encode_waku_message(WakuMessage(encode_sds_message(sds), topic, timestamp=number))
+
+
+def record(offset: int, kind: str, time_us: int) -> dict[str, Any]:
+    value = {"sds": envelope(offset), "plain": envelope(offset, "/other/1/x/json"), "bad": b"\xff" * 40, "none": None}
+    return {
+        "topic": PLACE[0],
+        "partition": PLACE[1],
+        "offset": offset,
+        "record_time": time_us,
+        "ingest_time": START_US + 5_000_000,
+        "time_us": time_us,
+        "value": value[kind],
+        "pubsub_header": PUBSUB.encode(),
+        "source_header": b"relay",
+    }
+
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("record_time", pa.timestamp("us", tz="UTC")),
+        ("ingest_time", pa.timestamp("us", tz="UTC")),
+        ("time_us", pa.int64()),
+        ("value", pa.binary()),
+        ("pubsub_header", pa.binary()),
+        ("source_header", pa.binary()),
+    ]
+)
+RECORDS = st.lists(
+    st.tuples(st.integers(1, 3), st.sampled_from(["sds", "plain", "bad", "none"]), st.integers(0, 9)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def run(
+    records: list[dict[str, Any]], cuts: list[int], refused: dict[tuple[str, int, int], str]
+) -> tuple[Answer, dict[str, list[dict[str, Any]]]]:
+    channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
+    table = pa.Table.from_pylist(records, schema=SCHEMA)
+    ends = sorted({0, len(records), *(cut % (len(records) + 1) for cut in cuts)})
+    batches = [table.slice(a, b - a).combine_chunks().to_batches()[0] for a, b in pairwise(ends)]
+    with tempfile.TemporaryDirectory() as place:
+        paths = PathSettings(run_dir=place)
+        for name in ("envelopes", "segments", "quarantine"):
+            Path(paths.table(name)).mkdir(parents=True)
+        task = IngestTask(paths, channels, PipelineSettings(), 60_000, {PLACE: START_US + 3}, refused)
+        answer = Answer.of(row["answer"] for batch in task(iter(batches)) for row in batch.to_pylist())
+        rows = {
+            file.table: pq.read_table(Path(paths.table(file.table)) / file.path).to_pylist() for file in answer.files
+        }
+        topics = {(group[0], group[2][:2]) for group in answer.groups}
+        quotas = QuotaSettings(window_ms=60_000)
+        asked = [*candidates_in(answer.of_table("segments"), paths, quotas, topics)]
+    assert sum(one.cost.messages for one in asked) == sum(group[3].messages for group in answer.groups)
+    assert [one.offset for one in asked] == [row["kafka_offset"] for row in rows.get("segments", [])]
+    return answer, rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS, st.lists(st.integers(0, 12), max_size=4), st.sets(st.integers(0, 11), max_size=3))
+def test_a_cut_into_arrow_batches_decides_nothing(
+    steps: list[tuple[int, str, int]], cuts: list[int], above: set[int]
+) -> None:
+    records, offset = [], 0
+    for jump, kind, late in steps:
+        offset += jump
+        records.append(record(offset, kind, START_US + 10 - late))
+    refused = {(*PLACE, records[index]["offset"]): "quota" for index in above if index < len(records)}
+    answer, rows = run(records, cuts, refused)
+    whole, all_rows = run(records, [], refused)
+    assert rows == all_rows
+    assert (answer.parts, sorted(answer.groups)) == (whole.parts, sorted(whole.groups))
+
+    kinds = {r["offset"]: kind for r, (_, kind, _) in zip(records, steps, strict=True)}
+    times = [row["event_time"] for row in rows.get("envelopes", [])]
+    assert times == sorted(times), "event time never goes back"
+    sent = [o for o, kind in kinds.items() if kind == "sds" and (*PLACE, o) not in refused]
+    assert [row["kafka_offset"] for row in rows.get("segments", [])] == sent
+    assert {row["kafka_offset"] for row in rows.get("quarantine", [])} == {
+        o for o, kind in kinds.items() if kind in ("bad", "none") or (*PLACE, o) in refused
+    }
+    (part,) = answer.parts.values()
+    missing = {o for jump in part.jumps for o in range(jump.first, jump.last + 1)}
+    assert missing == set(range(part.first_offset, part.last_offset + 1)) - kinds.keys()
+    assert part.quarantined == len(rows.get("quarantine", []))
+    assert part.last_us >= START_US + 3, "the recorded clock is the floor"
+
+
+def test_an_answer_can_be_read_by_a_driver_that_got_two() -> None:
+    one, _ = run([record(1, "sds", START_US)], [], {})
+    text = json.dumps({"parts": [], "groups": [], "files": one.files})
+    assert Answer.of([text, text]).files == one.files * 2

@@ -1,0 +1,63 @@
+"""Payloads are found where their records stand, in files of either writer, and in pieces that fit into memory."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.ack.deliver import chunks
+from reliable_channel.pipeline.ack.payloads import MARGIN_US, Payloads, Wanted
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
+from reliable_channel.pipeline.tables import SEGMENTS
+
+NOW_US = 1_767_225_600_000_000
+
+
+def append(paths: PathSettings, partition: int, offsets: range, *, sealed: bool = False) -> None:
+    rows = [
+        {
+            "kafka_topic": "t",
+            "kafka_partition": partition,
+            "kafka_offset": offset,
+            "event_time": NOW_US + offset,
+            "entire_message_hash": base64.b64encode(bytes([partition, offset])).decode(),
+            "content": base64.b64encode(b"%d/%d" % (partition, offset)).decode(),
+            "sealed": sealed,
+        }
+        for offset in offsets
+    ]
+    append_rows(paths, SEGMENTS, as_arrow(rows, SEGMENTS))
+
+
+def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    create_unclustered(paths, SEGMENTS)
+    payloads = Payloads(paths, SEGMENTS.name)
+    append(paths, 0, range(5))
+    append(paths, 1, range(5))
+
+    def wanted(partition: int, offset: int) -> Wanted:
+        return Wanted("t", partition, offset, bytes([partition, offset]))
+
+    other_hash = Wanted("t", 0, 2, b"another")
+    asked = {wanted(0, 1), wanted(1, 1), wanted(1, 4), wanted(2, 1), other_hash}
+    assert payloads.find(asked, NOW_US) == {wanted(0, 1): b"0/1", wanted(1, 1): b"1/1", wanted(1, 4): b"1/4"}
+    append(paths, 2, range(9))
+    append(paths, 3, range(3), sealed=True)
+    assert payloads.find({wanted(2, 1), wanted(3, 1)}, NOW_US) == {wanted(2, 1): b"2/1"}, "read on; sealed has none"
+    assert payloads.find({wanted(2, 1)}, NOW_US + 2 * MARGIN_US) == {}, "older than what was asked for"
+    assert payloads.find({wanted(0, 4)}, NOW_US) == {wanted(0, 4): b"0/4"}, "back again"
+
+
+@given(st.lists(st.none() | st.integers(0, 9), max_size=12), st.integers(1, 12))
+def test_chunks_are_all_rows_in_order_and_none_much_larger_than_asked(sizes: list[int | None], limit: int) -> None:
+    rows = pa.RecordBatch.from_pydict({"payload_bytes": pa.array(sizes, pa.int64())})
+    found = [chunk.column("payload_bytes").to_pylist() for chunk in chunks(rows, limit)]
+    assert [size for chunk in found for size in chunk] == sizes
+    assert all(sum(size or 0 for size in chunk[:-1]) < limit for chunk in found)

@@ -1,0 +1,97 @@
+"""Files that tasks write: what Delta's readers are told of them, and that a failure leaves none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.task_files import Bounds, TaskFiles, indexed
+from reliable_channel.pipeline.tables import INDEXED_COLUMNS, QUARANTINE, SEGMENTS, TABLES
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "kafka_topic": st.text(max_size=40),
+            "kafka_partition": st.integers(0, 100),
+            "kafka_offset": st.integers(0, 1 << 62),
+            "event_time": st.none() | st.integers(-(10**15), 10**16),
+            "pubsub_topic": st.none() | st.text(max_size=80),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def segments(rows: list[dict[str, object]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=arrow_schema(SEGMENTS))
+
+
+@given(ROWS, st.integers(1, 8))
+def test_no_row_is_outside_the_bounds_wherever_the_rows_are_cut(rows: list[dict[str, object]], cut: int) -> None:
+    bounds = Bounds(SEGMENTS)
+    for part in (rows[:cut], rows[cut:]):
+        bounds.add(segments(part))
+    told = json.loads(bounds.json())
+    assert told["numRecords"] == len(rows)
+    for name in ("kafka_topic", "kafka_partition", "kafka_offset", "event_time", "pubsub_topic"):
+        values = [row[name] for row in rows if row[name] is not None]
+        assert told["nullCount"][name] == len(rows) - len(values)
+        if not values:
+            assert name not in told["minValues"]
+            continue
+        low, high = told["minValues"][name], told["maxValues"][name]
+        if name == "event_time":
+            low, high = (
+                (dt.datetime.fromisoformat(end) - EPOCH) // dt.timedelta(microseconds=1) for end in (low, high)
+            )
+            assert high - max(values) < 1_000  # type: ignore[type-var, operator]
+            assert min(values) - low < 1_000  # type: ignore[type-var, operator]
+        assert all(low <= value <= high for value in values)
+
+
+def test_what_is_written_can_be_read_and_is_told(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    Path(paths.table("segments")).mkdir(parents=True)
+    rows = [
+        {"kafka_topic": "t", "kafka_partition": 1, "kafka_offset": n, "event_time": n, "content": bytes([n]) * 9}
+        for n in range(5)
+    ]
+    with TaskFiles(paths) as files:
+        files.add(QUARANTINE, pa.table({}))  # nothing refused: no file
+        for row in rows:
+            files.add(SEGMENTS, segments([row]).to_batches()[0])
+        (file,) = files.finish()
+    assert file.table == "segments"
+    place = Path(paths.table("segments")) / file.path
+    assert place.stat().st_size == file.bytes
+    read = pq.read_table(place)
+    assert read["content"].to_pylist() == [row["content"] for row in rows]
+    assert read.schema.field("event_time").type == pa.timestamp("us", tz="UTC")
+    assert json.loads(file.stats)["maxValues"]["kafka_offset"] == 4
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    Path(paths.table("segments")).mkdir(parents=True)
+    row = {"kafka_topic": "t", "kafka_partition": 1, "kafka_offset": 0}
+    with pytest.raises(RuntimeError, match="in the middle"), TaskFiles(paths) as files:
+        files.add(SEGMENTS, segments([row]))
+        raise RuntimeError("in the middle")
+    assert [*Path(paths.table("segments")).iterdir()] == []
+
+
+def test_clustering_columns_have_bounds() -> None:
+    for table in TABLES:
+        assert len(indexed(table)) <= INDEXED_COLUMNS
+        assert set(table.cluster_by) <= {column.name for column in indexed(table)}
