@@ -17,7 +17,7 @@ from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.ack.observed import InputRow
 from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
 from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.result_files import Kind, written_results
+from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, packed, written_results
 from reliable_channel.pipeline.tables import (
     ACKS,
     CHANNEL_EVENTS,
@@ -68,14 +68,13 @@ _ROW_COLUMNS = {
     "position_exact": "boolean",
 }
 _ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
-_OUT_COLUMNS = {"kind": "string", "kafka_topic": "string", "kafka_partition": "int", "result": "string"}
-_OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
+_OUT = "kind string, results binary"
 _STATE = "version int, blob binary"
-_KINDS = {table.name: Kind(table.name) for table in TABLES_WRITTEN} | {"open_key": Kind(None)}
+_KINDS = {table.name: table.name for table in TABLES_WRITTEN} | {"open_key": None}
 
 
 def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
-    """The stream of ``sds_input`` → rows (kind = table name, JSON), by one SDS state machine per channel."""
+    """The stream of ``sds_input`` → packed results (kind = table name), by one SDS state machine per channel."""
 
     def transform(sds_input: DataFrame) -> DataFrame:
         rows = sds_input.withColumn("event_us", F.unix_micros("event_time"))
@@ -130,17 +129,17 @@ def stateful(
         for frame in frames:
             rows.extend(_input_rows(frame))
         rows.sort(key=lambda row: row[:3])
-        out = []
+        out: list[tuple[str, Fields]] = []
         for row in rows:
-            for output in observer.take(row[3]):
-                out.append((output.table, *observer.place, json.dumps(output.fields, separators=(",", ":"))))
+            out += [(output.table, output.fields) for output in observer.take(row[3])]
         state.update((STATE_VERSION, observer.to_bytes()))
         after = observer.next_due_us()
         if after != before:
+            topic, partition = observer.place
             change = {"key": json.dumps(channel, ensure_ascii=False), "due": after}
-            out.append(("open_key", *observer.place, json.dumps(change)))
+            out.append(("open_key", {**change, "kafka_topic": topic, "kafka_partition": partition}))
         if out:
-            yield pd.DataFrame(out, columns=[*_OUT_COLUMNS])
+            yield pd.DataFrame([(RESULTS, some) for some in packed(out)], columns=["kind", "results"])
 
     return update
 

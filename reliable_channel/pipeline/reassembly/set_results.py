@@ -26,8 +26,8 @@ from reliable_channel.wire.hashing import js_message_id, sds_message_id, sha256
 
 
 class Result(NamedTuple):
-    """One output row. ``kind``: message, repaired, completed, incomplete or event; ``fields`` are columns of the table
-    it belongs to, binary ones in base64, times in µs."""
+    """One output row. ``kind``: message, repaired, completed, incomplete, event or open_key; ``fields`` are columns of
+    the table it belongs to, binary ones in base64, times in µs."""
 
     kind: str
     kafka_topic: str
@@ -36,6 +36,16 @@ class Result(NamedTuple):
     sub_order: int
     payload: bytes | None
     fields: dict[str, Any]
+
+    def packable(self) -> tuple[str, dict[str, Any]]:
+        """The kind, and all there is to say under the names of columns."""
+        place = {"kafka_topic": self.kafka_topic, "kafka_partition": self.kafka_partition}
+        if self.kind in ("event", "incomplete", "open_key"):
+            return self.kind, {**place, **self.fields}
+        place |= {"kafka_offset": self.kafka_offset}
+        if self.kind == "message":
+            return self.kind, {**place, **self.fields, "payload": self.payload}
+        return self.kind, {**place, **self.fields, "sub_order": self.sub_order, "row_kind": self.kind}
 
 
 def completed_results(

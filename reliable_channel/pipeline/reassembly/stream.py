@@ -7,7 +7,6 @@ under a few bucket keys, because two branches would run de-duplication and combi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,13 +25,12 @@ from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.reassembly.unsealer import Unsealer
 from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.result_files import Kind, written_results
+from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, packed, written_results
 from reliable_channel.pipeline.tables import (
     CHANNEL_EVENTS,
     INCOMPLETE_MESSAGES,
     MESSAGES,
     SDS_INPUT,
-    SEGMENTS,
 )
 from reliable_channel.pipeline.waking import waking
 from reliable_channel.segmentation import SegmentationConfig
@@ -66,31 +64,18 @@ _ROW_COLUMNS = {
     "content": "binary",
     "sealed": "boolean",
     "sub_order": "int",
-    "result": "string",
 }
 _ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
-_OUT_COLUMNS = {
-    "kind": "string",
-    "kafka_topic": "string",
-    "kafka_partition": "int",
-    "kafka_offset": "bigint",
-    "sub_order": "int",
-    "payload": "binary",
-    "result": "string",
-}
-_OUT = ", ".join(f"{name} {type_}" for name, type_ in _OUT_COLUMNS.items())
+_OUT = "kind string, results binary"
 _STATE = "version int, blob binary"
-_AT = {name: name for name in _PLACE}
-_OF_SDS_INPUT = Kind(SDS_INPUT.name, {**_AT, "sub_order": "sub_order", "row_kind": "kind"})
-_PASSED = {name: name for name in SDS_INPUT.names() if name in {*SEGMENTS.names(), "sub_order", "row_kind"}}
 _KINDS = {
-    "sds": Kind(SDS_INPUT.name, _PASSED, result=False),
-    "repaired": _OF_SDS_INPUT,
-    "completed": _OF_SDS_INPUT,
-    "message": Kind(MESSAGES.name, {**_AT, "payload": "payload"}),
-    "event": Kind(CHANNEL_EVENTS.name),
-    "incomplete": Kind(None),
-    "open_key": Kind(None),
+    "sds": SDS_INPUT.name,
+    "repaired": SDS_INPUT.name,
+    "completed": SDS_INPUT.name,
+    "message": MESSAGES.name,
+    "event": CHANNEL_EVENTS.name,
+    "incomplete": None,
+    "open_key": None,
 }
 _ARROW_TYPES = {
     "string": pa.string(),
@@ -157,7 +142,6 @@ def _segment_columns() -> list[Any]:
         "kind": F.lit("segment"),
         "event_us": F.unix_micros("event_time"),
         "sub_order": F.lit(0),
-        "result": F.lit(None).cast("string"),
     }
     return [special.get(name, F.col(name)).alias(name) for name in _ROW_COLUMNS]
 
@@ -185,7 +169,8 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         since = pc.min(table["event_us"]).as_py() - config.completed_memory_ms * 1000
         done = memory.completed_before(paths, by_hash.keys(), since, places)
         handed_on: list[int] = []
-        results: list[dict[str, Any]] = []
+        sets_on: list[dict[str, Any]] = []
+        results: dict[bytes, list[tuple[str, Fields]]] = {}
         size = 0
         # Payloads become Python objects hash by hash; the rest of the rows is small and is read at once.
         small = {n: table[n].to_pylist() for n in SegmentRow._fields if n != "content"}
@@ -201,34 +186,28 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
             sets = HashSets(config, done.get(hash_, ()))
             bucket = b"#%d" % (indices[0] % buckets)
             complete = [result for index in indices for result in sets.add(unseal(segment(index)))]
-            results += [_as_row(result, bucket) for result in complete]
+            results.setdefault(bucket, []).extend(result.packable() for result in complete)
             size += sum(len(result.payload or b"") for result in complete)
             if sets.untold and (blob := sets.to_bytes()):
                 last = {n: small[n][indices[-1]] for n in _PLACE}
-                results.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last})
+                sets_on.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last})
                 size += len(blob)
             if size > FLUSH_BYTES:
-                yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
-                results, size = [], 0
-        if results:
-            yield pa.RecordBatch.from_pylist(results, schema=_ARROW)
+                yield pa.RecordBatch.from_pylist([*sets_on, *_bucket_rows(results)], schema=_ARROW)
+                sets_on, results, size = [], {}, 0
+        if sets_on or results:
+            yield pa.RecordBatch.from_pylist([*sets_on, *_bucket_rows(results)], schema=_ARROW)
         if handed_on:
             yield from table.take(pa.array(handed_on)).cast(_ARROW).to_batches()
 
     return combine
 
 
-def _as_row(result: Result, bucket: bytes) -> dict[str, Any]:
-    return {
-        "state_key": bucket,
-        "kind": result.kind,
-        "kafka_topic": result.kafka_topic,
-        "kafka_partition": result.kafka_partition,
-        "kafka_offset": result.kafka_offset,
-        "sub_order": result.sub_order,
-        "content": result.payload,
-        "result": json.dumps(result.fields, separators=(",", ":")),
-    }
+def _bucket_rows(results: dict[bytes, list[tuple[str, Fields]]]) -> Iterator[dict[str, Any]]:
+    """Complete results under the key of their bucket, as they are to be written."""
+    for bucket, some in results.items():
+        for blob in packed(some):
+            yield {"state_key": bucket, "kind": RESULTS, "content": blob}
 
 
 def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
@@ -245,7 +224,7 @@ def stateful(
         hash_ = bytes(key[0])
         if len(hash_) != HASH_BYTES:  # a bucket: one hash in 256 begins with its sign
             for frame in frames:
-                yield frame.rename(columns={"content": "payload"})[[*_OUT_COLUMNS]]
+                yield frame.rename(columns={"content": "results"})[["kind", "results"]]
             return
         rows = [row for frame in frames for row in frame.to_dict("records")]
         sets = _restored(state, [bytes(row["content"]) for row in rows if row["kind"] == "sets"], config)
@@ -268,10 +247,8 @@ def stateful(
                 change = {"key": hash_.hex(), "due": after.get(place)}
                 results.append(Result("open_key", *place, 0, 0, None, change))
         if results:
-            yield pd.DataFrame(
-                [(*r[:6], json.dumps(r.fields, separators=(",", ":"))) for r in results],
-                columns=[*_OUT_COLUMNS],
-            )
+            blobs = packed([result.packable() for result in results])
+            yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
 
     return update
 

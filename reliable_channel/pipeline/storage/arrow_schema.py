@@ -34,14 +34,10 @@ def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable, {"comment": c.comment}) for c in table.columns])
 
 
-def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table, kept: Mapping[str, pa.Array] | None = None) -> pa.Table:
-    """Rows of JSON values (binary in base64, times in µs) with the columns of ``table``; those of ``kept`` are columns
-    already."""
+def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table) -> pa.Table:
+    """Rows of JSON values (binary in base64 or as bytes, times in µs) with the columns of ``table``."""
     arrays = []
     for column in table.columns:
-        if kept is not None and column.name in kept:
-            arrays.append(kept[column.name].cast(ARROW_TYPES[column.type]))
-            continue
         values = [row.get(column.name) for row in rows]
         if column.type == "BINARY":
             values = [_bytes(value) for value in values]
@@ -52,8 +48,18 @@ def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table, kept: Mapping[str,
     return pa.Table.from_arrays(arrays, schema=pa.schema(names))
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)
+def conformed(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+    """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
+    present = set(rows.schema.names)
+    arrays = [
+        rows.column(c.name) if c.name in present else pa.nulls(rows.num_rows, ARROW_TYPES[c.type])
+        for c in table.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, [*table.names()])
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return base64.b64decode(value) if isinstance(value, str) else value
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """Results of keyed state, many kinds in one stream, written to their tables in one Spark job.
 
-A row of a result has a ``kind`` and its fields as JSON text (column ``result``; binary in base64, times in µs). Tasks
-turn each kind into rows of its table and write them (:mod:`.task_files`); what is few and for the driver comes to it as
-it is.
+A row of a result holds many results, pickled: as rows of their own, or as JSON, they would cost as much on their way
+through the JVM as the work that made them (docs/pipeline.md *Measurements*). Tasks turn each kind into rows of its
+table and write them (:mod:`.task_files`); what is few and for the driver comes to it as it is.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,20 +18,18 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow, conformed
 from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile
 from reliable_channel.pipeline.tables import BY_NAME, Table
 
+RESULTS = "results"
+"""The ``kind`` of a row whose column ``results`` holds packed results."""
 
-@dataclass(frozen=True)
-class Kind:
-    """Where results of a kind go: the name of their ``table``, or to the driver. Fields of the table that ``kept``
-    names stand in columns of the result (name in the table → name there) instead of the JSON; with ``result`` of
-    false all of them do."""
+PACKED = 2_000
+"""So many results at most stand in one row, unless their payloads are many bytes."""
 
-    table: str | None
-    kept: Mapping[str, str] = field(default_factory=dict)
-    result: bool = True
+Fields = dict[str, Any]
+"""One result by the names of its table's columns: binary as bytes or in base64, times in µs."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +37,31 @@ class Results:
     """What the tasks of a micro-batch have written, and the results that are for the driver, by kind."""
 
     files: list[WrittenFile]
-    told: dict[str, list[dict[str, Any]]]
+    told: dict[str, list[Fields]]
 
     def of_table(self, table: Table) -> list[WrittenFile]:
         """The files of one table."""
         return [file for file in self.files if file.table == table.name]
 
 
-def written_results(rows: DataFrame, paths: PathSettings, kinds: Mapping[str, Kind]) -> Results:
-    """Compute ``rows`` and write every kind to its table; nothing is committed. Results for the driver come with the
-    fields of their JSON and their Kafka partition."""
+def packed(results: Sequence[tuple[str, Fields]]) -> Iterator[bytes]:
+    """Results with their kinds, in the order given, for column ``results``."""
+    for start in range(0, len(results), PACKED):
+        yield pickle.dumps(results[start : start + PACKED], pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked(blob: bytes) -> list[tuple[str, Fields]]:
+    """What :func:`packed` gave. Only for what this job's own functions made: it is trusted."""
+    found: list[tuple[str, Fields]] = pickle.loads(blob)  # noqa: S301  not from the network
+    return found
+
+
+def written_results(rows: DataFrame, paths: PathSettings, kinds: Mapping[str, str | None]) -> Results:
+    """Compute ``rows`` and write every kind to the table of that name; nothing is committed. ``kinds``: kind → table,
+    or ``None`` for those that the driver wants, which JSON must be able to hold. A row of a kind of its own, not
+    ``results``, is a row of that table."""
     files: list[WrittenFile] = []
-    told: dict[str, list[dict[str, Any]]] = {}
+    told: dict[str, list[Fields]] = {}
     for row in rows.mapInArrow(_writer(paths, dict(kinds)), "answer string").collect():
         answer = json.loads(row.answer)
         files += [WrittenFile(*file) for file in answer["files"]]
@@ -59,19 +71,20 @@ def written_results(rows: DataFrame, paths: PathSettings, kinds: Mapping[str, Ki
 
 
 def _writer(
-    paths: PathSettings, kinds: Mapping[str, Kind]
+    paths: PathSettings, kinds: Mapping[str, str | None]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        told: list[tuple[str, dict[str, Any]]] = []
+        told: list[tuple[str, Fields]] = []
         with TaskFiles(paths) as files:
             for batch in batches:
-                for name in pc.unique(batch.column("kind")).to_pylist():
-                    kind = kinds[name]
-                    some = batch.filter(pc.equal(batch.column("kind"), name))
-                    if kind.table is None:
-                        told += [(name, fields) for fields in _fields(some)]
-                    else:
-                        files.add(BY_NAME[kind.table], rows_of_kind(some, kind, BY_NAME[kind.table]))
+                for kind in pc.unique(batch.column("kind")).to_pylist():
+                    some = batch.filter(pc.equal(batch.column("kind"), kind))
+                    if kind != RESULTS:
+                        table = BY_NAME[kinds[kind] or kind]
+                        files.add(table, conformed(some, table))
+                        continue
+                    for blob in some.column(RESULTS):
+                        _write(unpacked(blob.as_py()), kinds, files, told)
             finished = files.finish()
         if finished or told:
             answer = json.dumps({"files": finished, "told": told})
@@ -80,15 +93,18 @@ def _writer(
     return write
 
 
-def rows_of_kind(results: pa.RecordBatch, kind: Kind, table: Table) -> pa.Table:
-    """Results of one kind as rows of its table; what they do not say is null."""
-    kept = {name: results.column(place) for name, place in kind.kept.items()}
-    texts: Sequence[str] = results.column("result").to_pylist() if kind.result else ()
-    fields = [json.loads(text) for text in texts] if kind.result else [{}] * results.num_rows
-    return as_arrow(fields, table, kept)
-
-
-def _fields(results: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    columns = [results.column(name).to_pylist() for name in ("kafka_topic", "kafka_partition", "result")]
-    for topic, partition, text in zip(*columns, strict=True):
-        yield {"kafka_topic": topic, "kafka_partition": partition, **json.loads(text)}
+def _write(
+    results: Sequence[tuple[str, Fields]],
+    kinds: Mapping[str, str | None],
+    files: TaskFiles,
+    told: list[tuple[str, Fields]],
+) -> None:
+    by_table: dict[str, list[Fields]] = {}
+    for kind, fields in results:
+        name = kinds[kind]
+        if name is None:
+            told.append((kind, fields))
+        else:
+            by_table.setdefault(name, []).append(fields)
+    for name, rows in by_table.items():
+        files.add(BY_NAME[name], as_arrow(rows, BY_NAME[name]))

@@ -10,7 +10,6 @@ import base64
 import copy
 import datetime as dt
 import itertools
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ from reliable_channel.pipeline.ack.observed import InputRow, Output
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly import stream as reassembly
+from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, unpacked
 from reliable_channel.sds import SdsChannel, SdsConfig
 from reliable_channel.segmentation import SegmentationConfig, contents_for
 from reliable_channel.wire.hashing import sds_message_id, sha256
@@ -66,7 +66,7 @@ class Reassembly:
         self.states: dict[bytes, FakeState] = {}
         self.open = open_keys.OpenKeys()
         self.seen: set[tuple[str, bytes]] = set()
-        self.results: list[dict[str, Any]] = []
+        self.results: list[tuple[str, Fields]] = []
         self._monkeypatch = monkeypatch
 
     def batch(self, rows: list[dict[str, Any]]) -> None:
@@ -88,10 +88,11 @@ class Reassembly:
         for key, group in frame.groupby("state_key", sort=False):
             state = self.states.setdefault(bytes(key), FakeState())
             for result in update((key,), iter([group]), state):  # type: ignore[arg-type]
-                self.results += result.to_dict("records")
-        for change in [json.loads(r["result"]) for r in self.results if r["kind"] == "open_key"]:
+                assert {*result["kind"]} == {RESULTS}
+                self.results += [each for blob in result["results"] for each in unpacked(blob)]
+        for change in [fields for kind, fields in self.results if kind == "open_key"]:
             self.open.apply(open_keys.KeyChange(change["key"], PLACE, change["due"]))
-        self.results = [r for r in self.results if r["kind"] != "open_key"]
+        self.results = [(kind, fields) for kind, fields in self.results if kind != "open_key"]
 
     def _first(self, row: dict[str, Any]) -> bool:
         identity = (row["sds_id"], sha256(row["content"]))
@@ -103,28 +104,20 @@ class Reassembly:
     def _completed(self) -> dict[bytes, list[memory.Done]]:
         """What ``messages`` says after the micro-batches so far."""
         found: dict[bytes, list[memory.Done]] = {}
-        for result in [r for r in self.results if r["kind"] == "message"]:
-            fields = json.loads(result["result"])
+        for fields in [fields for kind, fields in self.results if kind == "message"]:
             at = dt.datetime.fromtimestamp(fields["event_time"] / 1e6, dt.UTC)
             hash_ = base64.b64decode(fields["entire_message_hash"])
-            place = {name: result[name] for name in ("kafka_topic", "kafka_partition")}
-            done = memory.done({**fields, **place, "event_time": at, "entire_message_hash": hash_})
+            done = memory.done({**fields, "event_time": at, "entire_message_hash": hash_})
             found.setdefault(hash_, []).append(done)
         return found
 
     def tables(self) -> dict[str, list[str]]:
         """What the tables would hold; a set of late leftovers of a rebuilt message is not incomplete."""
         found: dict[str, list[str]] = {}
-        known = [set(json.loads(r["result"])["sds_ids"]) for r in self.results if r["kind"] == "message"]
-        for r in self.results:
-            fields = json.loads(r["result"])
-            if r["kind"] == "incomplete":
-                if any(set(fields["sds_ids"]) <= ids for ids in known):
-                    continue
-                where: tuple[Any, ...] = ()
-            else:
-                where = (r["kafka_offset"], r["sub_order"], r["payload"])
-            found.setdefault(r["kind"], []).append(repr((where, sorted(fields.items()))))
+        known = [set(fields["sds_ids"]) for kind, fields in self.results if kind == "message"]
+        for kind, fields in self.results:
+            if kind != "incomplete" or not any(set(fields["sds_ids"]) <= ids for ids in known):
+                found.setdefault(kind, []).append(repr(sorted(fields.items())))
         return {kind: sorted(rows) for kind, rows in found.items()}
 
 
@@ -203,7 +196,6 @@ def _segment(sender: str, sds_id: str, lamport: int, content: bytes, at: int, pa
         "segment_dialect": "v0.1",
         "content": content,
         "sub_order": 0,
-        "result": None,
     }
 
 
