@@ -115,7 +115,6 @@ class PipelineSettings(Section):
         default=7 * 24 * 3_600_000, description="ms; of a channel that is silent so long only how far it came is kept"
     )
     clock_interval_ms: PositiveMilliseconds = 5_000
-    combiner_buckets: Count = 4
     quarantine_raw_bytes: Bytes = 65_536
     store_plaintext: bool = True
     vacuum_retention_ms: Milliseconds = Field(

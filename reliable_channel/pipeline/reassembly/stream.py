@@ -1,8 +1,9 @@
 """``segments`` to ``sds_input``, ``messages`` and ``incomplete_messages`` (design.md, second hop).
 
-One query: what needs no state passes straight through; segments go through de-duplication, the combiner, which rebuilds
-what is complete inside the micro-batch, and, only where a set stays partial, through keyed state. Complete rows travel
-under a few bucket keys, because two branches would run de-duplication and combiner twice (design.md, measured).
+One query: what needs no state passes straight through; segments go through de-duplication, the combiner, which
+rebuilds what is complete inside the micro-batch and writes it, and, only where a set stays partial, through keyed
+state. What the combiner has to tell the driver travels under a key of its own, because two branches would run
+de-duplication and combiner twice (design.md, measured).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.reassembly.unsealer import Unsealer
 from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, packed, written_results
+from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, ResultFiles, packed, written_results
 from reliable_channel.pipeline.tables import (
     CHANNEL_EVENTS,
     INCOMPLETE_MESSAGES,
@@ -34,7 +35,6 @@ from reliable_channel.pipeline.tables import (
 )
 from reliable_channel.pipeline.waking import waking
 from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.wire.segment import HASH_BYTES
 
 JOB = "reassembly"
 TABLES_WRITTEN = (SDS_INPUT, MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
@@ -44,7 +44,10 @@ TICK_SUB_ORDER = 1_000_000
 _PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 FLUSH_BYTES = 16 * 1024 * 1024
-"""Payloads of about this size leave the combiner in one Arrow batch."""
+"""So many bytes of payloads the combiner holds before it writes them."""
+
+PASSED = b"#"
+"""The key under which the combiner's own results pass the keyed state; no hash is so short."""
 
 _IDENTITY = ("pubsub_topic", "content_topic", "channel_id", "sds_id", "content_digest")
 _ROW_COLUMNS = {
@@ -147,12 +150,13 @@ def _segment_columns() -> list[Any]:
 
 
 def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rebuild what is complete inside the micro-batch, in record order; hand on the sets that stay open, as they are.
+    """Rebuild what is complete inside the micro-batch, in record order, and write it; hand on the sets that stay open,
+    as they are.
 
     A hash that is in state goes there with all its rows; of any other, what ``messages`` remembers is where it begins.
     Either way its rows meet what they would have met in one micro-batch, so the cut decides nothing."""
     unseal = Unsealer(settings.channels)
-    paths, config, buckets = settings.paths, settings.segmentation, settings.pipeline.combiner_buckets
+    paths, config = settings.paths, settings.segmentation
 
     def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         collected = [batch for batch in batches if batch.num_rows]
@@ -169,8 +173,7 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         since = pc.min(table["event_us"]).as_py() - config.completed_memory_ms * 1000
         done = memory.completed_before(paths, by_hash.keys(), since, places)
         handed_on: list[int] = []
-        sets_on: list[dict[str, Any]] = []
-        results: dict[bytes, list[tuple[str, Fields]]] = {}
+        results: list[tuple[str, Fields]] = []
         size = 0
         # Payloads become Python objects hash by hash; the rest of the rows is small and is read at once.
         small = {n: table[n].to_pylist() for n in SegmentRow._fields if n != "content"}
@@ -179,35 +182,30 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
             fields = {n: values[index] for n, values in small.items()}
             return SegmentRow(**fields, content=table["content"][index].as_py())
 
-        for hash_, indices in by_hash.items():
-            if in_state.is_open(hash_.hex()):
-                handed_on += indices
-                continue
-            sets = HashSets(config, done.get(hash_, ()))
-            bucket = b"#%d" % (indices[0] % buckets)
-            complete = [result for index in indices for result in sets.add(unseal(segment(index)))]
-            results.setdefault(bucket, []).extend(result.packable() for result in complete)
-            size += sum(len(result.payload or b"") for result in complete)
-            if sets.untold and (blob := sets.to_bytes()):
-                last = {n: small[n][indices[-1]] for n in _PLACE}
-                sets_on.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last})
-                size += len(blob)
-            if size > FLUSH_BYTES:
-                yield pa.RecordBatch.from_pylist([*sets_on, *_bucket_rows(results)], schema=_ARROW)
-                sets_on, results, size = [], {}, 0
-        if sets_on or results:
-            yield pa.RecordBatch.from_pylist([*sets_on, *_bucket_rows(results)], schema=_ARROW)
+        with ResultFiles(paths, _KINDS) as files:
+            for hash_, indices in by_hash.items():
+                if in_state.is_open(hash_.hex()):
+                    handed_on += indices
+                    continue
+                sets = HashSets(config, done.get(hash_, ()))
+                complete = [result for index in indices for result in sets.add(unseal(segment(index)))]
+                results += [result.packable() for result in complete]
+                size += sum(len(result.payload or b"") for result in complete)
+                if size > FLUSH_BYTES:
+                    files.add(results)
+                    results, size = [], 0
+                if sets.untold and (blob := sets.to_bytes()):
+                    last = {n: small[n][indices[-1]] for n in _PLACE}
+                    row = {"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last}
+                    yield pa.RecordBatch.from_pylist([row], schema=_ARROW)
+            files.add(results)
+            told = [{"state_key": PASSED, "kind": RESULTS, "content": blob} for blob in packed(files.handed_on())]
+        if told:
+            yield pa.RecordBatch.from_pylist(told, schema=_ARROW)
         if handed_on:
             yield from table.take(pa.array(handed_on)).cast(_ARROW).to_batches()
 
     return combine
-
-
-def _bucket_rows(results: dict[bytes, list[tuple[str, Fields]]]) -> Iterator[dict[str, Any]]:
-    """Complete results under the key of their bucket, as they are to be written."""
-    for bucket, some in results.items():
-        for blob in packed(some):
-            yield {"state_key": bucket, "kind": RESULTS, "content": blob}
 
 
 def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
@@ -218,11 +216,12 @@ def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd
 def stateful(
     config: SegmentationConfig, unseal: Callable[[SegmentRow], SegmentRow]
 ) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The function of ``applyInPandasWithState``: one hash's sets, or a bucket of complete rows, which only pass."""
+    """The function of ``applyInPandasWithState``: one hash's sets, or what the combiner has written, which only
+    passes."""
 
     def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         hash_ = bytes(key[0])
-        if len(hash_) != HASH_BYTES:  # a bucket: one hash in 256 begins with its sign
+        if hash_ == PASSED:
             for frame in frames:
                 yield frame.rename(columns={"content": "results"})[["kind", "results"]]
             return

@@ -25,6 +25,9 @@ from reliable_channel.pipeline.tables import BY_NAME, Table
 RESULTS = "results"
 """The ``kind`` of a row whose column ``results`` holds packed results."""
 
+FILE = "file"
+"""The kind of a result that is a file, written and not committed (:class:`~.task_files.WrittenFile`)."""
+
 PACKED = 2_000
 """So many results at most stand in one row, unless their payloads are many bytes."""
 
@@ -70,41 +73,65 @@ def written_results(rows: DataFrame, paths: PathSettings, kinds: Mapping[str, st
     return Results(files, told)
 
 
+class ResultFiles:
+    """The files of a task that writes results, and what is not for it to write. A context manager, as
+    :class:`~.task_files.TaskFiles`."""
+
+    def __init__(self, paths: PathSettings, kinds: Mapping[str, str | None]) -> None:
+        self._kinds = kinds
+        self._files = TaskFiles(paths)
+        self._written: list[WrittenFile] = []
+        self.told: list[tuple[str, Fields]] = []
+
+    def __enter__(self) -> ResultFiles:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self._files.__exit__(*fault)
+
+    def add(self, results: Sequence[tuple[str, Fields]]) -> None:
+        """Write results to their tables. Those of kind ``file`` are files that a task before this one has written."""
+        by_table: dict[str, list[Fields]] = {}
+        for kind, fields in results:
+            if kind == FILE:
+                self._written.append(WrittenFile(**fields))
+            elif (name := self._kinds[kind]) is None:
+                self.told.append((kind, fields))
+            else:
+                by_table.setdefault(name, []).append(fields)
+        for name, rows in by_table.items():
+            self._files.add(BY_NAME[name], as_arrow(rows, BY_NAME[name]))
+
+    def add_rows(self, kind: str, rows: pa.RecordBatch) -> None:
+        """Write rows of a kind that have columns of its table already."""
+        table = BY_NAME[self._kinds[kind] or kind]
+        self._files.add(table, conformed(rows, table))
+
+    def finish(self) -> list[WrittenFile]:
+        """Close the files; all there are, those of tasks before included."""
+        return [*self._written, *self._files.finish()]
+
+    def handed_on(self) -> list[tuple[str, Fields]]:
+        """:meth:`finish`, as results for the task that comes after, with what is not for this one to write."""
+        return [*self.told, *((FILE, file._asdict()) for file in self.finish())]
+
+
 def _writer(
     paths: PathSettings, kinds: Mapping[str, str | None]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        told: list[tuple[str, Fields]] = []
-        with TaskFiles(paths) as files:
+        with ResultFiles(paths, kinds) as files:
             for batch in batches:
                 for kind in pc.unique(batch.column("kind")).to_pylist():
                     some = batch.filter(pc.equal(batch.column("kind"), kind))
-                    if kind != RESULTS:
-                        table = BY_NAME[kinds[kind] or kind]
-                        files.add(table, conformed(some, table))
-                        continue
-                    for blob in some.column(RESULTS):
-                        _write(unpacked(blob.as_py()), kinds, files, told)
+                    if kind == RESULTS:
+                        for blob in some.column(RESULTS):
+                            files.add(unpacked(blob.as_py()))
+                    else:
+                        files.add_rows(kind, some)
             finished = files.finish()
-        if finished or told:
-            answer = json.dumps({"files": finished, "told": told})
+        if finished or files.told:
+            answer = json.dumps({"files": finished, "told": files.told})
             yield pa.RecordBatch.from_pylist([{"answer": answer}])
 
     return write
-
-
-def _write(
-    results: Sequence[tuple[str, Fields]],
-    kinds: Mapping[str, str | None],
-    files: TaskFiles,
-    told: list[tuple[str, Fields]],
-) -> None:
-    by_table: dict[str, list[Fields]] = {}
-    for kind, fields in results:
-        name = kinds[kind]
-        if name is None:
-            told.append((kind, fields))
-        else:
-            by_table.setdefault(name, []).append(fields)
-    for name, rows in by_table.items():
-        files.add(BY_NAME[name], as_arrow(rows, BY_NAME[name]))

@@ -6,15 +6,16 @@ function, state codec and timers are the real ones. ``tests/spark/test_chain.py`
 
 from __future__ import annotations
 
-import base64
 import copy
-import datetime as dt
 import itertools
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from reliable_channel.pipeline.ack.observed import InputRow, Output
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, unpacked
+from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, ResultFiles, unpacked
 from reliable_channel.sds import SdsChannel, SdsConfig
 from reliable_channel.segmentation import SegmentationConfig, contents_for
 from reliable_channel.wire.hashing import sds_message_id, sha256
@@ -61,12 +62,15 @@ class FakeState:
 class Reassembly:
     """The reassembly query without Spark: one call per micro-batch."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.settings = load("local").model_copy(update={"segmentation": CONFIG})
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        self.settings = load("local", paths={"run_dir": place}).model_copy(update={"segmentation": CONFIG})
+        for name in ("messages", "sds_input", "channel_events"):
+            Path(self.settings.paths.table(name)).mkdir(parents=True, exist_ok=True)
         self.states: dict[bytes, FakeState] = {}
         self.open = open_keys.OpenKeys()
         self.seen: set[tuple[str, bytes]] = set()
-        self.results: list[tuple[str, Fields]] = []
+        self.rows: list[tuple[str, Fields]] = []
+        self.incomplete: list[Fields] = []
         self._monkeypatch = monkeypatch
 
     def batch(self, rows: list[dict[str, Any]]) -> None:
@@ -89,10 +93,22 @@ class Reassembly:
             state = self.states.setdefault(bytes(key), FakeState())
             for result in update((key,), iter([group]), state):  # type: ignore[arg-type]
                 assert {*result["kind"]} == {RESULTS}
-                self.results += [each for blob in result["results"] for each in unpacked(blob)]
-        for change in [fields for kind, fields in self.results if kind == "open_key"]:
-            self.open.apply(open_keys.KeyChange(change["key"], PLACE, change["due"]))
-        self.results = [(kind, fields) for kind, fields in self.results if kind != "open_key"]
+                for blob in result["results"]:
+                    self._take(unpacked(blob))
+
+    def _take(self, results: list[tuple[str, Fields]]) -> None:
+        """As the last task does: the tables' rows, whoever wrote them."""
+        with ResultFiles(self.settings.paths, reassembly._KINDS) as files:
+            files.add(results)
+            written = files.finish()
+        for file in written:
+            read = pq.read_table(Path(self.settings.paths.table(file.table)) / file.path)
+            self.rows += [(file.table, row) for row in read.to_pylist()]
+        for kind, fields in files.told:
+            if kind == "open_key":
+                self.open.apply(open_keys.KeyChange(fields["key"], PLACE, fields["due"]))
+            else:
+                self.incomplete.append(fields)
 
     def _first(self, row: dict[str, Any]) -> bool:
         identity = (row["sds_id"], sha256(row["content"]))
@@ -104,20 +120,19 @@ class Reassembly:
     def _completed(self) -> dict[bytes, list[memory.Done]]:
         """What ``messages`` says after the micro-batches so far."""
         found: dict[bytes, list[memory.Done]] = {}
-        for fields in [fields for kind, fields in self.results if kind == "message"]:
-            at = dt.datetime.fromtimestamp(fields["event_time"] / 1e6, dt.UTC)
-            hash_ = base64.b64decode(fields["entire_message_hash"])
-            done = memory.done({**fields, "event_time": at, "entire_message_hash": hash_})
-            found.setdefault(hash_, []).append(done)
+        for row in [row for table, row in self.rows if table == "messages"]:
+            found.setdefault(row["entire_message_hash"], []).append(memory.done(row))
         return found
 
     def tables(self) -> dict[str, list[str]]:
         """What the tables would hold; a set of late leftovers of a rebuilt message is not incomplete."""
         found: dict[str, list[str]] = {}
-        known = [set(fields["sds_ids"]) for kind, fields in self.results if kind == "message"]
-        for kind, fields in self.results:
-            if kind != "incomplete" or not any(set(fields["sds_ids"]) <= ids for ids in known):
-                found.setdefault(kind, []).append(repr(sorted(fields.items())))
+        known = [set(row["sds_ids"]) for table, row in self.rows if table == "messages"]
+        for table, row in self.rows:
+            found.setdefault(table, []).append(repr(sorted(row.items())))
+        for fields in self.incomplete:
+            if not any(set(fields["sds_ids"]) <= ids for ids in known):
+                found.setdefault("incomplete", []).append(repr(sorted(fields.items())))
         return {kind: sorted(rows) for kind, rows in found.items()}
 
 
@@ -224,15 +239,16 @@ def test_the_same_payload_sent_again_is_another_message_in_every_cut(
 ) -> None:
     sends = len({row["send"] for row in rows if "send" in row})
     tables = reassembled(rows, cuts, monkeypatch).tables()
-    assert (len(tables["message"]), len(tables.get("incomplete", []))) == (sends, 0)
+    assert (len(tables["messages"]), len(tables.get("incomplete", []))) == (sends, 0)
 
 
 def reassembled(rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> Reassembly:
     """Reassembly over ``rows`` in pieces, and one more tick for keys opened in the last micro-batch."""
-    query = Reassembly(monkeypatch)
-    for piece in cut(rows, cuts):
-        query.batch(piece)
-    query.batch([{**rows[-1], "event_us": rows[-1]["event_us"] + 1}])
+    with tempfile.TemporaryDirectory() as place:
+        query = Reassembly(monkeypatch, place)
+        for piece in cut(rows, cuts):
+            query.batch(piece)
+        query.batch([{**rows[-1], "event_us": rows[-1]["event_us"] + 1}])
     return query
 
 
