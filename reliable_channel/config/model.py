@@ -118,7 +118,8 @@ class PipelineSettings(Section):
     quarantine_raw_bytes: Bytes = 65_536
     store_plaintext: bool = True
     vacuum_retention_ms: Milliseconds = Field(
-        default=7 * 24 * 3_600_000, description="ms; replaced files stay at least so long, for readers of old versions"
+        default=7 * 24 * 3_600_000,
+        description="ms; replaced files stay so long, for readers of old versions; a minute at least while jobs run",
     )
 
 

@@ -32,7 +32,7 @@ CLOCK_SKEW_MS = 600_000
 class TablePlan:
     """Rows of ``table`` before ``delete_before`` go (``None``: none); files replaced in ``keep_files_ms`` (ms) stay.
 
-    ``held_by``: the reader for whose sake that is longer than configured."""
+    ``held_by``: the query for whose sake that is longer than configured."""
 
     table: Table
     delete_before: dt.datetime | None
@@ -43,10 +43,13 @@ class TablePlan:
 def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
     """A plan for every table that exists, in the order of the data flow. ``now_ms``: Unix ms."""
     checkpoints = read_checkpoints(settings.paths)
+    running = min(((c.running_since_ms, c.query) for c in checkpoints if c.running_since_ms is not None), default=None)
     found = []
     for name, opened in open_tables(settings.paths).items():
         table = BY_NAME[name]
         needed, reader = slowest_reader(name, opened, checkpoints)
+        if running is not None and (needed is None or running[0] < needed):
+            needed, reader = running  # what it has written is no part of a table yet, and looks like what was replaced
         keep = settings.pipeline.vacuum_retention_ms
         longer = 0 if needed is None else max(0, now_ms - needed) + CLOCK_SKEW_MS
         held_by = reader if longer > keep else None

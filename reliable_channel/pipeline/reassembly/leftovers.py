@@ -6,7 +6,6 @@ has it is looked up where it must stand: in files of about the time at which it 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
@@ -16,7 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.io import from_json, read_table
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.io import read_table
 from reliable_channel.pipeline.tables import INCOMPLETE_MESSAGES, MESSAGES
 
 Range = tuple[int, int]
@@ -32,16 +32,15 @@ _SCOPE = ["pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_me
 
 def without_leftovers(spark: SparkSession, given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> DataFrame:
     """Results of kind ``incomplete`` as rows of ``incomplete_messages``, without the leftovers of rebuilt messages."""
-    rows = spark.createDataFrame([(json.dumps(each),) for each in given_up], "result string")
+    rows = spark.createDataFrame(as_arrow(given_up, INCOMPLETE_MESSAGES))
     told = [(each["oldest_lamport"], each["newest_lamport"]) for each in given_up if each["oldest_lamport"] is not None]
-    given_up_rows = from_json(rows, "result", INCOMPLETE_MESSAGES)
     if not told:
-        return given_up_rows
+        return rows
     messages = read_table(spark, paths, MESSAGES).where(_sent_in(merged(told)))
     messages = messages.select(*_SCOPE, F.col("sds_ids").alias("known_ids"))
     known = F.size(F.array_except("sds_ids", "known_ids")) == 0
-    leftovers = given_up_rows.join(messages, _SCOPE).where(known).select(*_SCOPE, "event_time", "sds_ids")
-    return given_up_rows.join(leftovers, [*_SCOPE, "event_time", "sds_ids"], "left_anti")
+    leftovers = rows.join(messages, _SCOPE).where(known).select(*_SCOPE, "event_time", "sds_ids")
+    return rows.join(leftovers, [*_SCOPE, "event_time", "sds_ids"], "left_anti")
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

@@ -48,7 +48,7 @@ def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=pa.schema(names))
 
 
-def conformed(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
     """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
     present = set(rows.schema.names)
     arrays = [

@@ -32,7 +32,8 @@ class Offsets:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The checkpoint of one query. ``committed`` and ``planned`` are micro-batches, ``None`` before the first one;
-    ``stateful``: it holds keyed state. ``offsets`` are those of ``committed``; before it, of the very beginning."""
+    ``stateful``: it holds keyed state. ``offsets`` are those of ``committed``; before it, of the very beginning.
+    ``running_since_ms``: when the micro-batch was planned that is not committed yet, Unix ms."""
 
     query: str
     query_id: str | None
@@ -40,6 +41,7 @@ class Checkpoint:
     planned: int | None
     stateful: bool
     offsets: Offsets
+    running_since_ms: int | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -93,7 +95,12 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
         planned,
         files.get_file_info(f"{root}/state").type == pafs.FileType.Directory,
         offsets,
+        None if planned is None or planned == committed else _planned_ms(files, f"{root}/offsets/{planned}"),
     )
+
+
+def _planned_ms(files: Any, entry: str) -> int | None:
+    return parse_offsets(read_text(files, entry) or "").batch_time_ms
 
 
 def read_checkpoints(paths: PathSettings) -> list[Checkpoint]:

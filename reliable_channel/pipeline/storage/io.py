@@ -1,8 +1,8 @@
 """The one place that reads and writes tables for the jobs, exactly once (design.md *Exactly once*).
 
 A micro-batch that is replayed after a crash finds by table whether its rows are there already: every append carries
-``(query id, batch id)`` as Delta's application transaction. Small tables that only the driver writes go through
-delta-rs (a commit in 10–20 ms, with no Spark job); everything else through Spark.
+``(query id, batch id)`` as Delta's application transaction. What is in the driver goes through delta-rs (a commit in
+10–20 ms, with no Spark job); everything else is written by tasks (:mod:`.task_files`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
@@ -64,27 +64,6 @@ def conformed(rows: DataFrame, table: Table) -> DataFrame:
     assert isinstance(types, StructType)  # noqa: S101  for the type checker
     return rows.select(
         *(F.col(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name) for f in types.fields)
-    )
-
-
-def from_json(rows: DataFrame, column: str, table: Table, keep: tuple[str, ...] = ()) -> DataFrame:
-    """``rows`` with the columns of ``table`` read from JSON text: binary ones in base64, times in µs. The columns
-    ``keep`` stay as they are and stand before those of the text."""
-    types = StructType.fromDDL(table.ddl())
-    assert isinstance(types, StructType)  # noqa: S101  for the type checker
-    plain = StructType(
-        [StructField(f.name, LongType() if isinstance(f.dataType, TimestampType) else f.dataType) for f in types.fields]
-    )
-    parsed = F.from_json(F.col(column), plain).alias("parsed")
-    return rows.select(*keep, parsed).select(
-        *keep,
-        *(
-            F.timestamp_micros(f"parsed.{f.name}").alias(f.name)
-            if isinstance(f.dataType, TimestampType)
-            else F.col(f"parsed.{f.name}")
-            for f in types.fields
-            if f.name not in keep
-        ),
     )
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow, conformed
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow, columns_of
 from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile
 from reliable_channel.pipeline.tables import BY_NAME, Table
 
@@ -105,7 +105,7 @@ class ResultFiles:
     def add_rows(self, kind: str, rows: pa.RecordBatch) -> None:
         """Write rows of a kind that have columns of its table already."""
         table = BY_NAME[self._kinds[kind] or kind]
-        self._files.add(table, conformed(rows, table))
+        self._files.add(table, columns_of(rows, table))
 
     def finish(self) -> list[WrittenFile]:
         """Close the files; all there are, those of tasks before included."""

@@ -70,6 +70,17 @@ def test_files_stay_for_the_slowest_reader_and_no_longer(settings: Settings) -> 
     assert kept_ms(settings, "segments", now) == (configured, None), "what OPTIMIZE wrote nobody has to read"
 
 
+def test_what_a_running_micro_batch_has_written_stays(settings: Settings) -> None:
+    table = commits(settings, "segments", 1)
+    reader(settings, "reassembly", table, 1)
+    configured = settings.pipeline.vacuum_retention_ms
+    now = int(NOON.timestamp() * 1000)
+    assert kept_ms(settings, "segments", now) == (configured, None)
+    planned = Path(settings.paths.checkpoint("reassembly")) / "offsets" / "1"
+    planned.write_text(f'v1\n{{"batchTimestampMs":{now - configured}}}\n{json.dumps(reads(table, 1))}')
+    assert kept_ms(settings, "segments", now) == (configured + CLOCK_SKEW_MS, "reassembly")
+
+
 def test_every_table_keeps_what_its_definition_says(settings: Settings) -> None:
     commits(settings, "segments", 1)
     commits(settings, "open_keys", 1)
