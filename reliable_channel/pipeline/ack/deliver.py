@@ -6,7 +6,7 @@ No join: a delivery says at which Kafka record its payload stands (a bare payloa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
 from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.task_files import WRITTEN_DDL, TaskFiles, WrittenFile, as_batch
+from reliable_channel.pipeline.storage.task_files import written
 from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, DELIVERIES, MESSAGES, SEGMENTS
 
 TABLES_READ = (SEGMENTS, MESSAGES)
@@ -41,21 +41,12 @@ class DeliverWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        files = [WrittenFile(*row) for row in rows.mapInArrow(_writer(self._paths), WRITTEN_DDL).collect()]
-        sink.add_files(rows.sparkSession, DELIVERED_MESSAGES, files)
+        paths = self._paths
 
+        def made(batch: pa.RecordBatch) -> Iterator[pa.Table]:
+            return (delivered(chunk, paths) for chunk in chunks(batch, CHUNK_BYTES))
 
-def _writer(paths: PathSettings) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with TaskFiles(paths) as files:
-            for batch in batches:
-                for chunk in chunks(batch, CHUNK_BYTES):
-                    files.add(DELIVERED_MESSAGES, delivered(chunk, paths))
-            told = files.finish()
-        if told:
-            yield as_batch(told)
-
-    return write
+        sink.add_files(rows.sparkSession, DELIVERED_MESSAGES, written(rows, paths, DELIVERED_MESSAGES, made))
 
 
 def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:

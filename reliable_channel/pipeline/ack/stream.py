@@ -201,5 +201,5 @@ class AckWriter:
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         results = written_results(rows, self._paths, _KINDS)
         for table in TABLES_WRITTEN:
-            sink.add_files(rows.sparkSession, table, results.of_table(table))
+            sink.add_files(rows.sparkSession, table, results.files)
         open_keys.record(sink, JOB, open_keys.changes_of(results.told.get("open_key", ())))

@@ -17,13 +17,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings, QuotaSettings
 from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Group, Refused, Spent, Topics
+from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Group, Refused, Spent, Topics, cost_of
 from reliable_channel.pipeline.storage.checkpoints import filesystem
 from reliable_channel.pipeline.storage.io import read_table
 from reliable_channel.pipeline.storage.task_files import WrittenFile
 from reliable_channel.pipeline.tables import QUARANTINE, SEGMENTS
 
 _SENDER = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
+_COSTS = ("content_bytes", "segment_kind", "causal_history", "repair_request")
+ASKED = ("kafka_topic", "kafka_partition", "kafka_offset", "event_time", *_SENDER, *_COSTS)
 
 
 def window_of(event_time: str, quotas: QuotaSettings) -> Column:
@@ -44,16 +46,6 @@ def costs() -> list[Column]:
         named("causal_history") + named("repair_request"),
     )
     return [cost.alias(name) for name, cost in zip(Cost._fields, found, strict=True)]
-
-
-def candidates_of(segments: DataFrame, quotas: QuotaSettings) -> list[Candidate]:
-    """Rows of ``segments`` as messages that ask to be admitted."""
-    place = ("kafka_topic", "kafka_partition", "kafka_offset")
-    window = window_of("event_time", quotas).alias("window")
-    return [
-        Candidate((row[0], row[1]), row[2], row[3], tuple(row[4:8]), Cost(*row[8:]))
-        for row in segments.select(*place, window, *_SENDER, *costs()).collect()
-    ]
 
 
 class Admission:
@@ -118,28 +110,26 @@ class Admission:
 def candidates_in(
     files: Iterable[WrittenFile], paths: PathSettings, quotas: QuotaSettings, topics: Topics
 ) -> Iterator[Candidate]:
-    """The SDS messages of some content topics in files of ``segments`` that are not committed yet. One file holds one
-    Kafka partition, in its order."""
-    place = ["kafka_topic", "kafka_partition", "kafka_offset", "event_time"]
-    costs = ["content_bytes", "segment_kind", "causal_history.list.element.sds_id"]
-    columns = [*place, *_SENDER, *costs, "repair_request.list.element.sds_id"]
+    """The SDS messages of some content topics in those of ``files``, not committed yet, that are of ``segments``. One
+    file holds one Kafka partition, in its order."""
     there, root = filesystem(paths.table(SEGMENTS.name))
     for file in files:
-        with pq.ParquetFile(f"{root}/{file.path}", filesystem=there) as opened:
-            for batch in opened.iter_batches(columns=columns):
-                yield from _candidates(batch, quotas, topics)
+        if file.table == SEGMENTS.name:
+            with pq.ParquetFile(f"{root}/{file.path}", filesystem=there) as opened:
+                for batch in opened.iter_batches(columns=list(ASKED)):
+                    for one in candidates_of(batch, quotas):
+                        if (one.place, one.sender[:2]) in topics:
+                            yield one
 
 
-def _candidates(batch: pa.RecordBatch, quotas: QuotaSettings, topics: Topics) -> Iterator[Candidate]:
-    times = batch.column("event_time").cast(pa.int64()).to_pylist()
-    for row, time in zip(batch.drop_columns(["event_time"]).to_pylist(), times, strict=True):
-        at = (row["kafka_topic"], row["kafka_partition"])
-        if (at, (row["pubsub_topic"], row["content_topic"])) in topics:
-            named = len(row["causal_history"] or ()) + len(row["repair_request"] or ())
-            yield Candidate(
-                at,
-                row["kafka_offset"],
-                time // (quotas.window_ms * 1000),
-                tuple(row[name] for name in _SENDER),
-                Cost(1, row["content_bytes"] or 0, int(row["segment_kind"] in ("data", "parity")), named),
-            )
+def candidates_of(segments: pa.RecordBatch, quotas: QuotaSettings) -> Iterator[Candidate]:
+    """Rows of ``segments``, of which the columns ``ASKED`` are needed, as messages that ask to be admitted."""
+    times = segments.column("event_time").cast(pa.int64()).to_pylist()
+    for row, time in zip(segments.drop_columns(["event_time"]).to_pylist(), times, strict=True):
+        yield Candidate(
+            (row["kafka_topic"], row["kafka_partition"]),
+            row["kafka_offset"],
+            time // (quotas.window_ms * 1000),
+            tuple(row[name] for name in _SENDER),
+            cost_of(*(row[name] for name in _COSTS)),
+        )

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import NamedTuple
 
 from reliable_channel.config import Quota, QuotaSettings
 from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.ingest.decode import Decoded
 
 Sender = tuple[str, str, str, str]
 """Pubsub topic, content topic, channel id, sender id."""
@@ -41,14 +40,15 @@ class Cost(NamedTuple):
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def cost_of(row: Decoded) -> Cost:
+def cost_of(
+    content_bytes: int | None,
+    segment_kind: str | None,
+    causal_history: Sized | None,
+    repair_request: Sized | None,
+) -> Cost:
     """What one SDS message takes."""
-    return Cost(
-        1,
-        row.content_bytes or 0,
-        int(row.segment_kind in ("data", "parity")),
-        len(row.causal_history) + len(row.repair_request),
-    )
+    segments = int(segment_kind in ("data", "parity"))
+    return Cost(1, content_bytes or 0, segments, len(causal_history or ()) + len(repair_request or ()))
 
 
 class Candidate(NamedTuple):

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, PipelineSettings, Settings
 from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.ingest.admission import Admission, candidates_of
+from reliable_channel.pipeline.ingest.admission import ASKED, Admission, candidates_of
 from reliable_channel.pipeline.ingest.quotas import Cost, Sender
 from reliable_channel.pipeline.ingest.stream import records_of
 from reliable_channel.pipeline.ingest.task import decoded_batches
@@ -81,7 +81,8 @@ class _Decoding:
 
 
 def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int, int], str]:
-    candidates = sorted(candidates_of(_rows(records, settings, SEGMENTS, {}), settings.quotas))
+    asking = _rows(records, settings, SEGMENTS, {}).select(*ASKED).toArrow()
+    candidates = sorted(one for batch in asking.to_batches() for one in candidates_of(batch, settings.quotas))
     sums: dict[tuple[Place, int, Sender], Cost] = {}
     for one in candidates:
         key = (one.place, one.window, one.sender)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from reliable_channel.pipeline.ingest.decode import Decoded
 from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES
@@ -33,8 +33,7 @@ class DecodedBatch:
     def envelopes(self) -> pa.RecordBatch:
         """What could be read as an envelope."""
         part = self.where([row.kind is not None for row in self.rows])
-        sizes = [None if value is None else len(value) for value in part.given["value"].to_pylist()]
-        return part._as(ENVELOPES, {"value_bytes": sizes})
+        return part._as(ENVELOPES, {"value_bytes": pc.binary_length(part.given["value"])})
 
     def segments(self) -> pa.RecordBatch:
         """The SDS messages."""
@@ -43,11 +42,12 @@ class DecodedBatch:
     def quarantine(self, raw_bytes: int) -> pa.RecordBatch:
         """What was refused or reported; at most ``raw_bytes`` of each record's value."""
         part = self.where([row.reason is not None for row in self.rows])
-        values = part.given["value"].to_pylist()
-        special: dict[str, list[Any]] = {
-            "raw": [None if value is None else value[:raw_bytes] for value in values],
-            "raw_bytes": [None if value is None else len(value) for value in values],
-            "raw_digest": [None if value is None else hashlib.sha256(value).digest() for value in values],
+        value = part.given["value"]
+        digests = [None if each is None else hashlib.sha256(each).digest() for each in value.to_pylist()]
+        special = {
+            "raw": pc.binary_slice(value, 0, raw_bytes),
+            "raw_bytes": pc.binary_length(value),
+            "raw_digest": pa.array(digests, pa.binary()),
         }
         return part._as(QUARANTINE, special)
 
@@ -59,19 +59,18 @@ class DecodedBatch:
         given = {name: column.filter(mask) for name, column in self.given.items()}
         return DecodedBatch(given, [row for row, chosen in zip(self.rows, wanted, strict=True) if chosen])
 
-    def _as(self, table: Table, special: Mapping[str, list[Any]]) -> pa.RecordBatch:
+    def _as(self, table: Table, special: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        given = {**self.given, **special}
         decoded = dict(zip(Decoded._fields, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
         arrays = []
         for column in table.columns:
             type_ = ARROW_TYPES[column.type]
-            if column.name in self.given:
-                arrays.append(self.given[column.name].cast(type_))
+            if column.name in given:
+                arrays.append(given[column.name].cast(type_))
             elif column.type == HISTORY_TYPE:
                 arrays.append(history_array(decoded.get(column.name, ())))
             else:
-                values = special.get(column.name)
-                name = _NAMES.get(column.name, column.name)
-                arrays.append(pa.array(decoded.get(name, ()) if values is None else values, type_))
+                arrays.append(pa.array(decoded.get(_NAMES.get(column.name, column.name), ()), type_))
         return pa.RecordBatch.from_arrays(arrays, [*table.names()])
 
 

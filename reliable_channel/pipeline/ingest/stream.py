@@ -18,12 +18,12 @@ from reliable_channel.config import KafkaSettings, PathSettings, PipelineSetting
 from reliable_channel.pipeline.clock import IngestClock, Place, Reached
 from reliable_channel.pipeline.ingest.admission import Admission, candidates_in
 from reliable_channel.pipeline.ingest.gaps import gap_rows, missing_offsets
-from reliable_channel.pipeline.ingest.task import ANSWER_DDL, Answer, IngestTask
+from reliable_channel.pipeline.ingest.task import Answer, IngestTask
 from reliable_channel.pipeline.operations import counters
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.storage.delta_log import discard
 from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile
+from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answers
 from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, SOURCE_GAPS
 
 TABLES_WRITTEN = (ENVELOPES, SEGMENTS, QUARANTINE, SOURCE_GAPS)
@@ -100,11 +100,11 @@ class IngestWriter:
         floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
         answer = admitted(records, self._settings, sink.paths, floors, self._admission)
         reached = {place: Reached(part.last_us, part.last_offset + 1) for place, part in answer.parts.items()}
-        sink.add_files(spark, ENVELOPES, answer.of_table(ENVELOPES.name))
+        sink.add_files(spark, ENVELOPES, answer.files)
         clock_us = max((part.ingest_us for part in answer.parts.values()), default=None)
         ticks = tick_files(sink.paths, reached, clock_us)
-        sink.add_files(spark, SEGMENTS, [*answer.of_table(SEGMENTS.name), *ticks])
-        sink.add_files(spark, QUARANTINE, answer.of_table(QUARANTINE.name))
+        sink.add_files(spark, SEGMENTS, [*answer.files, *ticks])
+        sink.add_files(spark, QUARANTINE, answer.files)
         sink.append_small(gap_rows(missing_offsets(answer.parts, self.clock.reached)), SOURCE_GAPS)
         self.clock.record(sink, reached)
         quarantined = sum(part.quarantined for part in answer.parts.values())
@@ -119,15 +119,13 @@ def admitted(
 
     def run(refused: dict[tuple[str, int, int], str]) -> Answer:
         task = IngestTask(paths, settings.channels, settings.pipeline, settings.quotas.window_ms, floors, refused)
-        return Answer.of(row.answer for row in records.mapInArrow(task, ANSWER_DDL).collect())
+        return Answer.of(answers(records, task))
 
     answer = run({})
-    segments = answer.of_table(SEGMENTS.name)
-    refused = admission.refused(answer.groups, partial(candidates_in, segments, paths, settings.quotas))
+    refused = admission.refused(answer.groups, partial(candidates_in, answer.files, paths, settings.quotas))
     if not refused:
         return answer
-    for name in {file.table for file in answer.files}:
-        discard(paths.table(name), answer.of_table(name))
+    discard(paths, answer.files)
     return run({(*each.place, each.offset): each.detail for each in refused})
 
 

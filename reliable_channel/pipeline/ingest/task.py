@@ -6,9 +6,9 @@ One pass: rows go from Python into the tables' files, and what the driver gets i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,9 @@ from reliable_channel.pipeline.clock import Place
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 from reliable_channel.pipeline.ingest.quotas import Cost, Group, Sender, cost_of
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
-from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile
+from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answer
 from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS
 from reliable_channel.wire.malformed import Reason
-
-ANSWER_DDL = "answer string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,12 @@ class Answer:
     files: list[WrittenFile]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Answer:
+    def of(cls, answers: Iterable[dict[str, Any]]) -> Answer:
         """The answers of all tasks together. A Kafka partition is read by one task."""
         parts: dict[Place, Part] = {}
         groups: list[Group] = []
         files: list[WrittenFile] = []
-        for told in map(json.loads, texts):
+        for told in answers:
             for part in told["parts"]:
                 found = Part(**{**part, "jumps": [Jump(**jump) for jump in part["jumps"]]})
                 if found.place in parts:
@@ -78,10 +76,6 @@ class Answer:
             groups += [((g[0], g[1]), g[2], tuple(g[3:7]), Cost(*g[7:])) for g in told["groups"]]
             files += [WrittenFile(*file) for file in told["files"]]
         return cls(parts, groups, files)
-
-    def of_table(self, name: str) -> list[WrittenFile]:
-        """The files of one table."""
-        return [file for file in self.files if file.table == name]
 
 
 @dataclass(frozen=True)
@@ -109,12 +103,13 @@ class IngestTask:
                 self._sum_up(batch, spent)
             written = files.finish()
         if parts:
-            told = {
-                "parts": [asdict(part) for part in parts.values()],
-                "groups": [[*place, window, *sender, *cost] for (place, window, sender), cost in spent.items()],
-                "files": written,
-            }
-            yield pa.RecordBatch.from_pylist([{"answer": json.dumps(told)}])
+            yield answer(
+                {
+                    "parts": [asdict(part) for part in parts.values()],
+                    "groups": [[*place, window, *sender, *cost] for (place, window, sender), cost in spent.items()],
+                    "files": written,
+                }
+            )
 
     def _sum_up(self, batch: DecodedBatch, spent: dict[tuple[Place, int, Sender], list[int]]) -> None:
         window_us = self.window_ms * 1000
@@ -124,7 +119,8 @@ class IngestTask:
             if row.kind == "sds":
                 sender = (row.pubsub_topic, row.content_topic, row.channel_id, row.sender_id)
                 total = spent.setdefault((place, time // window_us, sender), [0, 0, 0, 0])  # type: ignore[arg-type]
-                for index, value in enumerate(cost_of(row)):
+                cost = cost_of(row.content_bytes, row.segment_kind, row.causal_history, row.repair_request)
+                for index, value in enumerate(cost):
                     total[index] += value
 
 

@@ -175,10 +175,10 @@ def _decode_again(
             inside = inside & (at < high)
         sink = BatchSink(new, _SINK, number)
         answer = admitted(_records(settings, snapshot.where(inside)), settings, new, {}, admission)
-        sink.add_files(spark, tables.ENVELOPES, answer.of_table(tables.ENVELOPES.name))
+        sink.add_files(spark, tables.ENVELOPES, answer.files)
         told = written(ticks.where(inside), new, tables.SEGMENTS)
-        sink.add_files(spark, tables.SEGMENTS, [*answer.of_table(tables.SEGMENTS.name), *told])
-        sink.add_files(spark, tables.QUARANTINE, answer.of_table(tables.QUARANTINE.name))
+        sink.add_files(spark, tables.SEGMENTS, [*answer.files, *told])
+        sink.add_files(spark, tables.QUARANTINE, answer.files)
     return count
 
 

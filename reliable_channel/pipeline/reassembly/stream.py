@@ -44,7 +44,7 @@ TICK_SUB_ORDER = 1_000_000
 _PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 FLUSH_BYTES = 16 * 1024 * 1024
-"""So many bytes of payloads the combiner holds before it writes them."""
+"""So many bytes of payloads the combiner holds before it writes them, and of open sets before it hands them on."""
 
 PASSED = b"#"
 """The key under which the combiner's own results pass the keyed state; no hash is so short."""
@@ -173,8 +173,9 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         since = pc.min(table["event_us"]).as_py() - config.completed_memory_ms * 1000
         done = memory.completed_before(paths, by_hash.keys(), since, places)
         handed_on: list[int] = []
+        told: list[dict[str, Any]] = []
         results: list[tuple[str, Fields]] = []
-        size = 0
+        size = told_size = 0
         # Payloads become Python objects hash by hash; the rest of the rows is small and is read at once.
         small = {n: table[n].to_pylist() for n in SegmentRow._fields if n != "content"}
 
@@ -196,10 +197,13 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
                     results, size = [], 0
                 if sets.untold and (blob := sets.to_bytes()):
                     last = {n: small[n][indices[-1]] for n in _PLACE}
-                    row = {"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last}
-                    yield pa.RecordBatch.from_pylist([row], schema=_ARROW)
+                    told.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last})
+                    told_size += len(blob)
+                if told_size > FLUSH_BYTES:
+                    yield pa.RecordBatch.from_pylist(told, schema=_ARROW)
+                    told, told_size = [], 0
             files.add(results)
-            told = [{"state_key": PASSED, "kind": RESULTS, "content": blob} for blob in packed(files.handed_on())]
+            told += ({"state_key": PASSED, "kind": RESULTS, "content": blob} for blob in packed(files.handed_on()))
         if told:
             yield pa.RecordBatch.from_pylist(told, schema=_ARROW)
         if handed_on:
@@ -295,11 +299,11 @@ class ReassemblyWriter:
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         spark = rows.sparkSession
         results = written_results(rows, self._paths, _KINDS)
-        sink.add_files(spark, MESSAGES, results.of_table(MESSAGES))
+        sink.add_files(spark, MESSAGES, results.files)
         if given_up := results.told.get("incomplete"):
             sink.append(without_leftovers(spark, given_up, self._paths), INCOMPLETE_MESSAGES)
-        sink.add_files(spark, CHANNEL_EVENTS, results.of_table(CHANNEL_EVENTS))
-        sink.add_files(spark, SDS_INPUT, results.of_table(SDS_INPUT))
+        sink.add_files(spark, CHANNEL_EVENTS, results.files)
+        sink.add_files(spark, SDS_INPUT, results.files)
         open_keys.record(sink, JOB, open_keys.changes_of(results.told.get("open_key", ())))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.checkpoints import filesystem
 from reliable_channel.pipeline.storage.task_files import WrittenFile
 
@@ -69,8 +70,8 @@ class Commit:
         return found
 
 
-def discard(place: str, files: Sequence[WrittenFile]) -> None:
-    """Delete files of the table at ``place`` that will not be committed."""
-    there, root = filesystem(place)
+def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:
+    """Delete files that will not be committed."""
     for file in files:
+        there, root = filesystem(paths.table(file.table))
         there.delete_file(f"{root}/{file.path}")

@@ -88,17 +88,18 @@ class BatchSink:
     def append(self, rows: DataFrame, table: Table) -> None:
         """Append through Spark's tasks. In a replay ``rows`` are not computed."""
         if not self.written(table):
-            self.add_files(rows.sparkSession, table, written(rows, self.paths, table))
+            self.add_files(rows.sparkSession, table, written(rows.select(*table.names()), self.paths, table))
 
     def add_files(self, spark: SparkSession, table: Table, files: Sequence[WrittenFile]) -> None:
-        """Commit files that tasks have written; in a replay they are deleted."""
-        if not files:
+        """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted."""
+        own = [file for file in files if file.table == table.name]
+        if not own:
             return
         commit = Commit(spark, self.paths.table(table.name), (self.query_id, self.batch_id))
         if self.written(table):
-            discard(self.paths.table(table.name), files)
+            discard(self.paths, own)
         else:
-            commit.add(files)
+            commit.add(own)
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
         """Append rows that are in the driver, through delta-rs; skipped in a replay and when there are none."""

@@ -7,7 +7,6 @@ table and write them (:mod:`.task_files`); what is few and for the driver comes 
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow, columns_of
-from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile
-from reliable_channel.pipeline.tables import BY_NAME, Table
+from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answer, answers
+from reliable_channel.pipeline.tables import BY_NAME
 
 RESULTS = "results"
 """The ``kind`` of a row whose column ``results`` holds packed results."""
@@ -42,10 +41,6 @@ class Results:
     files: list[WrittenFile]
     told: dict[str, list[Fields]]
 
-    def of_table(self, table: Table) -> list[WrittenFile]:
-        """The files of one table."""
-        return [file for file in self.files if file.table == table.name]
-
 
 def packed(results: Sequence[tuple[str, Fields]]) -> Iterator[bytes]:
     """Results with their kinds, in the order given, for column ``results``."""
@@ -65,10 +60,9 @@ def written_results(rows: DataFrame, paths: PathSettings, kinds: Mapping[str, st
     ``results``, is a row of that table."""
     files: list[WrittenFile] = []
     told: dict[str, list[Fields]] = {}
-    for row in rows.mapInArrow(_writer(paths, dict(kinds)), "answer string").collect():
-        answer = json.loads(row.answer)
-        files += [WrittenFile(*file) for file in answer["files"]]
-        for kind, fields in answer["told"]:
+    for said in answers(rows, _writer(paths, dict(kinds))):
+        files += [WrittenFile(*file) for file in said["files"]]
+        for kind, fields in said["told"]:
             told.setdefault(kind, []).append(fields)
     return Results(files, told)
 
@@ -131,7 +125,6 @@ def _writer(
                         files.add_rows(kind, some)
             finished = files.finish()
         if finished or files.told:
-            answer = json.dumps({"files": finished, "told": files.told})
-            yield pa.RecordBatch.from_pylist([{"answer": answer}])
+            yield answer({"files": finished, "told": files.told})
 
     return write

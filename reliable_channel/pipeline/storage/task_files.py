@@ -46,10 +46,6 @@ class WrittenFile(NamedTuple):
     stats: str
 
 
-WRITTEN_DDL = "table string, path string, bytes bigint, written_ms bigint, stats string"
-"""The Spark type of :class:`WrittenFile`."""
-
-
 class TaskFiles:
     """The files of one task: one for every table that gets rows. A context manager; a failure leaves none behind."""
 
@@ -188,26 +184,38 @@ def _text_of(ms: int) -> str:
     return (_EPOCH + dt.timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def written(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
-    """Write ``rows``, which have the columns of ``table``, as files of it: one Spark job, nothing committed."""
-    found = rows.select(*table.names()).mapInArrow(_writer(paths, table.name), WRITTEN_DDL).collect()
-    return [WrittenFile(*row) for row in found]
+def answers(rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Any]:
+    """What the tasks say (:func:`answer`) that compute ``rows`` and hand them to ``task``: one Spark job."""
+    return [json.loads(row.answer) for row in rows.mapInArrow(task, "answer string").collect()]
 
 
-def _writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def answer(told: Any) -> pa.RecordBatch:
+    """What a task tells the driver, any JSON."""
+    return pa.RecordBatch.from_pylist([{"answer": json.dumps(told)}])
+
+
+def written(
+    rows: DataFrame,
+    paths: PathSettings,
+    table: Table,
+    made: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch | pa.Table]] = lambda batch: iter((batch,)),
+) -> list[WrittenFile]:
+    """Write ``rows`` as files of ``table``: one Spark job, nothing committed. ``made``: a batch of them as rows with
+    the columns of the table, piece by piece, when they have other ones."""
+    told = answers(rows, _writer(paths, table.name, made))
+    return [WrittenFile(*file) for files in told for file in files]
+
+
+def _writer(
+    paths: PathSettings, name: str, made: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch | pa.Table]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with TaskFiles(paths) as files:
             for batch in batches:
-                files.add(BY_NAME[name], batch)
+                for piece in made(batch):
+                    files.add(BY_NAME[name], piece)
             told = files.finish()
         if told:
-            yield as_batch(told)
+            yield answer(told)
 
     return write
-
-
-def as_batch(files: list[WrittenFile]) -> pa.RecordBatch:
-    """Files as rows of ``WRITTEN_DDL``."""
-    types = [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.string()]
-    columns = [pa.array(values, type_) for values, type_ in zip(zip(*files, strict=True), types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, [*WrittenFile._fields])
