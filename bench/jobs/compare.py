@@ -112,6 +112,7 @@ def steady(answer: dict[str, Any], rate: float, reached: float) -> Iterator[Resu
         if half < 3:
             continue
         yield Result(f"steady, {name}: batch time", mean(b["ms"] for b in settled) / 1000, "s")
+        yield Result(f"steady, {name}: wait for its turn", mean(b["wait_ms"] for b in settled) / 1000, "s")
         for what, unit in (("ms", "batch time"), ("state_rows", "state rows"), ("state_bytes", "state bytes")):
             earlier, later = mean(b[what] for b in settled[:half]), mean(b[what] for b in settled[half:])
             if earlier:

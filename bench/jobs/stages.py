@@ -81,18 +81,12 @@ def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
     )
 
 
-def all_through_state(read_from: Settings) -> Query:
-    """Reassembly without the combiner: every segment goes to keyed state. Reads the segments of another run."""
+def all_through_state() -> Query:
+    """Reassembly without the combiner: every segment goes to keyed state."""
     from reliable_channel.pipeline.reassembly.stream import reassembled
     from reliable_channel.pipeline.running.queries import REASSEMBLY
-    from reliable_channel.pipeline.storage.io import read_stream
-    from reliable_channel.pipeline.tables import SEGMENTS
 
-    return replace(
-        REASSEMBLY,
-        read=lambda spark, _: read_stream(spark, read_from.paths, SEGMENTS),
-        transform=lambda settings: reassembled(settings, combined=False),
-    )
+    return replace(REASSEMBLY, transform=lambda settings: reassembled(settings, combined=False))
 
 
 def spent(query: StreamingQuery) -> float:
@@ -108,6 +102,7 @@ def measure(
 ) -> Iterator[Stage]:
     """All stages over one workload, in a directory of its own, each as it is done."""
     from reliable_channel.pipeline.running.queries import ACK, DELIVER, INGEST, REASSEMBLY, start
+    from reliable_channel.pipeline.tables import SEGMENTS
 
     here = Path(settings.paths.run_dir) / f"{spec['name']}-{repetition}"
     there = on_topic(settings, spec["topic"], here)
@@ -137,7 +132,10 @@ def measure(
         yield once("deliver", lambda: start(spark, there, DELIVER, once=True))
         if spec["through_state"]:
             elsewhere = there.with_run_dir(here / "through-state")
-            yield once(THROUGH_STATE, lambda: start(spark, elsewhere, all_through_state(there), once=True))
+            shared = Path(elsewhere.paths.table(SEGMENTS.name))
+            shared.parent.mkdir(parents=True)
+            shared.symlink_to(there.paths.table(SEGMENTS.name))
+            yield once(THROUGH_STATE, lambda: start(spark, elsewhere, all_through_state(), once=True))
         check(there, spec)
 
 
@@ -161,8 +159,8 @@ def main(arguments: list[str]) -> int:
     run_dir = Path(spec["run_dir"])
     settings = settings_for(run_dir, spec["servers"], spec["cores"])
     with spark_session(settings, "bench") as spark:
-        for warm in spec["warm_up"]:
-            for _ in measure(spark, settings, warm, spec["cores"], 0):
+        for number, warm in enumerate(spec["warm_up"]):
+            for _ in measure(spark, settings.with_run_dir(run_dir / f"warm-{number}"), warm, spec["cores"], 0):
                 pass
         for workload in spec["workloads"]:
             for repetition in range(spec["repetitions"]):

@@ -1,8 +1,10 @@
-"""``python -m bench.jobs.steady SPEC``: all queries at once over steady traffic, in one pinned process.
+"""``python -m bench.jobs.steady SPEC``: all queries as they run, over a backlog and then over steady traffic, in one
+pinned process.
 
-Latency is from the Kafka record's time to the commit in ``delivered_messages`` that shows the message to readers.
-Prints one line of JSON when the queries run, one when ``warm_batches`` of ingest are done and measuring begins, one
-when ``batches`` more are done, and, after its input has ended, one with what was measured.
+The backlog says how many records/s they do at most: those of all its micro-batches but the first, in which the JVM is
+cold. Latency is from the Kafka record's time to the commit in ``delivered_messages`` that shows the message to readers.
+Prints one line of JSON when the backlog is delivered, one when ``warm_batches`` of ingest are done after it and
+measuring begins, one when ``batches`` more are done, and, after its input has ended, one with what was measured.
 """
 
 from __future__ import annotations
@@ -25,16 +27,21 @@ def main(arguments: list[str]) -> int:
     """Run until the standard input ends."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
+    from reliable_channel.pipeline.operations import counters
+    from reliable_channel.pipeline.operations.measures import measures
     from reliable_channel.pipeline.running.run import run_continuously
+    from reliable_channel.pipeline.storage.arrow_files import dataset_of
+    from reliable_channel.pipeline.storage.io import open_table
+    from reliable_channel.pipeline.tables import DELIVERED_MESSAGES
     from reliable_channel.runtime.spark import spark_session
     from reliable_channel.sds import SdsConfig
     from reliable_channel.segmentation import SegmentationConfig
 
-    settings = settings_for(Path(spec["run_dir"]), spec["servers"], spec["cores"], trigger_interval_ms=TRIGGER_MS)
+    often = {"trigger_interval_ms": TRIGGER_MS, "max_offsets_per_trigger": spec["max_offsets"]}
+    settings = settings_for(Path(spec["run_dir"]), spec["servers"], spec["cores"], **often)
     settings = on_topic(settings, spec["topic"], Path(spec["run_dir"]) / "steady")
     # Memories as long as a few batches: whether state is flat shows within minutes, not hours.
     short = {
-        "pipeline": settings.pipeline.model_copy(update={"deduplication_delay_ms": 15_000}),
         "segmentation": SegmentationConfig(set_timeout_ms=10_000, completed_memory_ms=15_000),
         "sds": SdsConfig(max_log_entries=500),
     }
@@ -43,51 +50,61 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
     progress: dict[str, dict[int, dict[str, Any]]] = {}
     marks: dict[str, float] = {}
+    wanted = spec["backlog_messages"]
 
-    def mark(what: str) -> None:
+    def mark(what: str, value: float) -> None:
         if what not in marks:
-            marks[what] = time.time()
-            print(json.dumps({what: marks[what]}), flush=True)
+            marks[what] = value
+            print(json.dumps({what: value}), flush=True)
 
     with spark_session(settings, "bench") as spark:
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
 
+        def delivered() -> int:
+            return int(dataset_of(open_table(settings.paths, DELIVERED_MESSAGES)).count_rows())
+
         def watch() -> None:
             while not stop.wait(1):
                 collect()
-                done = len(progress.get("ingest", {}))
+                ingest = [batch for _, batch in sorted(progress.get("ingest", {}).items())]
+                if "maximum" not in marks:
+                    if len(ingest) > 1 and delivered() >= wanted:
+                        after_the_first = spec["backlog_records"] - ingest[0]["input_rows"]
+                        mark("maximum", after_the_first / (time.time() - began(ingest[1])))
+                        marks["backlog"] = len(ingest)
+                    continue
+                done = len(ingest) - int(marks["backlog"])
                 if done >= spec["warm_batches"]:
-                    mark("warm")
+                    mark("warm", time.time())
                 if done >= spec["warm_batches"] + spec["batches"]:
-                    mark("enough")
+                    mark("enough", time.time())
 
         def collect() -> None:
             for query in spark.streams.active:
                 for update in query.recentProgress:
                     found = json.loads(update.json)
-                    if found["numInputRows"]:
-                        progress.setdefault(query.name, {})[found["batchId"]] = found
-
-        def started(text: str) -> None:
-            if text.startswith("deliver"):
-                mark("ready")
+                    batches, batch_id = progress.setdefault(query.name, {}), int(found["batchId"])
+                    if found["numInputRows"] and batch_id not in batches:
+                        counted = counters.take(found["id"], batch_id)
+                        batches[batch_id] = {"at": found["timestamp"], **measures(found, counted)}
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         with Usage() as usage:
-            run_continuously(spark, settings, stop, on_progress=started)
+            run_continuously(spark, settings, stop)
         watcher.join()
-    since = marks.get("warm", marks["ready"])
+    since = marks.get("warm", time.time())
     batches = {
         name: [
             {
-                "rows": update["numInputRows"],
-                "ms": update["durationMs"]["triggerExecution"],
-                "state_rows": sum(operator["numRowsTotal"] for operator in update["stateOperators"]),
-                "state_bytes": sum(operator["memoryUsedBytes"] for operator in update["stateOperators"]),
+                "rows": batch["input_rows"],
+                "ms": batch["trigger_execution_ms"],
+                "wait_ms": batch.get("turn_wait_ms", 0),
+                "state_rows": batch.get("state_rows", 0),
+                "state_bytes": batch.get("state_memory_bytes", 0),
             }
-            for _, update in sorted(found.items())
-            if dt.datetime.fromisoformat(update["timestamp"]).timestamp() >= since
+            for _, batch in sorted(found.items())
+            if began(batch) >= since
         ]
         for name, found in progress.items()
     }
@@ -95,6 +112,11 @@ def main(arguments: list[str]) -> int:
               "cpu_s": usage.cpu_s, "others_s": usage.others_s, "peak_mb": usage.peak_mb}  # fmt: skip
     print(json.dumps(answer), flush=True)
     return 0
+
+
+def began(batch: dict[str, Any]) -> float:
+    """When a micro-batch began, Unix s."""
+    return dt.datetime.fromisoformat(batch["at"]).timestamp()
 
 
 def latencies(table: str, since: float) -> list[float]:

@@ -92,8 +92,10 @@ class SparkSettings(Section):
     ui: bool = False
     log_level: Literal["ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"] = "ERROR"
     max_offsets_per_trigger: Count = 50_000
-    max_files_per_trigger: Count = 1_000
-    trigger_interval_ms: PositiveMilliseconds = 10_000
+    trigger_interval_ms: PositiveMilliseconds = Field(
+        default=10_000,
+        description="ms; how often ingest reads Kafka; the jobs after it follow at once",
+    )
     arrow_batch_rows: Count = 2_000
     conf: dict[str, str] = Field(default={}, description="more Spark configuration, as it is")
 
@@ -108,7 +110,6 @@ class PipelineSettings(Section):
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     max_clock_skew_ms: Milliseconds = 300_000
-    deduplication_delay_ms: PositiveMilliseconds = 3_600_000
     timeout_for_lost_messages_ms: PositiveMilliseconds = 300_000
     settle_delay_ms: Milliseconds = 300_000
     channel_expiry_ms: PositiveMilliseconds = Field(

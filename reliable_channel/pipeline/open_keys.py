@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.clock import Place
 from reliable_channel.pipeline.storage.increments import Followed, PerQuery, running
-from reliable_channel.pipeline.storage.io import BatchSink
+from reliable_channel.pipeline.storage.io import BatchSink, open_table
+from reliable_channel.pipeline.storage.sql import quoted, select
 from reliable_channel.pipeline.tables import OPEN_KEYS
 
 RESTATED_EVERY = 100
@@ -142,6 +143,23 @@ def record(sink: BatchSink, job: str, changes: list[KeyChange]) -> None:
         for change in changes
     ]
     sink.append_small(pa.Table.from_pylist(rows, schema=_SCHEMA), OPEN_KEYS)
+
+
+def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool = False) -> int:
+    """Delete what no micro-batch will look at again; how many rows. ``committed``: query id → its last committed
+    micro-batch, -1 where there is none. What other queries wrote, which have no checkpoint any more, goes as well.
+
+    The micro-batch after the committed one may run (again), and reads on from the last restatement before it. Through
+    delta-rs, which sees by the bounds of their files that appends of the meantime are not concerned; Delta's own MERGE
+    and DELETE would collide with each."""
+    bounds = {query_id: last_restated(batch_id + 1) for query_id, batch_id in sorted(committed.items())}
+    passed = [f"(query_id = {quoted(query_id)} and batch_id < {bound})" for query_id, bound in bounds.items()]
+    others = f"query_id not in ({', '.join(map(quoted, bounds))})" if bounds else "true"
+    gone = " or ".join([*passed, others])
+    table = open_table(paths, OPEN_KEYS)
+    if dry_run:
+        return int(select(f"select count(*) as rows from open_keys where {gone}", open_keys=table)[0]["rows"])  # noqa: S608 - ids of checkpoints, quoted
+    return int(table.delete(gone)["num_deleted_rows"])
 
 
 def open_keys(paths: PathSettings, job: str) -> OpenKeys:

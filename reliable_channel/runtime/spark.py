@@ -24,6 +24,24 @@ from reliable_channel.runtime.java import java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPAWNING = "-Djdk.lang.Process.launchMechanism=VFORK"
+"""Without Hadoop's native library, which PySpark does not bring, every new file of a checkpoint or of a table's log is
+a `chmod` and some `readlink` as processes, some 250 in a round of the four queries: Java starts them directly then, not
+by a helper (docs/pipeline.md *Measurements*)."""
+
+FEWER_PROCESSES = {
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
+"""On a local disk: a Delta commit starts 7 processes in place of 20, 3 ms each, and a checkpoint file 2 in place of 6.
+Checkpoints keep Hadoop's checksums, Delta's log does without (docs/pipeline.md *Measurements*)."""
+
+ARROW_BATCH_BYTES = 4 * 1024 * 1024
+"""What goes to a Python worker at once, or ``spark.arrow_batch_rows`` if that is less: buffers that stay in the
+processor's caches and are used again. With Spark's default, 64 MiB, every batch is written to memory that the system
+has to give anew (docs/pipeline.md *Measurements*)."""
+
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -45,6 +63,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(spark.arrow_batch_rows),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
+        # Arrow's allocator in the workers gives memory back after 10 ms, and every batch takes it anew, page by page.
+        "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
         # Plain Delta readers refuse deletion vectors (design.md).
         "spark.databricks.delta.properties.defaults.enableDeletionVectors": "false",
         # Options of the Kafka source appear in plans: a JAAS line holds the password.
@@ -61,14 +82,14 @@ def local_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.master": spark.master,
         "spark.driver.memory": spark.driver_memory,
-        "spark.driver.extraJavaOptions": logging,
+        "spark.driver.extraJavaOptions": f"{logging} {SPAWNING}",
         "spark.jars": ",".join(str(jar) for jar in jars.paths("spark", settings.paths.cache_dir)),
         "spark.ui.enabled": str(spark.ui).lower(),
         "spark.local.dir": str(run / "spark"),
         "spark.sql.warehouse.dir": str(run / "warehouse"),
     }
     if spark.master.startswith("local"):
-        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
     return conf
 
 

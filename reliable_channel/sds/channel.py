@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.sds.events import (
-    DuplicateSeen,
     Event,
     Outgoing,
     OutgoingReason,
@@ -20,6 +19,8 @@ from reliable_channel.sds.snapshot import read_snapshot, write_snapshot
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import SdsMessage, decode_sds_message
+
+_NOTHING = Step()
 
 
 class SdsChannel:
@@ -69,6 +70,8 @@ class SdsChannel:
         events: list[Event] = []
         segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
         self._sender.send(segments, required, now, outgoing, events)
+        for sent in outgoing:
+            self._receiver.cascade(sent.message.message_id, now, events)
         return Step(tuple(outgoing), tuple(events))
 
     def send_ephemeral(self, content: bytes, now: int) -> Step:
@@ -119,11 +122,8 @@ class SdsChannel:
         delivery. Seen again it is a retransmission (``DuplicateSeen``): hint and wait are renewed. What waited for it
         is delivered."""
         events: list[Event] = []
-        new = self._sender.observe_sent(message, now, retrieval_hint, content_digest, events)
-        if new:
+        if self._sender.observe_sent(message, now, retrieval_hint, content_digest, events):
             self._receiver.cascade(message.message_id, now, events)
-        elif message.message_id in self._state.log:
-            events.append(DuplicateSeen(now, message.message_id, message.sender_id))
         return Step((), tuple(events))
 
     # ---- receiving -----------------------------------------------------------------------------------------------
@@ -154,14 +154,18 @@ class SdsChannel:
 
     def tick(self, now: int) -> Step:
         """Run every timer due up to ``now``, in the order of their due times, each at its own due time."""
-        outgoing: list[Outgoing] = []
-        events: list[Event] = []
         state = self._state
         if state.sync is not None:
             state.open(now)
             state.sync.skip_to(now)
-        while (due := self.next_due()) is not None and due <= now:
+        due = self.next_due()
+        if due is None or due > now:
+            return _NOTHING
+        outgoing: list[Outgoing] = []
+        events: list[Event] = []
+        while due is not None and due <= now:
             self._run(due, outgoing, events)
+            due = self.next_due()
         return Step(tuple(outgoing), tuple(events))
 
     def next_due(self) -> int | None:

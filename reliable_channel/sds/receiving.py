@@ -7,10 +7,10 @@ import hashlib
 import heapq
 
 from reliable_channel.sds.acks import Tracked
+from reliable_channel.sds.conflicts import forget_loser, known_under, second_wins
 from reliable_channel.sds.dependencies import NONE, Dependencies, review_dependencies
 from reliable_channel.sds.events import (
     Buffered,
-    Conflict,
     Delivered,
     DependencyBeforeObservation,
     DependencyFound,
@@ -28,7 +28,6 @@ from reliable_channel.sds.events import (
 from reliable_channel.sds.incoming import Missing, Waiting
 from reliable_channel.sds.log import LogEntry
 from reliable_channel.sds.state import ChannelState
-from reliable_channel.sds.verify import id_is_recomputed
 from reliable_channel.wire.sds import SdsMessage
 
 DIGEST_BYTES = 16
@@ -91,13 +90,13 @@ class Receiver:
             self._receive_sync(message, lamport, now, events)
             return events
         message_id = message.message_id
-        known = state.log.get(message_id) or state.incoming.waiting.get(message_id)
+        known = known_under(state, message_id)
         wins = False
         if known is not None:
             if known.digest == digest and known.lamport == lamport and known.sender_id == message.sender_id:
                 self._receive_again(message, known, retrieval_hint, now, events)
                 return events
-            wins = self._conflict(message, known, id_verified, now, events)
+            wins = second_wins(message, known, id_verified, now, events)
             if not wins:
                 return events
         elif state.log.forgotten((lamport, message_id)):
@@ -133,7 +132,7 @@ class Receiver:
             return
         message_id = waiting.message_id
         if wins:
-            self._forget_loser(message_id)
+            forget_loser(state, message_id)
         if message.repair_request:
             self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
@@ -187,36 +186,6 @@ class Receiver:
             events.append(RepairCancelled(now, message.message_id, "answered"))
         if state.sync is not None:
             state.sync.content_heard(now, state.repairs_pending())
-
-    def _conflict(
-        self, message: SdsMessage, known: LogEntry | Waiting, verified: bool | None, now: int, events: list[Event]
-    ) -> bool:
-        """Another message with a known id; returns whether it wins. Contents differ, so at most one of the two can have
-        an id that is recomputed from them: it is enough to try the second."""
-        if verified is None:
-            verified = id_is_recomputed(message)
-        differs = [
-            name
-            for name, same in (
-                ("sender", known.sender_id == message.sender_id),
-                ("Lamport timestamp", known.lamport == message.lamport_timestamp),
-            )
-            if not same
-        ] or ["content"]
-        winner, why = ("second", "its id is recomputed") if verified else ("first", "the id of the second is not")
-        why = f"another {' and '.join(differs)}; {why}"
-        events.append(Conflict(now, message.message_id, message.sender_id, winner, why, message.content))
-        return verified
-
-    def _forget_loser(self, message_id: str) -> None:
-        """What a message that lost a conflict has left here."""
-        state = self._state
-        state.log.remove(message_id)
-        if message_id in state.incoming.waiting:
-            state.incoming.take(message_id)
-        state.review.untrack(message_id)
-        if state.repair is not None:
-            state.repair.forget(message_id)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from reliable_channel.errors import EmptyMessage, LocalError
 from reliable_channel.sds.acks import Tracked
-from reliable_channel.sds.events import Event, Outgoing, OutgoingReason, RepairRequested
+from reliable_channel.sds.conflicts import forget_loser, known_under, second_wins
+from reliable_channel.sds.events import DuplicateSeen, Event, Outgoing, OutgoingReason, RepairRequested
 from reliable_channel.sds.log import LogEntry
 from reliable_channel.sds.outgoing import Segment, Send
 from reliable_channel.sds.receiving import content_digest
@@ -41,10 +42,16 @@ class Sender:
             message = self._wrap(ids[index], first + index, content, now, events)
             data = encode_sds_message(message, state.config.wire_family)
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
+            known = known_under(state, ids[index])
+            if known is not None:  # somebody has guessed what would be sent when
+                second_wins(message, known, True, now, events)
+                forget_loser(state, ids[index])
             # No digest: what comes under an own id is ignored from oneself, and a conflict from anybody else.
             segments.append(self._remember(message, data, index, first + index, content, now, events, digest=b""))
         state.outgoing.add(Send(ids[0], required, segments), now)
         self._forget_old_sends()
+        for message_id in ids:
+            self._no_longer_missing(message_id, now, events)
         self._spoke(now)
 
     def observe_sent(
@@ -61,13 +68,18 @@ class Sender:
         state.clock = max(clock, lamport)
         if not message.content and digest is None:
             return False
-        known = state.log.get(message.message_id)
-        if known is not None:
+        known = known_under(state, message.message_id)
+        if known is not None and known.sender_id != message.sender_id:
+            if not second_wins(message, known, None, now, events):
+                return False
+            forget_loser(state, message.message_id)
+        elif known is not None:
             if hint is not None:
                 known.set_hint(hint)
             segment = state.outgoing.segments.get(message.message_id)
             if segment is not None:
                 state.outgoing.sent(segment, now)
+            events.append(DuplicateSeen(now, message.message_id, message.sender_id))
             return False
         data = encode_sds_message(message, state.config.wire_family)
         segment = self._remember(message, data, 0, lamport, message.content or b"", now, events, digest)
@@ -78,9 +90,7 @@ class Sender:
         if state.config.wait_for_sent:
             state.outgoing.sent(segment, now)
         self._forget_old_sends()
-        missing = state.incoming.found(message.message_id)
-        if missing is not None:
-            state.review.arrived(missing, now, events)
+        self._no_longer_missing(message.message_id, now, events)
         return True
 
     def ephemeral(self, content: bytes, now: int) -> Outgoing:
@@ -147,6 +157,11 @@ class Sender:
         if state.repair is not None:
             state.repair.keep(message_id, data)
         return Segment(message_id, index, data, state.config.acknowledgement_timeout_ms)
+
+    def _no_longer_missing(self, message_id: str, now: int, events: list[Event]) -> None:
+        missing = self._state.incoming.found(message_id)
+        if missing is not None:
+            self._state.review.arrived(missing, now, events)
 
     def _forget_old_sends(self) -> None:
         outgoing = self._state.outgoing

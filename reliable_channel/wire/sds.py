@@ -1,4 +1,7 @@
-"""SDS messages (protocol.md §4): the ``spec`` and ``nim`` wire families, and the kinds of message."""
+"""SDS messages (protocol.md §4): the ``spec`` and ``nim`` wire families, and the kinds of message.
+
+Messages and their entries are values, not ``frozen`` for the reason that stands at the events of SDS.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class SdsKind(StrEnum):
     EPHEMERAL = "ephemeral"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class HistoryEntry:
     """A reference to another message: its id and, where known, the hash of its newest envelope and its sender. ``None``
     means absent; a peer may also write an empty one, which says no more."""
@@ -41,7 +44,7 @@ class HistoryEntry:
     sender_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SdsMessage:
     """One SDS message, of either family. ``bloom_filter`` is the field's bytes as on the wire."""
 

@@ -13,13 +13,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from demo_runs import ROOT, DemoRun
@@ -65,7 +66,9 @@ POINTS: dict[str, Callable[[Place], bool]] = {
     "ingest planned a micro-batch, and wrote nothing yet": lambda p: (
         p.batches("ingest", "offsets") >= 1 and p.commits("envelopes") == 1
     ),
-    "ingest wrote envelopes, and not yet segments": lambda p: p.commits("envelopes") > p.commits("segments") >= 1,
+    "ingest wrote envelopes or segments, and not yet both": lambda p: (
+        min(wrote := (p.commits("envelopes"), p.commits("segments"))) >= 1 and wrote[0] != wrote[1]
+    ),
     "reassembly commits its state": lambda p: p.has_state("reassembly") and p.batches("reassembly", "commits") == 0,
     "deliver wrote its output, and the checkpoint does not know it": lambda p: (
         p.commits("delivered_messages") >= 2 and p.batches("deliver", "commits") == 0
@@ -75,7 +78,10 @@ POINTS: dict[str, Callable[[Place], bool]] = {
 """In the order in which a run comes by."""
 
 FILLED_BEFORE = "reassembly commits its state"
-"""On the way to this point the disk is filled once more."""
+"""On the way to this point the disk is filled once more: behind the micro-batch of ingest that the last kill broke off,
+and so before reassembly begins."""
+
+_BALLAST = bytes(1 << 20)
 
 NOT_STABLE = {"ingest_time", "written_at", "kafka_topic"}
 """The clocks of the machine, and the topic's name; every other column must be the same."""
@@ -117,7 +123,7 @@ def start(settings: Settings, place: Place) -> subprocess.Popen[str]:
         "RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES": TOPIC,
         "RELIABLE_CHANNEL__SPARK__MASTER": "local[2]",
         "RELIABLE_CHANNEL__SPARK__SHUFFLE_PARTITIONS": "2",
-        "RELIABLE_CHANNEL__SPARK__MAX_OFFSETS_PER_TRIGGER": "80",
+        "RELIABLE_CHANNEL__SPARK__MAX_OFFSETS_PER_TRIGGER": "40",
         "RELIABLE_CHANNEL__SPARK__DRIVER_MEMORY": "1g",
     }
     return subprocess.Popen(
@@ -161,17 +167,33 @@ def wait_for(process: subprocess.Popen[str], place: Place, reached: Callable[[Pl
     while not reached(place):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "the point was not reached"
-        time.sleep(0.005)
+        time.sleep(0.001)  # the two commits are side by side, some ms apart
 
 
 @contextmanager
 def filled(place: Place) -> Iterator[None]:
-    """Not a byte of room on the place's disk."""
-    ballast = place.directory / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(65_536)):
-            pass
-    yield
+    """Not a byte of room on the place's disk; what the run gives back meanwhile is taken at once (state stores lay out
+    their files with megabytes to spare, which was once enough for the rest of a run)."""
+    ballast, over = place.directory / "ballast", threading.Event()
+
+    def take_all(file: BinaryIO) -> None:
+        with suppress(OSError):
+            while file.write(_BALLAST):
+                pass
+
+    def keep_taking(file: BinaryIO) -> None:
+        while not over.wait(0.001):
+            take_all(file)
+
+    with ballast.open("wb", buffering=0) as file:
+        take_all(file)
+        taker = threading.Thread(target=keep_taking, args=(file,))
+        taker.start()
+        try:
+            yield
+        finally:
+            over.set()
+            taker.join()
     ballast.unlink()
 
 
@@ -238,8 +260,8 @@ def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) 
     for name, reached in POINTS.items():
         process = start(settings, place)
         if can_be_full and name == FILLED_BEFORE:
-            written = place.commits("segments")
-            wait_for(process, place, lambda p, before=written: p.commits("segments") > before)
+            done = place.batches("ingest", "commits")
+            wait_for(process, place, lambda p, before=done: p.batches("ingest", "commits") > before)
             with filled(place):
                 said.append(fail(process))
             process = start(settings, place)

@@ -29,7 +29,7 @@ def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
 
 def chain_over(log: KafkaLog) -> tuple[Query, ...]:
     """The queries of the chain, ingest reading from ``log``."""
-    return (replace(INGEST, read=lambda spark, settings: log.stream()), *CHAIN[1:])
+    return (replace(INGEST, reads=lambda spark, settings: log.stream()), *CHAIN[1:])
 
 
 def run_once(spark: SparkSession, settings: Settings, queries: Sequence[Query]) -> None:

@@ -92,7 +92,9 @@ def test_ratios_are_of_the_best_repetition_and_of_what_was_measured() -> None:
 
 
 def test_a_run_whose_batches_grow_is_not_flat() -> None:
-    batches = [{"rows": 10, "ms": 100 * number, "state_rows": 5, "state_bytes": 1} for number in range(1, 31)]
+    batches = [
+        {"rows": 10, "ms": 100 * number, "wait_ms": 0, "state_rows": 5, "state_bytes": 1} for number in range(1, 31)
+    ]
     answer = {"latency_s": [1.0, 2.0], "peak_mb": 1, "cpu_s": 1, "others_s": 0, "batches": {"ack": batches}}
     found = {result.name: result.met for result in steady(answer, 10, 10)}
     assert found["steady, ack: batch time, second half / first"] is False

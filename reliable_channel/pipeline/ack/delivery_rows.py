@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.pipeline.ack.observed import InputRow, Output, Seen, base64_of
+from reliable_channel.pipeline.ack.observed import InputRow, Output, base64_of
+from reliable_channel.pipeline.ack.seen import Seen
 from reliable_channel.sds import Delivered
 
 Base = dict[str, Any]
@@ -23,12 +24,12 @@ def segment(base: Base, event: Delivered, seen: Seen | None) -> Output:
         "lamport_timestamp": event.lamport_timestamp,
         "sds_kind": "content",
         "late": event.late,
-        "lost_dependencies": list(event.lost_dependencies),
+        "lost_dependencies": event.lost_dependencies,
     }
     if seen is not None:
-        fields |= _place_of(seen)
+        fields.update(_place_of(seen))
         if seen.segment_kind == "bare":
-            fields |= _bare(event.message_id, event.lamport_timestamp, seen)
+            fields.update(_bare(event.message_id, event.lamport_timestamp, seen))
     return Output("deliveries", fields)
 
 
@@ -42,7 +43,7 @@ def ephemeral(base: Base, message_id: str, seen: Seen) -> Output:
 def message(base: Base, row: InputRow, held: list[Seen]) -> Output:
     """A rebuilt message. ``row``: its completed row; ``held``: those of its segments that SDS has delivered."""
     own = set(row.sds_ids)
-    stamps = [s.sender_timestamp_ns for s in held if s.repaired_by is None and s.sender_timestamp_ns is not None]
+    stamps = [s.sender_timestamp_ns for s in held if not s.repaired_by and s.sender_timestamp_ns is not None]
     fields = {
         **base,
         "row_kind": "message",
@@ -92,5 +93,5 @@ def _place_of(seen: Seen) -> dict[str, Any]:
         "kafka_offset": seen.kafka_offset,
         "first_seen": seen.first_seen_ms * 1000,
         "sender_timestamp_ns": seen.sender_timestamp_ns,
-        "repaired_by": seen.repaired_by,
+        "repaired_by": seen.repaired_by or None,
     }

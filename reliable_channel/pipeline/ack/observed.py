@@ -1,14 +1,11 @@
-"""What goes into a :class:`~.observer.ChannelObserver`, what comes out, what it remembers of an SDS message: values and
-their encoding in the state."""
+"""What goes into a :class:`~.observer.ChannelObserver` and what comes out: values, and their encoding in the state."""
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reliable_channel.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.wire.sds import HistoryEntry
 
 
@@ -48,31 +45,6 @@ class Output(NamedTuple):
 
     table: str
     fields: dict[str, Any]
-
-
-@dataclass
-class Seen:
-    """Where an SDS message stands, and what it is a part of."""
-
-    kafka_topic: str
-    kafka_partition: int
-    kafka_offset: int
-    first_seen_ms: int
-    sender_id: str
-    segment_kind: str
-    entire_message_hash: str
-    segment_index: int | None
-    data_count: int | None
-    parity_count: int | None
-    sender_timestamp_ns: int | None
-    content_bytes: int | None
-    repaired_by: str | None = None
-    copies: int = 1
-    delivered: bool = False
-    lost: list[str] = field(default_factory=list)
-    late: bool = False
-    settled: bool = False
-    """Its application message was delivered."""
 
 
 def message_key(row: InputRow) -> str:
@@ -115,33 +87,3 @@ def row_from_json(text: str) -> InputRow:
         fields[name] = None if fields[name] is None else base64.b64decode(fields[name])
     fields["sds_ids"] = tuple(fields["sds_ids"])
     return InputRow(**fields)
-
-
-def seen_to_proto(sds_id: str, seen: Seen) -> pb.SeenProto:
-    """An entry of the state."""
-    fields = {name: getattr(seen, name) for name in Seen.__dataclass_fields__}
-    return pb.SeenProto(sds_id=sds_id, **{k: v for k, v in fields.items() if v is not None})
-
-
-def seen_from_proto(proto: pb.SeenProto) -> Seen:
-    """What :func:`seen_to_proto` wrote."""
-    optional = {
-        name: getattr(proto, name) if proto.HasField(name) else None
-        for name in ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
-    }
-    return Seen(
-        proto.kafka_topic,
-        proto.kafka_partition,
-        proto.kafka_offset,
-        proto.first_seen_ms,
-        proto.sender_id,
-        proto.segment_kind,
-        proto.entire_message_hash,
-        **optional,
-        repaired_by=proto.repaired_by or None,
-        copies=proto.copies,
-        delivered=proto.delivered,
-        lost=list(proto.lost),
-        late=proto.late,
-        settled=proto.settled,
-    )

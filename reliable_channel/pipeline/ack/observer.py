@@ -16,15 +16,12 @@ from reliable_channel.pipeline.ack import observer_rows as rows
 from reliable_channel.pipeline.ack.observed import (
     InputRow,
     Output,
-    Seen,
-    base64_of,
     hash_of,
     message_key,
     row_from_json,
     row_to_json,
-    seen_from_proto,
-    seen_to_proto,
 )
+from reliable_channel.pipeline.ack.seen import Seen, SeenMessages
 from reliable_channel.sds import (
     Acknowledged,
     Delivered,
@@ -65,6 +62,7 @@ class ChannelObserver:
         self, key: ChannelKey, participant_id: str | None, config: SdsConfig, expiry_ms: int | None = None
     ) -> None:
         self._key = key
+        self._columns: dict[str, Any] = dict(zip(("pubsub_topic", "content_topic", "channel_id"), key, strict=True))
         self._channel = SdsChannel(key[2], participant_id, config)
         self._participant_id = participant_id
         self._expiry_ms = expiry_ms
@@ -72,7 +70,7 @@ class ChannelObserver:
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen: dict[str, Seen] = {}
+        self._seen = SeenMessages()
         self._pending: dict[str, InputRow] = {}
         self._needed_by: dict[str, str] = {}
         self._finished: dict[str, None] = {}
@@ -121,8 +119,9 @@ class ChannelObserver:
             return
         for row in self._pending.values():
             out.append(self._dropped(row, "the channel was silent"))
-        for memory in (self._seen, self._pending, self._needed_by, self._finished):
+        for memory in (self._pending, self._needed_by, self._finished):
             memory.clear()
+        self._seen.clear()
         self._channel.forget()
         self._last_heard = 0
 
@@ -136,10 +135,11 @@ class ChannelObserver:
             known.copies += 1
             return
         if known is None and row.content_digest is not None and not self._is_past(sds_id, row.lamport_timestamp):
-            self._remember(sds_id, row)
+            known = Seen.first(row, self._now)
+            self._seen.add(known)
         self._give(row, row.repaired_by is not None, out)
-        if ephemeral and sds_id in self._seen:
-            self._seen[sds_id].delivered = True
+        if ephemeral and known is not None:
+            known.delivered = True
 
     def _give(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
         message = SdsMessage(
@@ -172,7 +172,7 @@ class ChannelObserver:
         sds_id = row.sds_id or ""
         if sds_id in self._seen or row.lamport_timestamp is None or self._is_past(sds_id, row.lamport_timestamp):
             return
-        self._remember(sds_id, row)
+        self._seen.add(Seen.first(row, self._now))
         self._give(row, True, out)
 
     def _completed(self, row: InputRow, out: list[Output]) -> None:
@@ -217,8 +217,8 @@ class ChannelObserver:
                 case EphemeralReceived(at, message_id):
                     self._ephemeral(at, message_id, row, out)
                 case DuplicateSeen(_, message_id):
-                    if message_id in self._seen:
-                        self._seen[message_id].copies += 1
+                    if (again := self._seen.get(message_id)) is not None:
+                        again.copies += 1
                 case Acknowledged():
                     out.append(rows.ack(self._base(event.at), event, self._seen.get(event.message_id), row))
                 case MissingDependency(_, message_id, named_by):
@@ -243,11 +243,12 @@ class ChannelObserver:
         if seen is None:  # forgotten: more waited than is remembered
             out.append(delivery_rows.segment(self._numbered(event.at), event, None))
             return
-        seen.delivered, seen.late, seen.lost = True, event.late, list(event.lost_dependencies)
+        seen.delivered, seen.late, seen.lost = True, event.late, event.lost_dependencies
         base = self._numbered(event.at, message=seen.segment_kind == "bare")
         out.append(delivery_rows.segment(base, event, seen))
-        for key in [k for k, p in self._pending.items() if hash_of(p) == seen.entire_message_hash]:
-            self._finish(key, event.at, out)
+        if self._pending:
+            for key in [k for k, p in self._pending.items() if hash_of(p) == seen.entire_message_hash]:
+                self._finish(key, event.at, out)
         self._forget()
 
     def _ephemeral(self, at: int, message_id: str, source: InputRow | None, out: list[Output]) -> None:
@@ -276,51 +277,26 @@ class ChannelObserver:
     def _numbered(self, at: int, *, message: bool = False) -> dict[str, Any]:
         """The columns that every row of ``deliveries`` has, with the next numbers."""
         self._row_seq += 1
-        numbers = {"row_seq": self._row_seq}
+        base = self._base(at)
+        base["row_seq"] = self._row_seq
         if message:
             self._delivery_seq += 1
-            numbers["delivery_seq"] = self._delivery_seq
-        return {**self._base(at), **numbers}
+            base["delivery_seq"] = self._delivery_seq
+        return base
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
     def _base(self, at: int) -> dict[str, Any]:
-        pubsub_topic, content_topic, channel_id = self._key
-        return {
-            "pubsub_topic": pubsub_topic,
-            "content_topic": content_topic,
-            "channel_id": channel_id,
-            "event_time": at * 1000,
-        }
-
-    def _remember(self, sds_id: str, row: InputRow) -> None:
-        self._seen[sds_id] = Seen(
-            row.kafka_topic,
-            row.kafka_partition,
-            row.kafka_offset,
-            self._now,
-            row.sender_id or "",
-            row.segment_kind or "",
-            base64_of(row.entire_message_hash) or "",
-            row.segment_index,
-            row.data_count,
-            row.parity_count,
-            row.sender_timestamp_ns,
-            row.content_bytes,
-            row.repaired_by,
-        )
+        return {**self._columns, "event_time": at * 1000}
 
     def _forget(self) -> None:
         """Bound what is remembered: of settled messages the oldest go first."""
         if len(self._seen) <= MAX_SETTLED + MAX_PENDING:
             return
         open_hashes = {hash_of(row) for row in self._pending.values()}
-        settled = [i for i, s in self._seen.items() if s.delivered and s.entire_message_hash not in open_hashes]
-        surplus = len(settled) - MAX_SETTLED
-        for sds_id in settled[: max(surplus, 0)]:
-            del self._seen[sds_id]
-        for sds_id in list(self._seen)[: max(len(self._seen) - MAX_UNSETTLED, 0)]:
-            del self._seen[sds_id]
+        settled = [sds_id for sds_id, hash_ in self._seen.delivered() if hash_ not in open_hashes]
+        self._seen.discard(settled[: max(len(settled) - MAX_SETTLED, 0)])
+        self._seen.discard(list(self._seen)[: max(len(self._seen) - MAX_UNSETTLED, 0)])
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
@@ -331,7 +307,7 @@ class ChannelObserver:
             now_ms=self._now,
             row_seq=self._row_seq,
             delivery_seq=self._delivery_seq,
-            seen=[seen_to_proto(sds_id, seen) for sds_id, seen in self._seen.items()],
+            seen=self._seen.encoded(),
             pending=[pb.PendingProto(row=row_to_json(row)) for row in self._pending.values()],
             needed_by=self._needed_by,
             finished=list(self._finished),
@@ -358,7 +334,7 @@ class ChannelObserver:
         restored._now = proto.now_ms
         restored._row_seq = proto.row_seq
         restored._delivery_seq = proto.delivery_seq
-        restored._seen = {seen.sds_id: seen_from_proto(seen) for seen in proto.seen}
+        restored._seen = SeenMessages.decoded(proto.seen)
         pending = [row_from_json(p.row) for p in proto.pending]
         restored._pending = {message_key(row): row for row in pending}
         restored._needed_by = dict(proto.needed_by)

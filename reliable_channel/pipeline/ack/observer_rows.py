@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.pipeline.ack.observed import InputRow, Output, Seen, base64_of, coordinates
+from reliable_channel.pipeline.ack.observed import InputRow, Output, base64_of, coordinates
+from reliable_channel.pipeline.ack.seen import Seen
 from reliable_channel.sds import (
     Acknowledged,
     Conflict,
@@ -35,8 +36,9 @@ def ack(base: Base, event: Acknowledged, seen: Seen | None, row: InputRow | None
         "entire_message_hash": seen.entire_message_hash if seen else None,
         "latency_ms": event.at - event.since,
         "copies": seen.copies if seen else None,
+        **coordinates(row),
     }
-    return Output("acks", fields | coordinates(row))
+    return Output("acks", fields)
 
 
 def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Output:

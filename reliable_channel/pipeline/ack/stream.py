@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -16,13 +18,13 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.ack.observed import InputRow
 from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
+from reliable_channel.pipeline.garbage import without_collection
 from reliable_channel.pipeline.storage.io import BatchSink
 from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, packed, written_results
 from reliable_channel.pipeline.tables import (
     ACKS,
     CHANNEL_EVENTS,
     DELIVERIES,
-    HISTORY_TYPE,
     LOST_DEPENDENCIES,
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
@@ -48,25 +50,33 @@ _ROW_COLUMNS = {
     "sender_id": "string",
     "sds_id": "string",
     "sds_kind": "string",
-    "lamport_timestamp": "bigint",
-    "causal_history": HISTORY_TYPE,
+    "lamport_timestamp": "string",
+    "causal_history": "string",
     "bloom_filter": "binary",
-    "repair_request": HISTORY_TYPE,
+    "repair_request": "string",
     "content_digest": "binary",
     "content_bytes": "int",
     "envelope_hash": "binary",
-    "sender_timestamp_ns": "bigint",
+    "sender_timestamp_ns": "string",
     "segment_kind": "string",
     "entire_message_hash": "binary",
     "segment_index": "int",
     "data_count": "int",
     "parity_count": "int",
     "repaired_by": "string",
-    "sds_ids": "array<string>",
+    "sds_ids": "string",
     "payload_bytes": "bigint",
-    "first_lamport_timestamp": "bigint",
+    "first_lamport_timestamp": "string",
     "position_exact": "boolean",
 }
+_AS_JSON = ("causal_history", "repair_request", "sds_ids")
+"""Lists are text on their way to the state machine: to make objects of Arrow's costs three times as much."""
+
+_AS_DIGITS = ("lamport_timestamp", "sender_timestamp_ns", "first_lamport_timestamp")
+"""Numbers that may be null and do not fit into a float, which pandas makes of them if one row of a frame has none."""
+
+_EMPTY = "[]"
+
 _ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
 _OUT = "kind string, results binary"
 _STATE = "version int, blob binary"
@@ -78,7 +88,9 @@ def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
 
     def transform(sds_input: DataFrame) -> DataFrame:
         rows = sds_input.withColumn("event_us", F.unix_micros("event_time"))
-        messages = rows.where("row_kind <> 'tick'").select(*_ROW_COLUMNS)
+        texts = {name: F.to_json(name) for name in _AS_JSON}
+        texts |= {name: F.col(name).cast("string") for name in _AS_DIGITS}
+        messages = rows.where("row_kind <> 'tick'").withColumns(texts).select(*_ROW_COLUMNS)
         ticks = (
             rows.where("row_kind = 'tick'")
             .select("kafka_topic", "kafka_partition", "kafka_offset", "sub_order", "event_us")
@@ -125,23 +137,25 @@ def stateful(
             before = observer.next_due_us()
         else:
             observer = ChannelObserver(channel, participant_id, config, expiry_ms)
-        rows: list[tuple[int, int, int, InputRow]] = []
-        for frame in frames:
-            rows.extend(_input_rows(frame))
-        rows.sort(key=lambda row: row[:3])
-        out: list[tuple[str, Fields]] = []
-        for row in rows:
-            out += [(output.table, output.fields) for output in observer.take(row[3])]
+        with without_collection():
+            blobs = list(packed(_taken(observer, frames), _KINDS))
         state.update((STATE_VERSION, observer.to_bytes()))
         after = observer.next_due_us()
         if after != before:
             topic, partition = observer.place
             change = {"key": json.dumps(channel, ensure_ascii=False), "due": after}
-            out.append(("open_key", {**change, "kafka_topic": topic, "kafka_partition": partition}))
-        if out:
-            yield pd.DataFrame([(RESULTS, some) for some in packed(out)], columns=["kind", "results"])
+            blobs += packed([("open_key", {**change, "kafka_topic": topic, "kafka_partition": partition})], _KINDS)
+        if blobs:
+            yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
 
     return update
+
+
+def _taken(observer: ChannelObserver, frames: Iterator[pd.DataFrame]) -> list[tuple[str, Fields]]:
+    """What a channel's rows of a micro-batch, in record order, lead to."""
+    rows = [row for frame in frames for row in _input_rows(frame)]
+    rows.sort(key=lambda row: row[:3])
+    return [(output.table, output.fields) for row in rows for output in observer.take(row[3])]
 
 
 def _input_rows(frame: pd.DataFrame) -> Iterator[tuple[int, int, int, InputRow]]:
@@ -156,7 +170,7 @@ def _input_rows(frame: pd.DataFrame) -> Iterator[tuple[int, int, int, InputRow]]
         columns[name] = [None if value is None or value != value else int(value) for value in columns[name]]
     for name in ("bloom_filter", "content_digest", "envelope_hash", "entire_message_hash"):
         columns[name] = [None if value is None else bytes(value) for value in columns[name]]
-    columns["sds_ids"] = [() if value is None else tuple(value) for value in columns["sds_ids"]]
+    columns["sds_ids"] = [() if value is None else tuple(json.loads(value)) for value in columns["sds_ids"]]
     for (partition, offset, sub_order), *values in zip(order, *columns.values(), strict=True):
         row = InputRow(*values)
         # That a message is whole is known before the record that made it so is delivered: else what waits for that
@@ -168,38 +182,34 @@ _WHOLE = (
     "kafka_partition",
     "kafka_offset",
     "event_us",
-    "lamport_timestamp",
     "content_bytes",
-    "sender_timestamp_ns",
     "segment_index",
     "data_count",
     "parity_count",
     "payload_bytes",
-    "first_lamport_timestamp",
+    *_AS_DIGITS,
 )
 
 
-def _history(value: Any) -> tuple[HistoryEntry, ...]:
-    if value is None:
-        return ()
-    return tuple(
-        HistoryEntry(
-            entry["sds_id"],
-            None if entry["retrieval_hint"] is None else bytes(entry["retrieval_hint"]),
-            entry["sender_id"],
-        )
-        for entry in value
-    )
+def _history(text: str | None) -> tuple[HistoryEntry, ...]:
+    """What Spark's ``to_json`` made of a causal history; a field that is null is not there."""
+    return () if text is None or text == _EMPTY else tuple([_entry(fields) for fields in json.loads(text)])
+
+
+def _entry(fields: dict[str, str]) -> HistoryEntry:
+    hint = fields.get("retrieval_hint")
+    return HistoryEntry(fields["sds_id"], None if hint is None else b64decode(hint), fields.get("sender_id"))
 
 
 class AckWriter:
-    """Writes the results of one micro-batch; ``deliveries``, which the next hop reads, last but the timers."""
+    """Writes the results of one micro-batch."""
 
     def __init__(self, settings: Settings) -> None:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         results = written_results(rows, self._paths, _KINDS)
-        for table in TABLES_WRITTEN:
-            sink.add_files(rows.sparkSession, table, results.files)
-        open_keys.record(sink, JOB, open_keys.changes_of(results.told.get("open_key", ())))
+        sink.together(
+            *(partial(sink.add_files, rows.sparkSession, table, results.files) for table in TABLES_WRITTEN),
+            partial(open_keys.record, sink, JOB, open_keys.changes_of(results.told.get("open_key", ()))),
+        )

@@ -1,8 +1,9 @@
 """Quarantined records once more, after a fix or with a key that came: what can be decoded now goes on to ``segments``.
 
 A record keeps its place (Kafka coordinates) and its event time, so it joins the record order as one that comes late.
-Exactly once by that place: ``segments`` is merged into, so that neither a run that was killed between two tables nor
-two runs at a time append a record twice; and only when it stands there is its quarantine row settled.
+Exactly once by that place: ``segments`` gets what it lacks, so that neither a run that was killed between two tables
+nor two runs at a time append a record twice; and only when it stands there is its quarantine row settled. Ingest may
+write the same tables meanwhile.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import ChannelsSettings, PipelineSettings, Settings
+from reliable_channel.config import ChannelsSettings, PathSettings, PipelineSettings, Settings
 from reliable_channel.pipeline.clock import Place
 from reliable_channel.pipeline.ingest.admission import ASKED, Admission, candidates_of
 from reliable_channel.pipeline.ingest.quotas import Cost, Sender
@@ -23,10 +23,10 @@ from reliable_channel.pipeline.ingest.stream import records_of
 from reliable_channel.pipeline.ingest.task import decoded_batches
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import read_table
+from reliable_channel.pipeline.storage.rewrite import fill_in, rewrite
 from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, Table
 
 _PLACE = ["kafka_topic", "kafka_partition", "kafka_offset"]
-_SAME = " and ".join(f"old.{name} = new.{name}" for name in _PLACE)
 REQUEUED = "requeued"
 
 
@@ -96,17 +96,27 @@ def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int,
 
 def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
     """Write ``rows`` into ``table`` where they lack, and say of those that stand there what they are now."""
-    target = DeltaTable.forPath(spark, settings.paths.table(table.name)).alias("old")
-    if table is QUARANTINE:
-        merge = target.merge(rows.select(*_PLACE).alias("new"), _SAME)
-        merge.whenMatchedUpdate("old.disposition = 'dropped'", {"disposition": F.lit(REQUEUED)}).execute()
-        return
-    # A tick stands at the place of the last record that it covers, and is not that record.
-    same = f"{_SAME} and old.sds_kind <> 'tick'" if table is SEGMENTS else _SAME
-    merge = target.merge(rows.select(*table.names()).alias("new"), same).whenNotMatchedInsertAll()
-    if table is ENVELOPES:
-        merge = merge.whenMatchedUpdate("old.kind = 'quarantined'", {"kind": F.col("new.kind")})
-    merge.execute()
+    paths = settings.paths
+    if table is SEGMENTS:
+        # A tick stands at the place of the last record that it covers, and is not that record.
+        fill_in(spark, paths, table, rows, REQUEUED, _PLACE, "sds_kind <> 'tick'")
+    elif table is ENVELOPES:
+        fill_in(spark, paths, table, rows, REQUEUED, _PLACE)
+        _say_now(spark, paths, table, rows.withColumn("_now", F.col("kind")), "kind", "quarantined")
+    else:
+        _say_now(spark, paths, table, rows.withColumn("_now", F.lit(REQUEUED)), "disposition", "dropped")
+
+
+def _say_now(spark: SparkSession, paths: PathSettings, table: Table, rows: DataFrame, column: str, was: str) -> None:
+    """Where ``column`` says ``was`` and the place is one of ``rows``, it says their ``_now`` instead."""
+    now = F.broadcast(rows.select(*_PLACE, "_now"))
+    holds = F.col(column) == was
+
+    def said(old: DataFrame) -> DataFrame:
+        joined = old.join(now, _PLACE, "left")
+        return joined.withColumn(column, F.when(holds, F.coalesce("_now", column)).otherwise(F.col(column)))
+
+    rewrite(spark, paths, table, lambda old: old.where(holds).join(now, _PLACE, "left_semi"), said)
 
 
 def dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reliable_channel.pipeline.ingest.decode import Decoded
+from reliable_channel.pipeline.ingest.decode import FIELDS, Decoded
 from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES
 from reliable_channel.pipeline.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SEGMENTS, Table
 from reliable_channel.wire.sds import HistoryEntry
@@ -61,17 +63,20 @@ class DecodedBatch:
 
     def _as(self, table: Table, special: Mapping[str, pa.Array]) -> pa.RecordBatch:
         given = {**self.given, **special}
-        decoded = dict(zip(Decoded._fields, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
         arrays = []
         for column in table.columns:
             type_ = ARROW_TYPES[column.type]
             if column.name in given:
                 arrays.append(given[column.name].cast(type_))
             elif column.type == HISTORY_TYPE:
-                arrays.append(history_array(decoded.get(column.name, ())))
+                arrays.append(history_array(self._values(column.name)))
             else:
-                arrays.append(pa.array(decoded.get(_NAMES.get(column.name, column.name), ()), type_))
+                arrays.append(pa.array(self._values(_NAMES.get(column.name, column.name)), type_))
         return pa.RecordBatch.from_arrays(arrays, [*table.names()])
+
+    def _values(self, name: str) -> list[Any]:
+        """What was decoded, by its name; nulls for a column that decoding does not know."""
+        return list(map(attrgetter(name), self.rows)) if name in FIELDS else [None] * len(self.rows)
 
 
 def history_array(histories: Sequence[tuple[HistoryEntry, ...]]) -> pa.ListArray:

@@ -100,13 +100,14 @@ class IngestWriter:
         floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
         answer = admitted(records, self._settings, sink.paths, floors, self._admission)
         reached = {place: Reached(part.last_us, part.last_offset + 1) for place, part in answer.parts.items()}
-        sink.add_files(spark, ENVELOPES, answer.files)
         clock_us = max((part.ingest_us for part in answer.parts.values()), default=None)
-        ticks = tick_files(sink.paths, reached, clock_us)
-        sink.add_files(spark, SEGMENTS, [*answer.files, *ticks])
-        sink.add_files(spark, QUARANTINE, answer.files)
-        sink.append_small(gap_rows(missing_offsets(answer.parts, self.clock.reached)), SOURCE_GAPS)
-        self.clock.record(sink, reached)
+        files = [*answer.files, *tick_files(sink.paths, reached, clock_us)]
+        gaps = gap_rows(missing_offsets(answer.parts, self.clock.reached))
+        sink.together(
+            *(partial(sink.add_files, spark, table, files) for table in (ENVELOPES, SEGMENTS, QUARANTINE)),
+            partial(sink.append_small, gaps, SOURCE_GAPS),
+            partial(self.clock.record, sink, reached),
+        )
         quarantined = sum(part.quarantined for part in answer.parts.values())
         counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
 

@@ -188,9 +188,9 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
 
 
 def _above_quota(row: Decoded, why: str) -> Decoded:
-    return row._replace(
-        kind="quarantined", stage="quota", reason=Reason.OVER_QUOTA.value, detail=why, disposition="dropped"
-    )
+    row.stage, row.reason, row.detail = "quota", Reason.OVER_QUOTA.value, why
+    row.kind, row.disposition = "quarantined", "dropped"
+    return row
 
 
 def _place(batch: DecodedBatch) -> Place:

@@ -1,7 +1,8 @@
 """Maintenance of the Delta tables, with the streams running on: retention, OPTIMIZE, VACUUM (docs/operations.md).
 
-Streams read with ``skipChangeCommits`` and append blindly, so neither side waits for the other; what collides all the
-same (two maintenance runs, a merge) is tried again.
+Streams read with ``skipChangeCommits`` and append blindly, and what is deleted here leaves alone what they append
+meanwhile (:mod:`~reliable_channel.pipeline.storage.rewrite`), so neither side waits for the other; what collides all
+the same (two maintenance runs) is tried again.
 """
 
 from __future__ import annotations
@@ -14,30 +15,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import LocalError
-from reliable_channel.pipeline.operations.maintain_plan import TablePlan, plans, superseded_keys
-from reliable_channel.pipeline.storage.arrow_files import dataset_of
+from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.operations.maintain_plan import TablePlan, plans
 from reliable_channel.pipeline.storage.checkpoints import filesystem, read_checkpoints
 from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.storage.rewrite import again, delete
 from reliable_channel.pipeline.storage.session import set_meanwhile
 from reliable_channel.pipeline.tables import BY_NAME, OPEN_KEYS
 
 HOUR_MS = 3_600_000
-_KEY = ("job", "query_id", "batch_id", "key", "kafka_topic", "kafka_partition")
-
-_again = retry(
-    retry=retry_if_exception_type(DeltaConcurrentModificationException),
-    stop=stop_after_attempt(5),
-    wait=wait_random_exponential(multiplier=0.5, max=10),
-    reraise=True,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +85,27 @@ def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_ru
     if not files:
         deleted = 0
     elif plan.table is OPEN_KEYS:
-        deleted = _forget_keys(spark, paths, dry_run)
+        deleted = _forget_keys(paths, dry_run)
     else:
         deleted = _delete_expired(spark, paths, plan, dry_run)
     if not dry_run:
         if len(open_table(paths, plan.table).file_uris()) > 1:
             _optimize(spark, place)
-        after = len(open_table(paths, plan.table).file_uris())
+        table = open_table(paths, plan.table)
+        after = len(table.file_uris())
+        table.create_checkpoint()
+        if plan.held_by is None:
+            table.cleanup_metadata()
     replaced = _files_on_disk(place) > len(open_table(paths, plan.table).file_uris())
     vacuumed = _vacuum(spark, place, plan.keep_files_ms, dry_run) if replaced else 0
     return Outcome(name, deleted, files, after, vacuumed, plan.keep_files_ms, plan.held_by)
 
 
-@_again
 def _delete_expired(spark: SparkSession, paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
     if plan.delete_before is None or not _may_hold_older(paths, plan):
         return 0
-    place = paths.table(plan.table.name)
     expired = F.col(plan.table.retention_column) < F.lit(plan.delete_before)
-    rows = spark.read.format("delta").load(place).where(expired).count()
-    if rows and not dry_run:
-        DeltaTable.forPath(spark, place).delete(expired)
-    return rows
+    return delete(spark, paths, plan.table, expired, dry_run=dry_run)
 
 
 def _may_hold_older(paths: PathSettings, plan: TablePlan) -> bool:
@@ -128,24 +119,15 @@ def _may_hold_older(paths: PathSettings, plan: TablePlan) -> bool:
     return bool(oldest < plan.delete_before)
 
 
-@_again
-def _forget_keys(spark: SparkSession, paths: PathSettings, dry_run: bool) -> int:
-    committed = {c.query_id: c.committed for c in read_checkpoints(paths) if c.query_id and c.committed is not None}
+@again
+def _forget_keys(paths: PathSettings, dry_run: bool) -> int:
+    checkpoints = [c for c in read_checkpoints(paths) if c.query_id]
     # A query that has not committed anything yet may read all it wrote.
-    committed |= {c.query_id: -1 for c in read_checkpoints(paths) if c.query_id and c.committed is None}
-    found = superseded_keys(dataset_of(open_table(paths, OPEN_KEYS)).to_table(), committed)
-    if found and not dry_run:
-        types = {column.name: column.type for column in OPEN_KEYS.columns}
-        old = spark.createDataFrame(
-            [tuple(row[name] for name in _KEY) for row in found], ", ".join(f"{n} {types[n]}" for n in _KEY)
-        ).distinct()
-        same = " and ".join(f"keys.{name} <=> old.{name}" for name in _KEY)
-        table = DeltaTable.forPath(spark, paths.table(OPEN_KEYS.name)).alias("keys")
-        table.merge(old.alias("old"), same).whenMatchedDelete().execute()
-    return len(found)
+    committed = {str(c.query_id): -1 if c.committed is None else c.committed for c in checkpoints}
+    return open_keys.forget(paths, committed, dry_run=dry_run)
 
 
-@_again
+@again
 def _optimize(spark: SparkSession, place: str) -> None:
     """Compaction, and liquid clustering where the table is clustered."""
     DeltaTable.forPath(spark, place).optimize().executeCompaction()

@@ -8,7 +8,7 @@ commit; so a file may go only when the slowest reader has passed the commit that
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -96,34 +96,3 @@ def clock_needed_from(rows: pa.Table) -> dt.datetime | None:
             seen.append(batch)
         needed = row["recorded_at"] if needed is None else min(needed, row["recorded_at"])
     return needed
-
-
-def superseded_keys(rows: pa.Table, committed: Mapping[str, int]) -> list[dict[str, object]]:
-    """The rows of ``open_keys`` that no micro-batch will look at again, by their key columns.
-
-    ``committed``: query id → its last committed micro-batch. The micro-batch after that one may run (again), and reads
-    what is before it: of every key the last change up to ``committed`` counts, and nothing when that closed it. Rows of
-    queries without a checkpoint are never read."""
-    last: dict[tuple[object, ...], tuple[int, bool]] = {}
-    entries = rows.select(["job", "query_id", "batch_id", "key", "kafka_topic", "kafka_partition", "due"]).to_pylist()
-    for row in entries:
-        limit = committed.get(row["query_id"])
-        if limit is not None and row["batch_id"] <= limit:
-            place = _place(row)
-            last[place] = max(last.get(place, (-1, False)), (row["batch_id"], row["due"] is None))
-    found = []
-    for row in entries:
-        limit = committed.get(row["query_id"])
-        if limit is not None and row["batch_id"] > limit:
-            continue
-        batch, closed = last.get(_place(row), (None, True))
-        if limit is None or row["batch_id"] != batch or closed:
-            found.append({name: row[name] for name in ("job", "query_id", "batch_id", "key", *_PLACE)})
-    return found
-
-
-_PLACE = ("kafka_topic", "kafka_partition")
-
-
-def _place(row: Mapping[str, object]) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("job", "query_id", "key", *_PLACE))

@@ -19,7 +19,8 @@ def measures(
     """Metric → value of one micro-batch.
 
     ``progress`` is ``StreamingQueryProgress`` as Spark prints it, ``counted`` what the writer counted itself. Names end
-    in their unit: ``_rows``, ``_ms``, ``_bytes``, ``_offsets``, ``_commits``. What Spark does not say is left out."""
+    in their unit: ``_rows``, ``_ms``, ``_bytes``, ``_offsets``, ``_commits``. What Spark does not say is left out.
+    Times and rates are those of the work, without ``turn_wait_ms``."""
     found: dict[str, float] = {
         "input_rows": _number(progress.get("numInputRows")) or 0.0,
         **{name: float(value) for name, value in counted.items()},
@@ -34,8 +35,19 @@ def measures(
     for phase, took in (progress.get("durationMs") or {}).items():
         if (number := _number(took)) is not None:
             found[f"{_snake(phase)}_ms"] = number
+    _less_the_wait(found)
     found |= _lag(progress.get("sources") or [], unread)
     return found | _state(progress.get("stateOperators") or [])
+
+
+def _less_the_wait(found: dict[str, float]) -> None:
+    """A query waits for its turn inside ``addBatch``: that is no work, and says nothing of what it could do."""
+    wait = found.get("turn_wait_ms", 0.0)
+    for phase in ("add_batch_ms", "trigger_execution_ms"):
+        if phase in found:
+            found[phase] = max(0.0, found[phase] - wait)
+    if wait and (took := found.get("trigger_execution_ms")):
+        found["processed_rows_per_second"] = found["input_rows"] * 1000 / took
 
 
 def _lag(sources: list[Mapping[str, Any]], unread: UnreadCommits | None) -> dict[str, float]:

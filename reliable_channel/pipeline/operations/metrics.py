@@ -1,7 +1,7 @@
 """Progress of the running queries: rows of ``pipeline_metrics``, and an endpoint for Prometheus (docs/operations.md).
 
 Labels are names of queries and metrics of this program, never strings from the network: a stranger must not be able to
-make series. A fault here is logged and never stops a query.
+make series. A fault here is logged, in one sentence if its cause is known, and never stops a query.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pyspark.sql.streaming.listener import (
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.operations import counters
 from reliable_channel.pipeline.operations.measures import measures
+from reliable_channel.pipeline.running.failures import known
 from reliable_channel.pipeline.storage.commits import unread_of
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import append_rows, open_table
@@ -107,8 +108,11 @@ class MetricsListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         try:
             self.record(json.loads(event.progress.json))
-        except Exception:
-            _log.warning("the metrics of a micro-batch were not written", exc_info=True)
+        except Exception as error:  # Whatever it is, it must not reach the query.
+            fault = known("Writing the metrics of a micro-batch", str(error))
+            _log.warning(
+                "%s", fault.cause if fault else "The metrics of a micro-batch were not written.", exc_info=not fault
+            )
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         pass

@@ -160,7 +160,7 @@ def _decode_again(
 ) -> int:
     """``envelopes``, ``segments`` and ``quarantine`` again, in commits of whole micro-batches as they were ingested.
 
-    Cut by ``ingest_time``: it grows with the record order, and the watermark of de-duplication runs on it."""
+    Cut by ``ingest_time``, which grows with the record order."""
     count = snapshot.count()
     at = F.unix_micros("ingest_time")
     cuts = _cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.storage.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.pipeline.storage.commits import unread_of
+from reliable_channel.pipeline.storage.sql import as_table, quoted, select
 from reliable_channel.pipeline.tables import (
     BY_NAME,
     DELIVERIES,
@@ -38,7 +38,6 @@ KAFKA_PATIENCE_S = 1.0
 HISTORY_LIMIT = 1_000
 """Commits looked at per table; a job further behind is at least that far behind."""
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _DEPENDENCY = ["pubsub_topic", "content_topic", "channel_id", "sds_id"]
 
 Newest = Callable[[str], Mapping[int, int]]
@@ -82,7 +81,7 @@ def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
 
 
 def _table(name: str, table: DeltaTable) -> dict[str, Any]:
-    actions = _arrow(table.get_add_actions(flatten=True))
+    actions = as_table(table.get_add_actions(flatten=True))
     last = table.history(1)
     return {
         "name": name,
@@ -125,14 +124,14 @@ def _open_keys(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str
     """Per job: keys with a timer (open sets of segments, channels that wait for something) and the earliest timer."""
     if table is None:
         return {}
-    known = ", ".join("'" + query_id.replace("'", "''") + "'" for query_id in sorted(filter(None, query_ids)))
+    known = ", ".join(quoted(query_id) for query_id in sorted(filter(None, query_ids)))
     if not known:
         return {}
     # The ids are those in the checkpoints' own files, of which Spark makes UUIDs.
     last = f"""select job, last_value(due order by batch_id) as due from open_keys where query_id in ({known})
         group by job, key, kafka_topic, kafka_partition"""  # noqa: S608
     counted = f"select job, count(due) as open, min(due) as next_due from ({last}) group by job"  # noqa: S608
-    counts = _select(counted, open_keys=table)
+    counts = select(counted, open_keys=table)
     return {
         row["job"]: {"open": row["open"], "next_due": row["next_due"] and row["next_due"].isoformat()}
         for row in sorted(counts, key=lambda r: str(r["job"]))
@@ -143,7 +142,7 @@ def _quarantine(table: DeltaTable | None) -> dict[str, int]:
     """Reason → rows, most frequent first."""
     if table is None:
         return {}
-    counts = _select("select reason, count(*) as rows from quarantine group by reason", quarantine=table)
+    counts = select("select reason, count(*) as rows from quarantine group by reason", quarantine=table)
     return {str(row["reason"]): row["rows"] for row in sorted(counts, key=lambda r: (-r["rows"], str(r["reason"])))}
 
 
@@ -161,35 +160,11 @@ def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
     asked = f"select {columns}, min(event_time) as since from {REFETCH_REQUESTS.name} group by {columns}"  # noqa: S608 - names of our own only
     waiting = f"select asked.* from ({asked}) asked {' '.join(joins)}"  # noqa: S608
     counted = f"select *, count(*) over () as waiting from ({waiting}) order by since, {columns} limit 1"  # noqa: S608
-    oldest = next(iter(_select(counted, **wanted)), None)
+    oldest = next(iter(select(counted, **wanted)), None)
     if oldest is None:
         return {"count": 0, "oldest": None}
     named = {c: oldest[c] for c in _DEPENDENCY} | {"asked_since": oldest["since"].isoformat()}
     return {"count": oldest["waiting"], "oldest": named}
-
-
-def _select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
-    """The rows of a query over tables by name, by the engine inside delta-rs: it brings no threads that call Python,
-    which at the end of the process could abort it (seen with Arrow's data sets), and loads no pandas."""
-    engine = QueryBuilder()
-    for name, table in tables.items():
-        engine = engine.register(name, table)
-    found = _arrow(engine.execute(query).read_all())
-    columns = [_values(found[name]) for name in found.column_names]
-    return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """A column as Python values. Times go by way of numbers: Arrow would import pandas for them as well."""
-    if not pa.types.is_timestamp(column.type):
-        return list(column.to_pylist())
-    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-    return [None if at is None else _EPOCH + dt.timedelta(microseconds=at) for at in micros]
-
-
-def _arrow(stream: Any) -> pa.Table:
-    """What delta-rs gives, as a table. ``pa.table`` would ask pandas first, whose import takes a third of the time."""
-    return pa.RecordBatchReader.from_stream(stream).read_all()
 
 
 class _Asked:

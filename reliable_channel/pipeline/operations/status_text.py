@@ -65,7 +65,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 def _job(job: Mapping[str, Any]) -> list[str]:
     state = "has not finished a micro-batch" if job["micro_batch"] is None else f"micro-batch {job['micro_batch']}"
     when = f" of {job['at']}" if job["at"] else ""
-    again = "; the next one was interrupted and runs again at the next start" if job["interrupted"] else ""
+    again = "; the next one runs, or was interrupted and runs again at the next start" if job["interrupted"] else ""
     return [f"{shown(job['job'])}: {state}{when}{again}", *[f"  {_source(source)}" for source in job["sources"]]]
 
 

@@ -1,23 +1,27 @@
-"""Expired sets that are only late segments of a message that was rebuilt: they are no *incomplete message*.
+"""Expired sets that hold nothing new: only late segments of a message that was rebuilt, or of a set that was told
+incomplete before. They are no *incomplete message*.
 
-A store replay may bring a few segments of a message back a day after it was complete, or a year. Whether ``messages``
-has it is looked up where it must stand: in files of about the time at which it was sent, by its Lamport timestamps.
+A store replay may bring a few segments back a day later, or a year. Whether ``messages`` or ``incomplete_messages`` has
+them is looked up where they must stand: in files of about the time at which they were sent, by Lamport timestamps.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
+from operator import or_
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import read_table
-from reliable_channel.pipeline.tables import INCOMPLETE_MESSAGES, MESSAGES
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
+from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.tables import INCOMPLETE_MESSAGES, MESSAGES, Table
 
 Range = tuple[int, int]
 """Lamport timestamps (ms) from, to, inclusive."""
@@ -28,19 +32,40 @@ SPREAD_MS = 3_600_000
 MAX_RANGES = 32
 
 _SCOPE = ["pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash"]
+_ALWAYS = -1 << 63
 
 
-def without_leftovers(spark: SparkSession, given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> DataFrame:
-    """Results of kind ``incomplete`` as rows of ``incomplete_messages``, without the leftovers of rebuilt messages."""
-    rows = spark.createDataFrame(as_arrow(given_up, INCOMPLETE_MESSAGES))
+def without_leftovers(given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
+    """Those of the results of kind ``incomplete`` that hold something new."""
+    hashes = sorted({_scope(each)[-1] for each in given_up})
     told = [(each["oldest_lamport"], each["newest_lamport"]) for each in given_up if each["oldest_lamport"] is not None]
-    if not told:
-        return rows
-    messages = read_table(spark, paths, MESSAGES).where(_sent_in(merged(told)))
-    messages = messages.select(*_SCOPE, F.col("sds_ids").alias("known_ids"))
-    known = F.size(F.array_except("sds_ids", "known_ids")) == 0
-    leftovers = rows.join(messages, _SCOPE).where(known).select(*_SCOPE, "event_time", "sds_ids")
-    return rows.join(leftovers, [*_SCOPE, "event_time", "sds_ids"], "left_anti")
+    sent, of_these = pc.field("first_lamport_timestamp"), pc.field("entire_message_hash").isin(hashes)
+    at_about = reduce(or_, [(sent >= low) & (sent <= high) for low, high in merged(told)], sent.is_null())
+    rebuilt = _rows(paths, MESSAGES, [*_SCOPE, "sds_ids"], of_these & at_about)
+    told_before = _rows(paths, INCOMPLETE_MESSAGES, [*_SCOPE, "sds_ids", "event_time"], of_these)
+    known: dict[tuple[Any, ...], list[tuple[int, set[str]]]] = defaultdict(list)
+    for row in (*rebuilt, *told_before, *given_up):
+        known[_scope(row)].append((row.get("event_time", _ALWAYS), set(row["sds_ids"])))
+    return [
+        each
+        for each in given_up
+        if not any(at < each["event_time"] and ids.issuperset(each["sds_ids"]) for at, ids in known[_scope(each)])
+    ]
+
+
+def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expression) -> list[dict[str, Any]]:
+    """Rows of a table, with their times in µs."""
+    found = dataset_of(open_table(paths, table)).to_table(columns=columns, filter=wanted)
+    if "event_time" in columns:
+        place = found.schema.get_field_index("event_time")
+        found = found.set_column(place, "event_time", found["event_time"].cast(pa.int64()))
+    return list(found.to_pylist())
+
+
+def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Whose set it is; the last is the hash, which a result has in base64."""
+    *names, hash_ = (row[name] for name in _SCOPE)
+    return (*names, b64decode(hash_) if isinstance(hash_, str) else hash_)
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
@@ -56,8 +81,3 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
         _, number = min(gaps)
         found[number : number + 2] = [(found[number][0], found[number + 1][1])]
     return found
-
-
-def _sent_in(ranges: list[Range]) -> Column:
-    sent = F.col("first_lamport_timestamp")
-    return reduce(lambda a, b: a | b, [sent.between(*each) for each in ranges], sent.isNull())

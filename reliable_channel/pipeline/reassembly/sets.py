@@ -32,6 +32,8 @@ from reliable_channel.wire.segment import Dialect, decode_segment
 
 STATE_VERSION = 1
 
+_ALONE = {dialect.value: frozenset({dialect}) for dialect in Dialect}
+
 
 class SegmentRow(NamedTuple):
     """One segment as the stateful function gets it. Times: event time, µs."""
@@ -77,7 +79,7 @@ class HashSets:
         results = [
             r for event in _advance(reassembler, now) for r in self._results(event, row.kafka_offset, place, now)
         ]
-        segment = decode_segment(row.content, frozenset({Dialect(row.segment_dialect)}))
+        segment = decode_segment(row.content, _ALONE[row.segment_dialect])
         if isinstance(segment, Malformed):  # ingest has decoded it, so the row is not what ingest wrote
             return results
         events = reassembler.add(segment, now, scope=row.scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)

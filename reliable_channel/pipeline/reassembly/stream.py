@@ -1,14 +1,15 @@
 """``segments`` to ``sds_input``, ``messages`` and ``incomplete_messages`` (design.md, second hop).
 
-One query: what needs no state passes straight through; segments go through de-duplication, the combiner, which
-rebuilds what is complete inside the micro-batch and writes it, and, only where a set stays partial, through keyed
-state. What the combiner has to tell the driver travels under a key of its own, because two branches would run
-de-duplication and combiner twice (design.md, measured).
+One query: what needs no state passes straight through; segments go through the combiner, which rebuilds what is
+complete inside the micro-batch and writes it, and, only where a set stays partial, through keyed state. What the
+combiner has to tell the driver travels under a key of its own: two branches would run it twice (design.md, measured).
+Duplicates are the Reassembler's affair: nothing before it knows which copy came first (docs/pipeline.md *Reassembly*).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -20,13 +21,23 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.garbage import without_collection
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly.leftovers import without_leftovers
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.reassembly.unsealer import Unsealer
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
 from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, ResultFiles, packed, written_results
+from reliable_channel.pipeline.storage.result_files import (
+    RESULTS,
+    Fields,
+    ResultFiles,
+    packed,
+    sorted_out,
+    written_results,
+)
+from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile
 from reliable_channel.pipeline.tables import (
     CHANNEL_EVENTS,
     INCOMPLETE_MESSAGES,
@@ -49,7 +60,6 @@ FLUSH_BYTES = 16 * 1024 * 1024
 PASSED = b"#"
 """The key under which the combiner's own results pass the keyed state; no hash is so short."""
 
-_IDENTITY = ("pubsub_topic", "content_topic", "channel_id", "sds_id", "content_digest")
 _ROW_COLUMNS = {
     "state_key": "binary",
     "kind": "string",
@@ -62,7 +72,7 @@ _ROW_COLUMNS = {
     "channel_id": "string",
     "sender_id": "string",
     "sds_id": "string",
-    "lamport_timestamp": "bigint",
+    "lamport_timestamp": "string",  # pandas makes a float of a number beside a null, and large ones are not whole then
     "segment_dialect": "string",
     "content": "binary",
     "sealed": "boolean",
@@ -96,23 +106,16 @@ def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataF
     is what the benchmark compares with."""
 
     def transform(segments: DataFrame) -> DataFrame:
-        partial_and_complete = (
-            segments.where("segment_kind in ('data', 'parity') and content is not null")
-            .withWatermark("ingest_time", f"{settings.pipeline.deduplication_delay_ms} milliseconds")
-            .dropDuplicatesWithinWatermark(list(_IDENTITY))
-            .select(*_segment_columns())
-        )
+        parts = segments.where("segment_kind in ('data', 'parity') and content is not null").select(*_segment_columns())
         if combined:
-            partial_and_complete = partial_and_complete.repartition(F.col("state_key")).mapInArrow(
-                combiner(settings), _ROW
-            )
+            parts = parts.repartition(F.col("state_key")).mapInArrow(combiner(settings), _ROW)
         ticks = (
             segments.where("sds_kind = 'tick'")
             .select("kafka_topic", "kafka_partition", "kafka_offset", F.unix_micros("event_time").alias("event_us"))
             .mapInPandas(woken(settings.paths), _ROW)
         )
         results = (
-            partial_and_complete.unionByName(ticks)
+            parts.unionByName(ticks)
             .groupBy("state_key")
             .applyInPandasWithState(
                 stateful(settings.segmentation, Unsealer(settings.channels)),
@@ -144,6 +147,7 @@ def _segment_columns() -> list[Any]:
         "state_key": F.col("entire_message_hash"),
         "kind": F.lit("segment"),
         "event_us": F.unix_micros("event_time"),
+        "lamport_timestamp": F.col("lamport_timestamp").cast("string"),
         "sub_order": F.lit(0),
     }
     return [special.get(name, F.col(name)).alias(name) for name in _ROW_COLUMNS]
@@ -159,6 +163,10 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
     paths, config = settings.paths, settings.segmentation
 
     def combine(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with without_collection():
+            yield from combined(batches)
+
+    def combined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         collected = [batch for batch in batches if batch.num_rows]
         if not collected:
             return
@@ -176,12 +184,10 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         told: list[dict[str, Any]] = []
         results: list[tuple[str, Fields]] = []
         size = told_size = 0
-        # Payloads become Python objects hash by hash; the rest of the rows is small and is read at once.
-        small = {n: table[n].to_pylist() for n in SegmentRow._fields if n != "content"}
+        columns = {name: _values(name, table[name]) for name in SegmentRow._fields}
 
         def segment(index: int) -> SegmentRow:
-            fields = {n: values[index] for n, values in small.items()}
-            return SegmentRow(**fields, content=table["content"][index].as_py())
+            return SegmentRow._make([values[index] for values in columns.values()])
 
         with ResultFiles(paths, _KINDS) as files:
             for hash_, indices in by_hash.items():
@@ -193,23 +199,46 @@ def combiner(settings: Settings) -> Callable[[Iterator[pa.RecordBatch]], Iterato
                 results += [result.packable() for result in complete]
                 size += sum(len(result.payload or b"") for result in complete)
                 if size > FLUSH_BYTES:
-                    files.add(results)
+                    files.add(sorted_out(results, _KINDS))
                     results, size = [], 0
                 if sets.untold and (blob := sets.to_bytes()):
-                    last = {n: small[n][indices[-1]] for n in _PLACE}
+                    last = {n: columns[n][indices[-1]] for n in _PLACE}
                     told.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **last})
                     told_size += len(blob)
                 if told_size > FLUSH_BYTES:
                     yield pa.RecordBatch.from_pylist(told, schema=_ARROW)
                     told, told_size = [], 0
-            files.add(results)
-            told += ({"state_key": PASSED, "kind": RESULTS, "content": blob} for blob in packed(files.handed_on()))
+            files.add(sorted_out(results, _KINDS))
+            told += (
+                {"state_key": PASSED, "kind": RESULTS, "content": blob} for blob in packed(files.handed_on(), _KINDS)
+            )
         if told:
             yield pa.RecordBatch.from_pylist(told, schema=_ARROW)
         if handed_on:
             yield from table.take(pa.array(handed_on)).cast(_ARROW).to_batches()
 
     return combine
+
+
+def _values(name: str, column: pa.ChunkedArray) -> list[Any] | _OneByOne:
+    match name:
+        case "content":
+            return _OneByOne(column)
+        case "lamport_timestamp":
+            return [None if digits is None else int(digits) for digits in column.to_pylist()]
+        case _:
+            return list(column.to_pylist())
+
+
+class _OneByOne:
+    """A column of payloads: they become Python objects as they are asked for; the rest of the rows is small and is read
+    at once."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    def __getitem__(self, index: int) -> Any:
+        return self._column[index].as_py()
 
 
 def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
@@ -250,7 +279,7 @@ def stateful(
                 change = {"key": hash_.hex(), "due": after.get(place)}
                 results.append(Result("open_key", *place, 0, 0, None, change))
         if results:
-            blobs = packed([result.packable() for result in results])
+            blobs = packed([result.packable() for result in results], _KINDS)
             yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
 
     return update
@@ -300,11 +329,22 @@ class ReassemblyWriter:
         spark = rows.sparkSession
         results = written_results(rows, self._paths, _KINDS)
         sink.add_files(spark, MESSAGES, results.files)
-        if given_up := results.told.get("incomplete"):
-            sink.append(without_leftovers(spark, given_up, self._paths), INCOMPLETE_MESSAGES)
-        sink.add_files(spark, CHANNEL_EVENTS, results.files)
-        sink.add_files(spark, SDS_INPUT, results.files)
-        open_keys.record(sink, JOB, open_keys.changes_of(results.told.get("open_key", ())))
+        given_up = _incomplete_files(results.told.get("incomplete", ()), self._paths)
+        sink.together(
+            *(partial(sink.add_files, spark, table, results.files) for table in (CHANNEL_EVENTS, SDS_INPUT)),
+            partial(sink.add_files, spark, INCOMPLETE_MESSAGES, given_up),
+            partial(open_keys.record, sink, JOB, open_keys.changes_of(results.told.get("open_key", ()))),
+        )
+
+
+def _incomplete_files(given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[WrittenFile]:
+    """The sets that were given up and hold something new, as a file of ``incomplete_messages``: they are few."""
+    rows = without_leftovers(given_up, paths) if given_up else []
+    if not rows:
+        return []
+    with TaskFiles(paths) as files:
+        files.add(INCOMPLETE_MESSAGES, as_arrow(rows, INCOMPLETE_MESSAGES))
+        return files.finish()
 
 
 __all__ = ["JOB", "TABLES_WRITTEN", "ReassemblyWriter", "reassembled"]

@@ -17,8 +17,9 @@ from reliable_channel.pipeline.ingest.unreadable import UnreadableRecord, set_as
 from reliable_channel.pipeline.running.failures import explained
 from reliable_channel.pipeline.running.interrupts import RaiseIfInterrupted, noted_interrupts
 from reliable_channel.pipeline.running.queries import CHAIN, INGEST, Query, start
+from reliable_channel.pipeline.running.turns import Turns
 from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.pipeline.tables import SEGMENTS
+from reliable_channel.pipeline.tables import SEGMENTS, Table
 
 MAX_PASSES = 20
 _STOP_PATIENCE_S = 60.0
@@ -66,15 +67,16 @@ def run_continuously(
     queries: Sequence[Query] = CHAIN,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Every query at its trigger interval until ``stop`` is set; then each ends after its micro-batch.
+    """Every query, in turns, until ``stop`` is set; then each ends after its micro-batch.
 
     Raises ``EnvironmentFault`` when a query fails; the others are stopped then."""
     running: dict[str, StreamingQuery] = {}
+    turns = Turns({query.name: query.reads.name if isinstance(query.reads, Table) else None for query in queries})
     ticker: ticks.IdleTicker | None = None
 
     def begin(query: Query) -> None:
         nonlocal ticker
-        running[query.name] = start(spark, settings, query, once=False)
+        running[query.name] = start(spark, settings, query, once=False, turns=turns)
         if query.name == INGEST.name:
             if ticker is not None:
                 ticker.stop()
@@ -96,6 +98,7 @@ def run_continuously(
                     else:
                         raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
     finally:
+        turns.end()
         if ticker is not None:
             ticker.stop()
         stop_all(list(running.values()))

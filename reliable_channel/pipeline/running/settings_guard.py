@@ -22,6 +22,11 @@ _IN_SPARK = {
 }
 """Our key → the key under which Spark keeps it in the offset log. They matter to queries with state only."""
 
+_OPERATORS = {"reassembly": 1, "ack": 1}
+"""How many operators of a query keep state; Spark refuses a checkpoint with others by the schemas of their state."""
+
+_REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
+
 SPARK_KEYS = (*_IN_SPARK.values(),)
 """What the session is asked for."""
 
@@ -61,18 +66,23 @@ def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted
 def check(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> None:
     """Compare the checkpoint of ``query`` with the configuration, and write down what a new one is made with.
 
-    Raises ``ConfigurationError`` when they disagree: the query must not start. Costs two small file reads."""
+    Raises ``ConfigurationError`` when they disagree, or the state is that of another version: the query must not start.
+    Costs two small file reads."""
     wanted = frozen_settings(settings, query, spark_conf)
     checkpoint = read_checkpoint(settings.paths, query)
     recorded: dict[str, str] = {}
     if checkpoint is not None:
-        recorded = recorded_settings(settings.paths, checkpoint)
-        sentence = disagreement(query, checkpoint.stateful, recorded, wanted)
-        if sentence is not None:
+        now = _OPERATORS.get(query, checkpoint.operators)
+        if checkpoint.operators not in (0, now):
             raise ConfigurationError(
-                sentence,
-                "Set it back, or run `reliable-channel rebuild`, which derives the tables again with new checkpoints.",
+                f"The checkpoint of {query} was made by another version of this program:"
+                f" it holds the state of {checkpoint.operators} operators, not of {now}.",
+                f"Run that version, or {_REMEDY}",
             )
+        recorded = recorded_settings(settings.paths, checkpoint)
+        sentence = disagreement(query, checkpoint.operators > 0, recorded, wanted)
+        if sentence is not None:
+            raise ConfigurationError(sentence, f"Set it back, or {_REMEDY}")
     if wanted.keys() - recorded.keys():
         files, root = filesystem(settings.paths.checkpoint(query))
         files.create_dir(root, recursive=True)

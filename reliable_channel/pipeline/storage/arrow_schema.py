@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -36,16 +36,28 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table) -> pa.Table:
     """Rows of JSON values (binary in base64 or as bytes, times in µs) with the columns of ``table``."""
-    arrays = []
+    return of_columns(by_column(rows, table), table)
+
+
+def by_column(rows: Sequence[Mapping[str, Any]], table: Table) -> list[list[Any]]:
+    """The values of rows as :func:`as_arrow` takes them, by the columns of ``table``: a list for each, in order."""
+    found = []
     for column in table.columns:
-        values = [row.get(column.name) for row in rows]
+        name = column.name
+        values = [row.get(name) for row in rows]
         if column.type == "BINARY":
-            values = [_bytes(value) for value in values]
+            values = [b64decode(value) if isinstance(value, str) else value for value in values]
         elif column.type == HISTORY_TYPE:
             values = [None if value is None else [_entry(entry) for entry in value] for value in values]
-        arrays.append(pa.array(values, ARROW_TYPES[column.type]))
-    names = [pa.field(c.name, a.type, c.nullable) for c, a in zip(table.columns, arrays, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(names))
+        found.append(values)
+    return found
+
+
+def of_columns(columns: Sequence[Sequence[Any]], table: Table) -> pa.Table:
+    """What :func:`by_column` gave, as a table of Arrow."""
+    arrays = [pa.array(values, ARROW_TYPES[c.type]) for values, c in zip(columns, table.columns, strict=True)]
+    fields = [pa.field(c.name, a.type, c.nullable) for c, a in zip(table.columns, arrays, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
@@ -58,12 +70,9 @@ def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, [*table.names()])
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return base64.b64decode(value) if isinstance(value, str) else value
-
-
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {**entry, "retrieval_hint": _bytes(entry["retrieval_hint"])}
+    hint = entry["retrieval_hint"]
+    return {**entry, "retrieval_hint": b64decode(hint) if isinstance(hint, str) else hint}
 
 
 def create_table(place: str | PathLike[str], table: Table) -> None:

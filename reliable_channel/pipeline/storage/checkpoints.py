@@ -32,14 +32,14 @@ class Offsets:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The checkpoint of one query. ``committed`` and ``planned`` are micro-batches, ``None`` before the first one;
-    ``stateful``: it holds keyed state. ``offsets`` are those of ``committed``; before it, of the very beginning.
-    ``running_since_ms``: when the micro-batch was planned that is not committed yet, Unix ms."""
+    ``operators``: how many operators keep state in it. ``offsets`` are those of ``committed``; before it, of the very
+    beginning. ``running_since_ms``: when the micro-batch was planned that is not committed yet, Unix ms."""
 
     query: str
     query_id: str | None
     committed: int | None
     planned: int | None
-    stateful: bool
+    operators: int
     offsets: Offsets
     running_since_ms: int | None = None
 
@@ -93,7 +93,7 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
         as_object(metadata or "").get("id"),
         committed,
         planned,
-        files.get_file_info(f"{root}/state").type == pafs.FileType.Directory,
+        len(_numbers(files, f"{root}/state")),
         offsets,
         None if planned is None or planned == committed else _planned_ms(files, f"{root}/offsets/{planned}"),
     )

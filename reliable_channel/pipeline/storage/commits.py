@@ -59,10 +59,7 @@ def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Comm
 
 
 def _appends(entry: Mapping[str, Any]) -> bool:
-    """Whether a stream reads the commit. A MERGE that only inserts, as ``requeue`` makes it, is an append to streams;
-    one that replaces files is passed over."""
-    if entry.get("operation") == "MERGE":
-        return _metric(entry, "numTargetFilesRemoved") == 0 and _metric(entry, "numTargetRowsInserted") != 0
+    """Whether a stream reads the commit. What streams read is never merged into."""
     return entry.get("operation") not in MAINTENANCE
 
 

@@ -18,7 +18,8 @@ from reliable_channel.pipeline.tables import INDEXED_COLUMNS, Table
 _PROPERTIES = {
     # Plain readers refuse deletion vectors (design.md *Reading for people does not start Spark*).
     "delta.enableDeletionVectors": "false",
-    "delta.checkpointInterval": "50",
+    # Never by Delta itself, which takes seconds for one and makes the commit wait (storage/io.py writes them).
+    "delta.checkpointInterval": "1000000",
     "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
 

@@ -7,8 +7,12 @@ A micro-batch that is replayed after a crash finds by table whether its rows are
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -28,6 +32,11 @@ QUERY_ID = "sql.streaming.queryId"
 """The local property with a streaming query's id. It belongs to the checkpoint: a new checkpoint has a new id."""
 
 BATCH_ID = "streaming.sql.batchId"
+
+_COMMITS = ThreadPoolExecutor(4, "commit")
+
+CHECKPOINT_EVERY = 20
+"""Commits of a table from one checkpoint of its log to the next."""
 
 
 def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
@@ -74,11 +83,13 @@ def create_unclustered(paths: PathSettings, table: Table) -> None:
 
 @dataclass(frozen=True)
 class BatchSink:
-    """Appends the rows of one micro-batch to several tables, each exactly once. ``query_id`` is the checkpoint's."""
+    """Appends the rows of one micro-batch to several tables, each exactly once. ``query_id`` is the checkpoint's;
+    ``announce`` hears the name of every table that is about to gain rows, of none in a replay."""
 
     paths: PathSettings
     query_id: str
     batch_id: int
+    announce: Callable[[str], None] = field(default=lambda _: None, compare=False, kw_only=True)
 
     def written(self, table: Table) -> bool:
         """Whether this micro-batch is in the table already: it is then a replay."""
@@ -99,34 +110,72 @@ class BatchSink:
         if self.written(table):
             discard(self.paths, own)
         else:
-            commit.add(own)
+            self.announce(table.name)
+            _keep_short(self.paths, table, commit.add(own))
+
+    def together(self, *writes: Callable[[], None]) -> None:
+        """Writes of this micro-batch that do not lead readers to one another, side by side: most of a commit is
+        waiting. When one fails, the others are done first."""
+        failed = [future.exception() for future in [_COMMITS.submit(write) for write in writes]]
+        for fault in filter(None, failed):
+            raise fault
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
         """Append rows that are in the driver, through delta-rs; skipped in a replay and when there are none."""
         if rows.num_rows == 0 or self.written(table):
             return
         transaction = CommitProperties(app_transactions=[Transaction(self.query_id, self.batch_id)])
+        self.announce(table.name)
         append_rows(self.paths, table, rows, transaction)
+
+
+class Turn(Protocol):
+    """The turns of one query among those of a session."""
+
+    def announce(self, table: str) -> None:
+        """``table`` is about to gain rows."""
+
+    def taken(self, query_id: str, batch_id: int) -> AbstractContextManager[None]:
+        """Around the writing of one micro-batch."""
 
 
 def append_rows(
     paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
 ) -> None:
     """Append rows through delta-rs. For tables without clustering only, which delta-rs does not write."""
-    write_deltalake(paths.table(table.name), rows, mode="append", commit_properties=commit_properties)
+    to = open_table(paths, table)
+    write_deltalake(to, rows, mode="append", commit_properties=commit_properties)
+    _keep_short(paths, table, to.version())
+
+
+def _keep_short(paths: PathSettings, table: Table, version: int) -> None:
+    """Write a checkpoint of Delta's log (not of a query) where one is due, so that nobody reads it from its beginning.
+
+    Through delta-rs, in 30 ms. Delta itself takes seconds and makes the commit wait, of all tables in the same round:
+    everything stood for 17 s (docs/pipeline.md *Measurements*). Here every table has a round of its own."""
+    if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
+        open_table(paths, table).create_checkpoint()
 
 
 def each_batch(
-    spark: SparkSession, paths: PathSettings, write: Callable[[DataFrame, BatchSink], None]
+    spark: SparkSession,
+    paths: PathSettings,
+    write: Callable[[DataFrame, BatchSink], None],
+    turn: Turn | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """``write`` as a function for ``foreachBatch``. It must compute the micro-batch once, and always: a replay of which
     every table is written already must still run its stateful operators to the end, or the restart fails
-    (``STATE_STORE_COMMIT_VALIDATION_FAILED``)."""
+    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). ``turn``: what it keeps to beside other queries
+    (:mod:`reliable_channel.pipeline.running.turns`)."""
 
     def run(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
         if query_id is None:
             raise EnvironmentFault("Spark does not tell the id of the running query.", "Use the pinned Spark version.")
-        write(batch, BatchSink(paths, query_id, batch_id))
+        if turn is None:
+            write(batch, BatchSink(paths, query_id, batch_id))
+            return
+        with turn.taken(query_id, batch_id):
+            write(batch, BatchSink(paths, query_id, batch_id, announce=turn.announce))
 
     return run

@@ -1,8 +1,8 @@
 """Results of keyed state, many kinds in one stream, written to their tables in one Spark job.
 
-A row of a result holds many results, pickled: as rows of their own, or as JSON, they would cost as much on their way
-through the JVM as the work that made them (docs/pipeline.md *Measurements*). Tasks turn each kind into rows of its
-table and write them (:mod:`.task_files`); what is few and for the driver comes to it as it is.
+A row of a result holds many results, pickled, by table and column: as rows of their own, as JSON, or row by row, they
+would cost as much on their way through the JVM as the work that made them (docs/pipeline.md *Measurements*). Tasks make
+Arrow of them and write it (:mod:`.task_files`); what is few and for the driver comes to it as it is.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow, columns_of
+from reliable_channel.pipeline.storage.arrow_schema import by_column, columns_of, of_columns
 from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answer, answers
 from reliable_channel.pipeline.tables import BY_NAME
 
@@ -29,6 +29,9 @@ FILE = "file"
 
 PACKED = 2_000
 """So many results at most stand in one row, unless their payloads are many bytes."""
+
+GATHERED_BYTES = 4 * 1024 * 1024
+"""Packed results that are written together: about so many bytes of them."""
 
 Fields = dict[str, Any]
 """One result by the names of its table's columns: binary as bytes or in base64, times in µs."""
@@ -42,22 +45,54 @@ class Results:
     told: dict[str, list[Fields]]
 
 
-def packed(results: Sequence[tuple[str, Fields]]) -> Iterator[bytes]:
+Kinds = Mapping[str, str | None]
+"""Kind → the table it belongs to, or ``None`` for what the driver wants."""
+
+
+class Sorted(NamedTuple):
+    """Some results by where they go: table → its columns; and, as they are, those that no table takes."""
+
+    tables: dict[str, list[list[Any]]]
+    others: list[tuple[str, Fields]]
+
+    def extend(self, more: Sorted) -> None:
+        """Add others, behind these."""
+        for name, columns in more.tables.items():
+            if name in self.tables:
+                for mine, theirs in zip(self.tables[name], columns, strict=True):
+                    mine.extend(theirs)
+            else:
+                self.tables[name] = columns
+        self.others.extend(more.others)
+
+
+def sorted_out(results: Sequence[tuple[str, Fields]], kinds: Kinds) -> Sorted:
+    """Results with their kinds, by table; in the order given, within a table and among the others."""
+    rows: dict[str, list[Fields]] = {}
+    others: list[tuple[str, Fields]] = []
+    for kind, fields in results:
+        name = None if kind == FILE else kinds[kind]
+        if name is None:
+            others.append((kind, fields))
+        else:
+            rows.setdefault(name, []).append(fields)
+    return Sorted({name: by_column(some, BY_NAME[name]) for name, some in rows.items()}, others)
+
+
+def packed(results: Sequence[tuple[str, Fields]], kinds: Kinds) -> Iterator[bytes]:
     """Results with their kinds, in the order given, for column ``results``."""
     for start in range(0, len(results), PACKED):
-        yield pickle.dumps(results[start : start + PACKED], pickle.HIGHEST_PROTOCOL)
+        yield pickle.dumps(tuple(sorted_out(results[start : start + PACKED], kinds)), pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked(blob: bytes) -> list[tuple[str, Fields]]:
+def unpacked(blob: bytes) -> Sorted:
     """What :func:`packed` gave. Only for what this job's own functions made: it is trusted."""
-    found: list[tuple[str, Fields]] = pickle.loads(blob)  # noqa: S301  not from the network
-    return found
+    return Sorted(*pickle.loads(blob))  # noqa: S301  not from the network
 
 
-def written_results(rows: DataFrame, paths: PathSettings, kinds: Mapping[str, str | None]) -> Results:
-    """Compute ``rows`` and write every kind to the table of that name; nothing is committed. ``kinds``: kind → table,
-    or ``None`` for those that the driver wants, which JSON must be able to hold. A row of a kind of its own, not
-    ``results``, is a row of that table."""
+def written_results(rows: DataFrame, paths: PathSettings, kinds: Kinds) -> Results:
+    """Compute ``rows`` and write every kind to its table; nothing is committed. What the driver wants must be such that
+    JSON can hold it. A row of a kind of its own, not ``results``, is a row of that table."""
     files: list[WrittenFile] = []
     told: dict[str, list[Fields]] = {}
     for said in answers(rows, _writer(paths, dict(kinds))):
@@ -71,7 +106,7 @@ class ResultFiles:
     """The files of a task that writes results, and what is not for it to write. A context manager, as
     :class:`~.task_files.TaskFiles`."""
 
-    def __init__(self, paths: PathSettings, kinds: Mapping[str, str | None]) -> None:
+    def __init__(self, paths: PathSettings, kinds: Kinds) -> None:
         self._kinds = kinds
         self._files = TaskFiles(paths)
         self._written: list[WrittenFile] = []
@@ -83,18 +118,15 @@ class ResultFiles:
     def __exit__(self, *fault: object) -> None:
         self._files.__exit__(*fault)
 
-    def add(self, results: Sequence[tuple[str, Fields]]) -> None:
+    def add(self, results: Sorted) -> None:
         """Write results to their tables. Those of kind ``file`` are files that a task before this one has written."""
-        by_table: dict[str, list[Fields]] = {}
-        for kind, fields in results:
+        for name, columns in results.tables.items():
+            self._files.add(BY_NAME[name], of_columns(columns, BY_NAME[name]))
+        for kind, fields in results.others:
             if kind == FILE:
                 self._written.append(WrittenFile(**fields))
-            elif (name := self._kinds[kind]) is None:
-                self.told.append((kind, fields))
             else:
-                by_table.setdefault(name, []).append(fields)
-        for name, rows in by_table.items():
-            self._files.add(BY_NAME[name], as_arrow(rows, BY_NAME[name]))
+                self.told.append((kind, fields))
 
     def add_rows(self, kind: str, rows: pa.RecordBatch) -> None:
         """Write rows of a kind that have columns of its table already."""
@@ -110,17 +142,28 @@ class ResultFiles:
         return [*self.told, *((FILE, file._asdict()) for file in self.finish())]
 
 
-def _writer(
-    paths: PathSettings, kinds: Mapping[str, str | None]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
+    """Packed results, many rows of them together: keys often have a few results each, and to write those one key after
+    the other costs 1.5 ms a key, sixty times as much."""
+    together, size = Sorted({}, []), 0
+    for blob in blobs:
+        together.extend(unpacked(blob.as_py()))
+        size += len(blob.as_buffer())
+        if size >= GATHERED_BYTES:
+            yield together
+            together, size = Sorted({}, []), 0
+    yield together
+
+
+def _writer(paths: PathSettings, kinds: Kinds) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with ResultFiles(paths, kinds) as files:
             for batch in batches:
                 for kind in pc.unique(batch.column("kind")).to_pylist():
                     some = batch.filter(pc.equal(batch.column("kind"), kind))
                     if kind == RESULTS:
-                        for blob in some.column(RESULTS):
-                            files.add(unpacked(blob.as_py()))
+                        for together in _gathered(some.column(RESULTS)):
+                            files.add(together)
                     else:
                         files.add_rows(kind, some)
             finished = files.finish()

@@ -27,6 +27,12 @@ from reliable_channel.pipeline.tables import BY_NAME, INDEXED_COLUMNS, Column, T
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Rows are kept until they are about so many bytes in memory, and then written as one row group."""
 
+_SAMPLE_BYTES = 64 * 1024
+_WORTH_COMPRESSING = 0.875
+"""A binary column of which a sample stays above this share of its size is written as it is: what is encrypted, and
+filters that are in use, do not get smaller, and trying is most of what writing them costs (docs/pipeline.md
+*Measurements*)."""
+
 _TEXT_CHARACTERS = 32
 """Of a text in the statistics, as Delta's own writer cuts it."""
 
@@ -79,20 +85,12 @@ class _TableFile:
         self._schema = arrow_schema(table).remove_metadata()
         self._schema = pa.schema([field.remove_metadata() for field in self._schema])
         self._filesystem, root = filesystem(paths.table(table.name))
-        self._name = f"part-{uuid.uuid4()}.snappy.parquet"
+        self._name = f"part-{uuid.uuid4()}.parquet"
         self._place = f"{root}/{self._name}"
         self._bounds = Bounds(table)
         self._kept: list[pa.Table] = []
         self._kept_bytes = 0
-        self._writer = pq.ParquetWriter(
-            self._place,
-            self._schema,
-            filesystem=self._filesystem,
-            compression="snappy",
-            store_schema=False,
-            use_dictionary=[c.name for c in table.columns if c.type == "STRING"],
-            write_statistics=[c.name for c in indexed(table)],
-        )
+        self._writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
@@ -104,23 +102,66 @@ class _TableFile:
             self._write()
 
     def _write(self) -> None:
-        if self._kept:
-            self._writer.write_table(pa.concat_tables(self._kept))
-            self._kept, self._kept_bytes = [], 0
+        """Write what is kept; the first rows decide which columns of the file are compressed."""
+        rows = pa.concat_tables(self._kept)
+        if self._writer is None:
+            self._writer = self._opened(rows)
+        self._writer.write_table(rows)
+        self._kept, self._kept_bytes = [], 0
+
+    def _opened(self, first: pa.Table) -> pq.ParquetWriter:
+        columns = self._table.columns
+        as_they_are = {c.name for c in columns if c.type == "BINARY" and not compressible(first[c.name])}
+        return pq.ParquetWriter(
+            self._place,
+            self._schema,
+            filesystem=self._filesystem,
+            compression={name: "none" if name in as_they_are else "snappy" for name in _leaves(self._schema)},
+            store_schema=False,
+            use_dictionary=[c.name for c in columns if c.type == "STRING"],
+            write_statistics=[c.name for c in indexed(self._table)],
+        )
 
     def finish(self) -> WrittenFile:
-        self._write()
-        self._writer.close()
+        if self._kept:
+            self._write()
+        if self._writer is not None:
+            self._writer.close()
         size = self._filesystem.get_file_info(self._place).size
         return WrittenFile(self._table.name, self._name, size, time.time_ns() // 1_000_000, self._bounds.json())
 
     def discard(self) -> None:
         self._kept = []
+        if self._writer is None:
+            return
         try:
             self._writer.close()
             self._filesystem.delete_file(self._place)
         except OSError:  # it is no part of the table, and the fault that led here says more
             return
+
+
+def compressible(column: pa.ChunkedArray) -> bool:
+    """Whether values of a binary column, from its middle and one after the other, get smaller by snappy."""
+    rows = max(1, len(column) * _SAMPLE_BYTES // max(1, column.nbytes))
+    sample = b"".join(value for value in column.slice(len(column) // 2, rows).to_pylist() if value)
+    return not sample or len(pa.compress(sample, "snappy", asbytes=True)) <= _WORTH_COMPRESSING * len(sample)
+
+
+def _leaves(schema: pa.Schema) -> Iterator[str]:
+    """The columns of a Parquet file as options name them: those inside lists and structs by their paths."""
+
+    def inside(path: str, type_: pa.DataType) -> Iterator[str]:
+        if pa.types.is_list(type_):
+            yield from inside(f"{path}.list.element", type_.value_type)
+        elif pa.types.is_struct(type_):
+            for field in type_:
+                yield from inside(f"{path}.{field.name}", field.type)
+        else:
+            yield path
+
+    for field in schema:
+        yield from inside(field.name, field.type)
 
 
 class Bounds:

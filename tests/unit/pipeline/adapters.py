@@ -29,7 +29,6 @@ class Adapters:
         self._decoder = RecordDecoder(settings.channels, settings.pipeline)
         self._sets: dict[bytes, HashSets] = {}
         self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
-        self._seen: set[tuple[object, ...]] = set()
         self._payloads: dict[str, bytes] = {}
         self._expiry_ms = expiry_ms
         self.tables = Observed()
@@ -65,10 +64,6 @@ class Adapters:
         for observer in self._channels.values():
             self._take(observer, InputRow("tick", TOPIC, 0, offset, at_ms * 1000))
 
-    def forget_duplicates(self) -> None:
-        """De-duplication remembers for a while only."""
-        self._seen.clear()
-
     def _note(self, result: Result) -> None:
         if result.kind == "message":
             self.rebuilt.append(result)
@@ -83,10 +78,8 @@ class Adapters:
     def _results(
         self, row: Decoded, key: tuple[str, str, str], offset: int, at_ms: int, content: bytes
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        identity = (*key, row.sds_id, row.content_digest)
-        if row.segment_kind not in ("data", "parity") or identity in self._seen:
+        if row.segment_kind not in ("data", "parity"):
             return
-        self._seen.add(identity)
         sets = self._sets.setdefault(bytes(row.entire_message_hash or b""), HashSets(SETS))
         segment = SegmentRow(
             TOPIC,

@@ -71,7 +71,6 @@ def test_a_store_replay_a_day_or_ten_later_delivers_nothing_twice(hours: int, lo
     missing = {result.fields["entire_message_hash"] for result in adapters.given_up}
     assert before
 
-    adapters.forget_duplicates()
     for offset, record in enumerate(world.records):
         if record.value is not None and (not lost_every or offset % lost_every):
             headers = {**dict(record.headers), "source": b"store"}

@@ -1,7 +1,7 @@
 """Batch cuts do not matter: the very functions Spark runs, cut into micro-batches anywhere, give the same rows.
 
-No Spark here: de-duplication (a JVM operator) and the state store are stand-ins of a few lines; combiner, stateful
-function, state codec and timers are the real ones. ``tests/spark/test_chain.py`` does the same with Spark itself.
+No Spark here: the state store is a stand-in of a few lines; combiner, stateful function, state codec and timers are the
+real ones. ``tests/spark/test_chain.py`` does the same with Spark itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reliable_channel.pipeline.ack.observed import InputRow, Output
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, ResultFiles, unpacked
+from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, ResultFiles, Sorted, unpacked
 from reliable_channel.sds import SdsChannel, SdsConfig
 from reliable_channel.segmentation import SegmentationConfig, contents_for
 from reliable_channel.wire.hashing import sds_message_id, sha256
@@ -68,7 +68,6 @@ class Reassembly:
             Path(self.settings.paths.table(name)).mkdir(parents=True, exist_ok=True)
         self.states: dict[bytes, FakeState] = {}
         self.open = open_keys.OpenKeys()
-        self.seen: set[tuple[str, bytes]] = set()
         self.rows: list[tuple[str, Fields]] = []
         self.incomplete: list[Fields] = []
         self._monkeypatch = monkeypatch
@@ -78,9 +77,8 @@ class Reassembly:
         self._monkeypatch.setattr(open_keys, "open_keys", lambda paths, job: before)
         known = self._completed()
         self._monkeypatch.setattr(memory, "completed_before", lambda paths, hashes, since, places: known)
-        fresh = [row for row in rows if row["kind"] == "tick" or self._first(row)]
-        segments = [row for row in fresh if row["kind"] == "segment"]
-        ticks = pd.DataFrame([row for row in fresh if row["kind"] == "tick"])
+        segments = [row for row in rows if row["kind"] == "segment"]
+        ticks = pd.DataFrame([row for row in rows if row["kind"] == "tick"])
         batches = [pa.RecordBatch.from_pylist(segments, schema=reassembly._ARROW)] if segments else []
         out = [b.to_pandas() for b in reassembly.combiner(self.settings)(iter(batches))]
         if len(ticks):
@@ -96,7 +94,7 @@ class Reassembly:
                 for blob in result["results"]:
                     self._take(unpacked(blob))
 
-    def _take(self, results: list[tuple[str, Fields]]) -> None:
+    def _take(self, results: Sorted) -> None:
         """As the last task does: the tables' rows, whoever wrote them."""
         with ResultFiles(self.settings.paths, reassembly._KINDS) as files:
             files.add(results)
@@ -109,13 +107,6 @@ class Reassembly:
                 self.open.apply(open_keys.KeyChange(fields["key"], PLACE, fields["due"]))
             else:
                 self.incomplete.append(fields)
-
-    def _first(self, row: dict[str, Any]) -> bool:
-        identity = (row["sds_id"], sha256(row["content"]))
-        if identity in self.seen:
-            return False
-        self.seen.add(identity)
-        return True
 
     def _completed(self) -> dict[bytes, list[memory.Done]]:
         """What ``messages`` says after the micro-batches so far."""
@@ -207,7 +198,7 @@ def _segment(sender: str, sds_id: str, lamport: int, content: bytes, at: int, pa
         "channel_id": "talk",
         "sender_id": sender,
         "sds_id": sds_id,
-        "lamport_timestamp": lamport,
+        "lamport_timestamp": str(lamport),
         "segment_dialect": "v0.1",
         "content": content,
         "sub_order": 0,

@@ -1,4 +1,4 @@
-"""Maintenance removes only what nobody needs: neither a stream that lags, nor the recorded clock, nor an open key."""
+"""Maintenance removes only what nobody needs: neither a stream that lags nor the recorded clock."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reliable_channel.config import Settings, load
-from reliable_channel.pipeline.operations.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans, superseded_keys
+from reliable_channel.pipeline.operations.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans
 from reliable_channel.pipeline.tables import BY_NAME, DAY_MS
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
-KEYS = pa.schema(
-    [("job", pa.string()), ("query_id", pa.string()), ("batch_id", pa.int64()), ("key", pa.string()),
-     ("kafka_topic", pa.string()), ("kafka_partition", pa.int32()), ("due", pa.timestamp("us", tz="UTC"))]
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -107,39 +101,3 @@ def test_the_clock_of_a_silent_partition_is_never_forgotten() -> None:
     assert clock_needed_from(rows) == NOON, "partition 0 has its last two micro-batches there"
     assert clock_needed_from(rows.filter(pa.compute.equal(rows["kafka_partition"], 1))) == NOON + dt.timedelta(hours=2)
     assert clock_needed_from(rows.slice(0, 0)) is None
-
-
-changes = st.lists(
-    st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.integers(0, 6), st.booleans()), max_size=30,
-    unique_by=lambda change: (change[0], change[1], change[2]),
-)  # fmt: skip
-
-
-def as_open(rows: list[dict[str, Any]], query_id: str, before: int) -> dict[Any, Any]:
-    """What a micro-batch finds open: the last change of every key before it (``open_keys.open_keys_before``)."""
-    found: dict[Any, Any] = {}
-    for row in sorted(rows, key=lambda r: r["batch_id"]):
-        if row["query_id"] == query_id and row["batch_id"] < before:
-            found[row["key"], row["kafka_partition"]] = row["due"]
-    return {key: due for key, due in found.items() if due is not None}
-
-
-@given(changes, st.integers(-1, 6))
-def test_no_micro_batch_to_come_misses_a_forgotten_key(
-    entries: list[tuple[str, int, int, bool]], committed: int
-) -> None:
-    rows = [
-        {"job": "ack", "query_id": query, "batch_id": batch, "key": str(key), "kafka_topic": "t",
-         "kafka_partition": key % 2, "due": NOON if due else None}
-        for query, key, batch, due in entries
-    ]  # fmt: skip
-    gone = superseded_keys(pa.Table.from_pylist(rows, schema=KEYS), {"a": committed})
-    names = ("query_id", "batch_id", "key", "kafka_partition")
-    forgotten = {tuple(row[name] for name in names) for row in gone}
-    left = [row for row in rows if tuple(row[name] for name in names) not in forgotten]
-    for coming in range(committed + 1, 9):
-        assert as_open(left, "a", coming) == as_open(rows, "a", coming)
-    assert all(row["query_id"] == "a" for row in left), "a query without a checkpoint reads nothing"
-    settled = [row for row in left if row["batch_id"] <= committed]
-    assert all(row["due"] is not None for row in settled)
-    assert len(settled) == len({(row["key"], row["kafka_partition"]) for row in settled})

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from deltalake.exceptions import DeltaError
 from prometheus_client import generate_latest
 
 from reliable_channel.config import load
-from reliable_channel.pipeline.operations import counters
+from reliable_channel.pipeline.operations import counters, metrics
 from reliable_channel.pipeline.operations.measures import measures
-from reliable_channel.pipeline.operations.metrics import PrometheusMetrics, _served
+from reliable_channel.pipeline.operations.metrics import MetricsListener, PrometheusMetrics, _served
 
 PROGRESS: dict[str, Any] = {
     "id": "q1",
@@ -60,6 +62,12 @@ def test_a_micro_batch_in_numbers() -> None:
         "dropped_by_watermark_rows": 1.0,
     }
     assert set(asked) == {("segments", 6)}
+
+
+def test_the_wait_for_a_turn_is_no_work() -> None:
+    found = measures(PROGRESS, {"turn_wait_ms": 600})
+    assert (found["turn_wait_ms"], found["add_batch_ms"], found["trigger_execution_ms"]) == (600.0, 300.0, 400.0)
+    assert found["processed_rows_per_second"] == 12 / 0.4
 
 
 def test_lag_behind_kafka_is_summed_over_partitions() -> None:
@@ -116,3 +124,23 @@ def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "said", "whole_story"),
+    [
+        ("Unable to copy data to file: No space left on device (os error 28)", "the disk is full.", False),
+        ("nobody knows", "metrics of a micro-batch were not written", True),
+    ],
+)
+def test_metrics_that_cannot_be_written_never_stop_a_query(
+    raised: str, said: str, whole_story: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise DeltaError(raised)
+
+    monkeypatch.setattr(metrics, "append_rows", full)
+    listener = MetricsListener(load("local").paths, PrometheusMetrics())
+    listener.onQueryProgress(cast(Any, SimpleNamespace(progress=SimpleNamespace(json=json.dumps({"name": "ingest"})))))
+    assert said in caplog.text
+    assert ("Traceback" in caplog.text) is whole_story

@@ -13,7 +13,7 @@ from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.reassembly.memory import Done, Rebuilt, completed_before
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
 from reliable_channel.pipeline.storage.increments import DataFile, Followed
-from reliable_channel.pipeline.storage.io import append_rows
+from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
 from reliable_channel.segmentation import CompletedSend
 
 START_MS = 1_767_225_600_000
@@ -50,7 +50,7 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
         message(3, START_MS, b"x" * 32, ["other"]),
         message(4, START_MS + 1, HASH, ["replayed"]),
     ]
-    append_rows(paths, tables.MESSAGES, as_arrow(rows, tables.MESSAGES))
+    write(paths, rows)
     found = completed_before(paths, {HASH, b"y" * 32}, START_MS * 1000, {("t", 0, 4)})
     first = CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))
     second = CompletedSend(SCOPE, HASH, 3, 2, START_MS + 2, START_MS + 2, ("a", None, "b"))
@@ -58,6 +58,7 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
 
 
 def write(paths: PathSettings, rows: list[dict[str, object]]) -> None:
+    create_unclustered(paths, tables.MESSAGES)
     append_rows(paths, tables.MESSAGES, as_arrow(rows, tables.MESSAGES))
 
 

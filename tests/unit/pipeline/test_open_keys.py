@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import open_keys
-from reliable_channel.pipeline.open_keys import KeyChange, Log, OpenKeys, record
+from reliable_channel.pipeline.open_keys import KeyChange, Log, OpenKeys, forget, record
+from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.increments import Followed, PerQuery
-from reliable_channel.pipeline.storage.io import BatchSink, create_unclustered
+from reliable_channel.pipeline.storage.io import BatchSink, create_unclustered, open_table
 from reliable_channel.pipeline.tables import OPEN_KEYS
 
 PLACE = ("waku.envelopes", 0)
+
+CHANGES = st.dictionaries(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(1, 99)), max_size=3)
+"""Of one micro-batch: key → when its timer is due, ``None`` where it is closed."""
 
 
 @pytest.fixture
@@ -40,11 +44,7 @@ def write(paths: PathSettings, batches: list[dict[str, int | None]], job: str = 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    batches=st.lists(
-        st.dictionaries(st.sampled_from("abcd"), st.one_of(st.none(), st.integers(1, 99)), max_size=3),
-        min_size=9,
-        max_size=9,
-    ),
+    batches=st.lists(CHANGES, min_size=9, max_size=9),
     asked=st.lists(st.integers(0, 9), min_size=2, max_size=4),
 )
 def test_every_micro_batch_sees_the_same_in_a_new_process_and_in_one_that_read_on_or_goes_back(
@@ -108,6 +108,51 @@ def test_files_that_another_writer_made_are_read_beside_our_own(paths: PathSetti
         rows.cast(pa.schema([f.with_nullable(True) for f in rows.schema])), first, use_deprecated_int96_timestamps=True
     )
     assert {change.key for change in state(Log(paths, "ack", "q").before(3))} == {"a", "b", "c"}
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(CHANGES, min_size=12, max_size=12),
+    committed=st.integers(-1, 10),
+)
+def test_no_micro_batch_to_come_misses_what_is_forgotten(
+    batches: list[dict[str, int | None]],
+    committed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+    paths: PathSettings,
+) -> None:
+    here = PathSettings(run_dir=str(tmp_path_factory.mktemp("log")))
+    create_unclustered(here, OPEN_KEYS)
+    write(here, [{"z": 1}] * 2, query="without a checkpoint")
+    write(here, batches)
+    running = Log(here, "ack", "q")
+    running.before(committed + 1)
+    expected = [state(Log(here, "ack", "q").before(coming)) for coming in range(committed + 1, 13)]
+    there = len(rows_of(open_table(here, OPEN_KEYS)))
+    told = forget(here, {"q": committed, "another": -1}, dry_run=True)
+    assert len(rows_of(open_table(here, OPEN_KEYS))) == there
+    assert forget(here, {"q": committed, "another": -1}) == told
+    left = rows_of(open_table(here, OPEN_KEYS))
+    assert len(left) == there - told
+    assert all(row["query_id"] == "q" for row in left)
+    assert all(row["batch_id"] >= committed // 4 * 4 for row in left if committed > 0)
+    assert [state(Log(here, "ack", "q").before(coming)) for coming in range(committed + 1, 13)] == expected
+    assert [state(running.before(coming)) for coming in range(committed + 1, 13)] == expected
+    assert forget(here, {}) == len(left)
+
+
+def test_what_a_job_appends_meanwhile_does_not_hinder_forgetting(
+    paths: PathSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_unclustered(paths, OPEN_KEYS)
+    write(paths, [{"a": 1}] * 6)
+    opened = open_table(paths, OPEN_KEYS)
+    monkeypatch.setattr(open_keys, "open_table", lambda *_: opened)
+    record(BatchSink(paths, "q", 6), "ack", [KeyChange("b", PLACE, 7)])
+    record(BatchSink(paths, "new", 0), "reassembly", [KeyChange("c", PLACE, 7)])
+    assert forget(paths, {"q": 5, "new": -1}) == 4
+    assert state(Log(paths, "ack", "q").before(7)) == {KeyChange("a", PLACE, 1), KeyChange("b", PLACE, 7)}
+    assert state(Log(paths, "reassembly", "new").before(1)) == {KeyChange("c", PLACE, 7)}
 
 
 def test_keys_are_woken_in_their_partition_when_they_are_due() -> None:

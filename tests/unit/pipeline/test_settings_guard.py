@@ -38,9 +38,9 @@ def delta(version: int, table: str = "19dd145e") -> dict[str, object]:
     }
 
 
-def write(settings: Settings, query: str, offsets: list[str], commits: int, state: bool = True) -> Path:
+def write(settings: Settings, query: str, offsets: list[str], commits: int, operators: int = 1) -> Path:
     root = Path(settings.paths.checkpoint(query))
-    for part in ("offsets", "commits", *(["state"] if state else [])):
+    for part in ("offsets", "commits", *(f"state/{number}" for number in range(operators))):
         (root / part).mkdir(parents=True, exist_ok=True)
     (root / "metadata").write_text('{"id":"b6cfcac8"}')
     for number, text in enumerate(offsets):
@@ -102,7 +102,7 @@ def test_other_shuffle_partitions_are_refused_with_cause_and_remedy(settings: Se
 
 
 def test_a_query_without_state_may_change_its_partitions(settings: Settings) -> None:
-    write(settings, "deliver", [batch(delta(1))], commits=1, state=False)
+    write(settings, "deliver", [batch(delta(1))], commits=1, operators=0)
     check(settings, "deliver", {**SESSION, PARTITIONS: "8"})
 
 
@@ -113,7 +113,7 @@ def test_another_state_store_is_refused(settings: Settings) -> None:
 
 
 def test_another_topic_is_refused_although_spark_would_not_notice(settings: Settings) -> None:
-    write(settings, "ingest", [batch({"other.topic": {"0": 4}})], commits=1, state=False)
+    write(settings, "ingest", [batch({"other.topic": {"0": 4}})], commits=1, operators=0)
     with pytest.raises(ConfigurationError, match=r"kafka\.topics\.envelopes=other\.topic, and"):
         check(settings, "ingest", SESSION)
 
@@ -124,3 +124,10 @@ def test_another_participant_is_refused(settings: Settings) -> None:
     alice = settings.model_copy(update={"channels": settings.channels.model_copy(update={"participant_id": "alice"})})
     with pytest.raises(ConfigurationError, match="participant_id=nothing, and the configuration says alice"):
         check(alice, "ack", SESSION)
+
+
+def test_the_state_of_another_version_is_refused(settings: Settings) -> None:
+    """Reassembly once had de-duplication before it, which kept state of its own."""
+    write(settings, "reassembly", [batch(delta(1))], commits=1, operators=2)
+    with pytest.raises(ConfigurationError, match=r"another version .* state of 2 operators, not of 1.*rebuild"):
+        check(settings, "reassembly", SESSION)

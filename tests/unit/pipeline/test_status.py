@@ -110,17 +110,6 @@ def test_the_history_of_spark_and_of_delta_rs_is_understood() -> None:
     assert unread(history, 3) == []
 
 
-def test_a_merge_that_only_inserts_is_read_by_streams_and_one_that_replaces_is_not() -> None:
-    inserts = {"numTargetRowsInserted": "2", "numTargetFilesRemoved": "0", "numOutputRows": "2"}
-    replaces = {"numTargetRowsInserted": "1", "numTargetFilesRemoved": "3", "numOutputRows": "9"}
-    nothing = {"numTargetRowsInserted": "0", "numTargetFilesRemoved": "0"}
-    history = [
-        {"version": number, "operation": "MERGE", "timestamp": number, "operationMetrics": metrics}
-        for number, metrics in enumerate((inserts, replaces, nothing))
-    ]
-    assert [(c.version, c.rows) for c in unread(history, 0)] == [(0, 2)]
-
-
 def test_ingest_is_behind_kafka_by_offsets(settings: Settings) -> None:
     write(settings, tables.ENVELOPES, [{"value": b"x"}])
     checkpoint(settings, "ingest", "q0", {"waku.envelopes": {"0": 10, "1": 5}})

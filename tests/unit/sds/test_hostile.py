@@ -181,6 +181,39 @@ def test_an_own_id_under_another_name_is_a_conflict_whatever_it_holds(content: b
     assert of_type(channel.receive(sent.message, T0 + 2), Conflict) == []
 
 
+def next_of_alice(content: bytes = b"mine", lamport: int = T0 + 30) -> SdsMessage:
+    """What alice will send then, as somebody else could guess it."""
+    return message(sds_message_id("alice", lamport, content), "alice", lamport, content=content)
+
+
+@pytest.mark.parametrize("names", [(), ("never",)], ids=["delivered", "waiting"])
+@pytest.mark.parametrize("seen", ["sent", "observed"])
+def test_an_own_message_wins_over_somebody_elses_that_was_here_under_its_id(names: tuple[str, ...], seen: str) -> None:
+    channel = opened(timeout_for_lost_messages_ms=20_000)
+    own = next_of_alice()
+    named = tuple(HistoryEntry(name) for name in names)
+    guessed = {"sender_id": "mallory", "content": b"guessed", "lamport_timestamp": T0 + 10, "causal_history": named}
+    channel.receive(forged(own, **guessed), T0 + 1)
+    channel.receive(message("after", "bob", T0 + 20, (own.message_id,)), T0 + 2)
+    step = channel.send(b"mine", T0 + 30) if seen == "sent" else channel.observe_sent(own, T0 + 30)
+    if seen == "sent":
+        assert step.outgoing[0].message.message_id == own.message_id
+    assert [event.winner for event in of_type(step, Conflict)] == ["second"]
+    assert [event.message_id for event in of_type(step, Delivered)] == (["after"] if names else [])
+    assert of_type(channel.tick(T0 + 100_000), Delivered) == []
+    positions = channel.log_positions()
+    assert len({message_id for _, message_id in positions}) == len(positions) == 2
+    assert [sent.message.message_id for sent in channel.unacknowledged()] == [own.message_id]
+
+
+def test_an_own_message_whose_id_cannot_be_recomputed_does_not_replace_another() -> None:
+    channel = opened()
+    channel.receive(message("opaque", "mallory", T0 + 5, ("never",)), T0 + 1)
+    step = channel.observe_sent(message("opaque", "alice", T0 + 5), T0 + 2)
+    assert [event.winner for event in of_type(step, Conflict)] == ["first"]
+    assert channel.unacknowledged() == ()
+
+
 def test_when_neither_id_can_be_recomputed_the_first_stands() -> None:
     alice = opened()
     alice.receive(message("opaque", content=b"one"), T0 + 1)

@@ -1,0 +1,98 @@
+"""Rows that are deleted or filled in while a stream appends to the table, on real Delta."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from reliable_channel.config import Settings
+from reliable_channel.pipeline.clock import Reached
+from reliable_channel.pipeline.ingest.stream import tick_files
+from reliable_channel.pipeline.storage import rewrite as rewriting
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.delta_log import Commit
+from reliable_channel.pipeline.storage.io import BatchSink, read_table
+from reliable_channel.pipeline.storage.rewrite import delete, fill_in, rewrite
+from reliable_channel.pipeline.tables import SEGMENTS
+
+from .chain import rows
+
+pytestmark = pytest.mark.spark
+
+PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+
+
+def append(spark: SparkSession, settings: Settings, batch_id: int) -> None:
+    """What a micro-batch of a stream does: rows of four partitions, whose offset is its number."""
+    reached = {("t", partition): Reached(10**15 + batch_id, batch_id + 1) for partition in range(4)}
+    files = tick_files(settings.paths, reached, 10**15)
+    BatchSink(settings.paths, "stream", batch_id).add_files(spark, SEGMENTS, files)
+
+
+def left(settings: Settings) -> list[tuple[int, int]]:
+    return sorted((row["kafka_partition"], row["kafka_offset"]) for row in rows(settings, SEGMENTS))
+
+
+def test_what_is_appended_meanwhile_neither_hinders_a_deletion_nor_goes_with_it(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_tables(spark, settings.paths, (SEGMENTS,))
+    append(spark, settings, 0)
+    gone = F.col("kafka_partition") < 3
+    assert delete(spark, settings.paths, SEGMENTS, gone, dry_run=True) == 3
+    assert len(left(settings)) == 4
+
+    def while_appending(rows: DataFrame) -> DataFrame:
+        append(spark, settings, 1)
+        return rows.where(gone)
+
+    really = Commit.replace
+
+    def too_late(commit: Commit, *files: Any) -> None:
+        monkeypatch.setattr(Commit, "replace", really)
+        append(spark, settings, 2)
+        really(commit, *files)
+
+    monkeypatch.setattr(Commit, "replace", too_late)
+    assert rewrite(spark, settings.paths, SEGMENTS, while_appending, lambda rows: rows.where(~gone)) == 3
+    assert left(settings) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2)]
+
+
+def test_of_two_that_rewrite_a_file_the_second_looks_again(spark: SparkSession, settings: Settings) -> None:
+    create_tables(spark, settings.paths, (SEGMENTS,))
+    append(spark, settings, 0)
+    others = iter([lambda: delete(spark, settings.paths, SEGMENTS, F.col("kafka_partition") == 0)])
+
+    def while_another_deletes(rows: DataFrame) -> DataFrame:
+        for other in others:
+            assert other() == 1
+        return rows.where("kafka_partition < 2")
+
+    concerned = rewrite(
+        spark, settings.paths, SEGMENTS, while_another_deletes, lambda rows: rows.where("kafka_partition >= 2")
+    )
+    assert concerned == 1
+    assert left(settings) == [(2, 0), (3, 0)]
+
+
+def test_of_two_that_fill_in_at_a_time_each_row_is_there_once(
+    spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_tables(spark, settings.paths, (SEGMENTS,))
+    append(spark, settings, 0)
+    append(spark, settings, 1)
+    lacking = read_table(spark, settings.paths, SEGMENTS).localCheckpoint()
+    assert delete(spark, settings.paths, SEGMENTS, F.col("kafka_offset") == 1) == 4
+    really = rewriting.written
+
+    def after_the_other(*arguments: Any) -> Any:
+        monkeypatch.setattr(rewriting, "written", really)
+        fill_in(spark, settings.paths, SEGMENTS, lacking, "test", PLACE)
+        return really(*arguments)
+
+    monkeypatch.setattr(rewriting, "written", after_the_other)
+    fill_in(spark, settings.paths, SEGMENTS, lacking, "test", PLACE)
+    assert left(settings) == [(partition, offset) for partition in range(4) for offset in range(2)]

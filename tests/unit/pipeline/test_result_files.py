@@ -1,0 +1,56 @@
+"""Results on their way to their tables: however they are packed, the same rows in order; and what gets compressed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline.storage.result_files import RESULTS, _gathered, _writer, packed, sorted_out
+from reliable_channel.pipeline.storage.task_files import compressible
+from reliable_channel.pipeline.tables import ACKS, DELIVERIES
+from reliable_channel.wire.bloom import FilterFormat
+
+KINDS = {"acks": ACKS.name, "deliveries": DELIVERIES.name, "late": DELIVERIES.name, "open_key": None}
+RESULT = st.tuples(
+    st.sampled_from(sorted(KINDS)),
+    st.fixed_dictionaries({"sds_id": st.text(max_size=4)}, optional={"kafka_offset": st.integers(0, 1 << 40)}),
+)
+
+
+@given(st.lists(RESULT, max_size=12), st.lists(st.integers(0, 12), max_size=4))
+def test_where_results_are_packed_does_not_matter(results: list[tuple[str, dict[str, Any]]], cuts: list[int]) -> None:
+    ends = [0, *sorted(cuts), len(results)]
+    blobs = [b for i, end in enumerate(ends[1:]) for b in packed(results[min(ends[i], end) : end], KINDS)]
+    (found,) = _gathered(pa.array(blobs, pa.binary()))
+    assert found == sorted_out(results, KINDS)
+
+
+def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    for table in (ACKS, DELIVERIES):
+        Path(paths.table(table.name)).mkdir(parents=True)
+    keys = [[("deliveries", {"sds_id": f"{n}"}), ("open_key", {"key": n})] for n in range(40)]
+    blobs = [blob for results in keys for blob in packed(results, KINDS)]
+    batch = pa.RecordBatch.from_pydict({"kind": [RESULTS] * len(blobs), "results": pa.array(blobs, pa.binary())})
+    (answer,) = _writer(paths, KINDS)(iter([batch]))
+    (file,) = Path(paths.table(DELIVERIES.name)).glob("*.parquet")
+    assert pq.read_table(file)["sds_id"].to_pylist() == [f"{n}" for n in range(40)]
+    assert '["open_key", {"key": 39}]' in answer["answer"][0].as_py()
+    assert not [*Path(paths.table(ACKS.name)).glob("*.parquet")]
+
+
+def test_what_is_random_is_not_compressed_and_an_empty_filter_is() -> None:
+    rng = random.Random(5)
+    filter_format = FilterFormat()
+    sparse = bytearray(filter_format.byte_count)
+    filter_format.insert(sparse, [f"{n}" for n in range(50)])
+    assert not compressible(pa.chunked_array([[rng.randbytes(5_000) for _ in range(40)]]))
+    assert compressible(pa.chunked_array([[bytes(sparse)] * 20], pa.binary()))
+    assert compressible(pa.chunked_array([[None] * 3], pa.binary()))
