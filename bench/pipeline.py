@@ -16,13 +16,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bench.jobs.children import child
 from bench.jobs.compare import Best, best_of, ratios, shown, steady
 from bench.jobs.stages import Stage
-from bench.jobs.traffic import Workload, produce, produce_steadily, workloads
+from bench.jobs.traffic import Workload, produce, produce_steadily, records, workloads
 from bench.registry import SIZES, Result, bench
 
 REPETITIONS = {1: 1, 2: 2}
@@ -164,8 +165,12 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
             return
         yield Result("steady: the most that all queries do as they run", maximum, "records/s")
         rate = maximum / 2
-        patience = threading.Timer(STEADY_S / 3 if SIZES.quick else STEADY_S, end)
-        sending = pool.submit(produce_steadily, there.kafka.client_options(), traffic, rate, stop)
+        longest_s = STEADY_S / 3 if SIZES.quick else STEADY_S
+        prepared_traffic = list(islice(records(traffic, "steadily"), int(rate * longest_s)))  # not on their cores later
+        patience = threading.Timer(longest_s, end)
+        sending = pool.submit(
+            produce_steadily, there.kafka.client_options(), traffic.topic, prepared_traffic, rate, stop
+        )
         patience.start()
         measured = None
         try:

@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> int:
             print(json.dumps({what: value}), flush=True)
 
     with spark_session(settings, "bench") as spark:
-        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        # Looked at every second, and a micro-batch takes longer: to send a hundred each time would take its cores.
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "5")
 
         def delivered() -> int:
             return int(dataset_of(open_table(settings.paths, DELIVERED_MESSAGES)).count_rows())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,19 +124,20 @@ def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:
     return count, size
 
 
-def produce_steadily(client: dict[str, Any], workload: Workload, rate: float, stop: threading.Event) -> float:
-    """Write at ``rate`` records/s until ``stop``; returns the rate that was reached. What was late is caught up with at
-    once."""
+def produce_steadily(
+    client: dict[str, Any], topic: str, traffic: Sequence[Record], rate: float, stop: threading.Event
+) -> float:
+    """Write ``traffic``, which was made before, at ``rate`` records/s until ``stop``; returns the rate that was
+    reached. What was late is caught up with at once."""
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(**client, acks=1, linger_ms=5)
+    producer = KafkaProducer(**client, acks=1, linger_ms=20)
     started, sent = time.monotonic(), 0
-    source = records(workload, "steadily")
     while not stop.wait(0.02):
-        elapsed = time.monotonic() - started
-        while sent < elapsed * rate and (record := next(source, None)) is not None:
-            producer.send(workload.topic, record[2], record[1].encode(), HEADERS, partition=record[0])
-            sent += 1
+        due = min(int((time.monotonic() - started) * rate), len(traffic))
+        for partition, key, envelope in traffic[sent:due]:
+            producer.send(topic, envelope, key.encode(), HEADERS, partition=partition)
+        sent = due
     reached = sent / (time.monotonic() - started)
     producer.flush()
     producer.close()
