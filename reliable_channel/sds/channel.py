@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reliable_channel.sds.config import SdsConfig
+from reliable_channel.sds.conflicts import known_under
 from reliable_channel.sds.events import (
     Event,
     Outgoing,
@@ -97,7 +98,7 @@ class SdsChannel:
 
     def set_retrieval_hint(self, message_id: str, retrieval_hint: bytes) -> None:
         """Remember the hash (32 bytes) of the newest envelope of a message; later histories carry it."""
-        entry = self._state.log.get(message_id) or self._state.incoming.waiting.get(message_id)
+        entry = known_under(self._state, message_id)
         if entry is not None:
             entry.set_hint(retrieval_hint)
 

@@ -1,8 +1,9 @@
 """Expired sets that hold nothing new: only late segments of a message that was rebuilt, or of a set that was told
 incomplete before. They are no *incomplete message*.
 
-A store replay may bring a few segments back a day later, or a year. Whether ``messages`` or ``incomplete_messages`` has
-them is looked up where they must stand: in files of about the time at which they were sent, by Lamport timestamps.
+A store replay may bring a few segments back a day later, or a year. Whether ``messages`` has them is looked up where
+they must stand: in files of about the time at which they were sent, by Lamport timestamps. ``incomplete_messages``,
+which is small and has none, is looked up by hash alone.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from reliable_channel.pipeline.reassembly.leftovers import without_leftovers
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.reassembly.unsealer import Unsealer
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES, as_arrow
 from reliable_channel.pipeline.storage.io import BatchSink
 from reliable_channel.pipeline.storage.result_files import (
     RESULTS,
@@ -90,14 +90,7 @@ _KINDS = {
     "incomplete": None,
     "open_key": None,
 }
-_ARROW_TYPES = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "boolean": pa.bool_(),
-}
-_ARROW = pa.schema([(name, _ARROW_TYPES[type_]) for name, type_ in _ROW_COLUMNS.items()])
+_ARROW = pa.schema([(name, ARROW_TYPES[type_.upper()]) for name, type_ in _ROW_COLUMNS.items()])
 
 
 def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:

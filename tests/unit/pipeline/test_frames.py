@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from reliable_channel.pipeline.ack import stream as ack
 from reliable_channel.pipeline.reassembly import stream as reassembly
+from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES
 
-TYPES = reassembly._ARROW_TYPES
 WIDE = st.none() | st.integers(0, 2**63 - 1)
 AT_US = 1_767_225_600_000_000
 
 
 def as_spark_gives(rows: list[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
     """One frame of rows, over Arrow: a column of integers with a null in it becomes floats."""
-    schema = pa.schema([(name, TYPES[type_]) for name, type_ in columns.items()])
+    schema = pa.schema([(name, ARROW_TYPES[type_.upper()]) for name, type_ in columns.items()])
     return pa.Table.from_pylist(rows, schema=schema).to_pandas()
 
 
