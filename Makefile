@@ -28,7 +28,7 @@ test: setup  ## all tests that need only Python and Java
 	@$(BIN)/python -m pytest -m "$(QUICK) and (spark or kafka or e2e)" tests
 
 test-slow: setup  ## the tests that take a minute or more each
-	@$(BIN)/python -m pytest -m "slow and not node and not faults" tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not node and not faults" tests
 
 test-faults: setup  ## whole runs killed at several points and started again
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests

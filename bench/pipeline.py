@@ -36,8 +36,8 @@ a floor that is measured before it is compiled is none."""
 THROUGH_STATE = ("pairs", "large")
 BACKLOG, BACKLOG_BATCHES = 100_000, 4
 """Messages of two records, and how many micro-batches of ingest they make: each as large as they are by default."""
-WARM_BATCHES, BATCHES = 10, 50
-STEADY_S = 420.0
+WARM_BATCHES, BATCHES = 40, 50
+STEADY_S = 600.0
 """At most; on a busy machine that may be fewer micro-batches."""
 ENDLESS = 10**9
 PATIENCE_S = 300.0

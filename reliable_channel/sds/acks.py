@@ -22,18 +22,29 @@ _FIRST_LOOK = 2
 class Tracked:
     """One message whose acknowledgements are followed."""
 
-    __slots__ = ("acks", "hits", "lamport", "message_id", "row", "sender_id", "since")
+    __slots__ = ("acked", "certain", "hits", "lamport", "message_id", "row", "sender_id", "since")
 
-    def __init__(self, message_id: str, sender_id: str, lamport: int, since: int) -> None:
+    def __init__(
+        self, message_id: str, sender_id: str, lamport: int, since: int, acked: int = 0, certain: int = 0
+    ) -> None:
         self.message_id = message_id
         self.sender_id = sender_id
         self.lamport = lamport
         self.since = since
         self.row = -1
-        self.acks: dict[str, bool] = {}
-        """Participant → whether its acknowledgement is certain."""
+        self.acked, self.certain = acked, certain
+        """A bit per participant that has acknowledged, and per participant that certainly has."""
         self.hits: dict[str, list[str]] = {}
         """Participant → the messages of its own whose filters hold the id."""
+
+    def ack_by(self, number: int) -> bool | None:
+        """Whether the acknowledgement of a participant is certain; ``None`` when there is none."""
+        return None if not self.acked >> number & 1 else bool(self.certain >> number & 1)
+
+    def acknowledge(self, number: int, *, certain: bool) -> None:
+        """A participant has acknowledged the message."""
+        self.acked |= 1 << number
+        self.certain |= int(certain) << number
 
     def hit_count(self) -> int:
         """Different messages, of all participants, whose filters hold the id."""
@@ -56,6 +67,10 @@ class Participants:
         if number is None and len(self._numbers) < self._max:
             number = self._numbers[participant_id] = len(self._numbers)
         return number
+
+    def of(self, bits: int) -> list[str]:
+        """The participants whose bits are set."""
+        return [name for name, number in self._numbers.items() if bits >> number & 1]
 
 
 class AckTable:
@@ -111,6 +126,18 @@ class AckTable:
         if own is not None and own < self._open.shape[0]:
             self._open[own, row] = False
         self._views.clear()
+
+    def restore(self, tracked: list[Tracked]) -> None:
+        """Follow the messages of a snapshot, with the acknowledgements they have: of a table that is empty, all at
+        once. Whose filters need not be asked is known when the first filter comes (:meth:`_grow_participants`)."""
+        self._tracked = {each.message_id: each for each in tracked}
+        self._by_lamport = [(each.lamport, each.message_id) for each in tracked]
+        heapq.heapify(self._by_lamport)
+        self._by_row = [*tracked]
+        for row, each in enumerate(tracked):
+            each.row = row
+        self._grow_rows(max(64, len(tracked)))
+        self._unlocated = list(range(len(tracked)))
 
     def discard(self, message_id: str) -> None:
         """Stop following a message."""
@@ -170,17 +197,16 @@ class AckTable:
         self._open = grown
 
     def _grow_participants(self, number: int) -> None:
-        had = self._open.shape[0]
-        grown = np.zeros((max(8, 2 * number), self._at.shape[1]), np.bool_)
+        had, width = self._open.shape[0], max(1, number // 4)
+        grown = np.zeros((8 * width, self._at.shape[1]), np.bool_)
         grown[:had] = self._open
+        every = (1 << 8 * width) - 1
+        acked = b"".join((tracked.acked & every).to_bytes(width, "little") for tracked in self._tracked.values())
+        bits = np.unpackbits(np.frombuffer(acked, np.uint8).reshape(-1, width), axis=1, bitorder="little")
+        grown[had:, [tracked.row for tracked in self._tracked.values()]] = bits.T[had:] == 0
         for tracked in self._tracked.values():
-            grown[had:, tracked.row] = True
             owner = self._participants.number(tracked.sender_id)
             if owner is not None and had <= owner < grown.shape[0]:
                 grown[owner, tracked.row] = False
-            for by in tracked.acks:
-                acked = self._participants.number(by)
-                if acked is not None and had <= acked < grown.shape[0]:
-                    grown[acked, tracked.row] = False
         self._open = grown
         self._views.clear()

@@ -14,6 +14,11 @@ from reliable_channel.wire._pb import sds_state_pb2 as pb
 Position = tuple[int, str]
 
 
+def bits_to_bytes(bits: int) -> bytes:
+    """One bit per participant, little-endian, as snapshots have them."""
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
 class LogEntry:
     """One message of the log. ``past`` holds a bit per participant that is known to have this message in its causal
     past, so that no part of the past is walked twice for one participant."""
@@ -58,7 +63,7 @@ class LogEntry:
                 history=self.history,
                 digest=self.digest,
                 hint=self.hint or b"",
-                past=self.past.to_bytes((self.past.bit_length() + 7) // 8, "little"),
+                past=bits_to_bytes(self.past),
             ).SerializeToString()
         return self.encoded
 

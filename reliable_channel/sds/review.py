@@ -59,15 +59,10 @@ class AckReview:
                 events.append(TrackingEnded(now, oldest))
         self.table.add(tracked)
 
-    def restore(self, tracked: Tracked) -> None:
-        """Follow a message of a snapshot, with the acknowledgements it had."""
-        if tracked.sender_id != self._me:
-            self.others.append(tracked.message_id)
-        self.table.add(tracked)
-        for by in tracked.acks:
-            number = self.participants.number(by)
-            if number is not None:
-                self.table.close(tracked, number)
+    def restore(self, tracked: list[Tracked]) -> None:
+        """Follow the messages of a snapshot, with the acknowledgements they had."""
+        self.others.extend(each.message_id for each in tracked if each.sender_id != self._me)
+        self.table.restore(tracked)
 
     def untrack(self, message_id: str) -> None:
         """Stop following a message (it lost a conflict)."""
@@ -130,7 +125,7 @@ class AckReview:
             for dependency in entry.history:
                 tracked = table.get(dependency)
                 if tracked is not None:
-                    if tracked.sender_id != by and not tracked.acks.get(by):
+                    if tracked.sender_id != by and not tracked.certain & bit:
                         implied.append(tracked)
                 elif dependency in missing:
                     missing[dependency].reached.setdefault(by, (via, False))
@@ -175,10 +170,10 @@ class AckReview:
     def _acknowledge(
         self, tracked: Tracked, by: str, number: int, evidence: Evidence, via: str, now: int, events: list[Event]
     ) -> None:
-        had = tracked.acks.get(by)
+        had = tracked.ack_by(number)
         if had or (had is False and not evidence.certain):
             return
-        tracked.acks[by] = evidence.certain
+        tracked.acknowledge(number, certain=evidence.certain)
         tracked.hits.pop(by, None)
         if had is None:
             self.table.close(tracked, number)
@@ -191,8 +186,8 @@ class AckReview:
         if had is None:
             count = send.by_count[by] = send.by_count.get(by, 0) + 1
             if count >= send.required:
-                self._outgoing.complete(send, by, self._is_certain(send.segments, by), now, events)
+                self._outgoing.complete(send, by, self._is_certain(send.segments, number), now, events)
 
-    def _is_certain(self, segments: list[Segment], by: str) -> bool:
-        acks = [tracked.acks.get(by) for segment in segments if (tracked := self.table.get(segment.message_id))]
+    def _is_certain(self, segments: list[Segment], number: int) -> bool:
+        acks = [tracked.ack_by(number) for segment in segments if (tracked := self.table.get(segment.message_id))]
         return not any(ack is False for ack in acks)

@@ -1,7 +1,8 @@
-"""The snapshot of a channel (``proto/sds_state.proto``): version 1.
+"""The snapshot of a channel (``proto/sds_state.proto``): version 2; version 1 is read as well.
 
-The log is copied column by column and its entries stay encoded until they are needed: a touch of a channel costs what
-changed plus a copy of the bytes. What can be derived (timers, bit positions, who waits for whom) is not stored.
+The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
+needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,
+who waits for whom) is not stored.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from reliable_channel.errors import LocalError
 from reliable_channel.sds.acks import Tracked
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.sds.incoming import Missing, Remembered, Waiting
-from reliable_channel.sds.log import Log
+from reliable_channel.sds.log import Log, bits_to_bytes
 from reliable_channel.sds.outgoing import Segment, SegmentState, Send
 from reliable_channel.sds.review import AckReview
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.wire._pb import sds_state_pb2 as pb
 
-VERSION = 1
+VERSION = 2
+_READ = (1, VERSION)
 _STATES = tuple(SegmentState)
 
 
@@ -42,8 +44,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         _write_waiting(proto.waiting.add(), waiting)
     for missing in state.incoming.missing.values():
         _write_missing(proto.missing.add(), missing)
-    for tracked in state.review.table:
-        _write_tracked(proto.tracked.add(), tracked, state.review)
+    _write_tracked(proto, state.review)
     for send in state.outgoing.sends.values():
         _write_send(proto.sends.add(), send)
     if state.filter is not None:
@@ -74,9 +75,9 @@ def read_snapshot(data: bytes, config: SdsConfig) -> ChannelState:
         proto = pb.SdsState.FromString(data)
     except DecodeError as error:
         raise LocalError(f"These bytes are no SDS snapshot: {error}.", "Restore another one.") from error
-    if proto.version != VERSION:
+    if proto.version not in _READ:
         raise LocalError(
-            f"The SDS snapshot is of version {proto.version}; this program reads version {VERSION}.",
+            f"The SDS snapshot is of version {proto.version}; this program reads up to version {VERSION}.",
             "Use the program that wrote it, or a newer one.",
         )
     try:
@@ -104,8 +105,7 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     participants = list(proto.participants)
     for participant in participants:
         state.review.participants.number(participant)
-    for tracked in proto.tracked:
-        state.review.restore(_read_tracked(tracked, participants))
+    state.review.restore(_read_tracked(proto, participants))
     for send in proto.sends:
         _read_send(send, state)
     state.outgoing.finished = dict.fromkeys(proto.finished_sends)
@@ -137,7 +137,7 @@ def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
     proto.message_id, proto.sender_id, proto.lamport = waiting.message_id, waiting.sender_id, waiting.lamport
     proto.history.extend(waiting.history)
     proto.digest, proto.hint = waiting.digest, waiting.hint or b""
-    proto.past = waiting.past.to_bytes((waiting.past.bit_length() + 7) // 8, "little")
+    proto.past = bits_to_bytes(waiting.past)
     if waiting.content is not None:
         proto.content = waiting.content
     proto.received_at = waiting.received_at
@@ -191,20 +191,39 @@ def _read_missing(proto: pb.Missing) -> Missing:
     return missing
 
 
-def _write_tracked(proto: pb.Tracked, tracked: Tracked, review: AckReview) -> None:
-    proto.message_id, proto.sender_id = tracked.message_id, tracked.sender_id
-    proto.lamport, proto.since = tracked.lamport, tracked.since
-    number = review.participants.number
-    for by, certain in tracked.acks.items():
-        proto.acks.add(by=number(by), certain=certain)
-    for by, vias in tracked.hits.items():
-        for via in vias:
-            proto.hits.add(by=number(by), via=via)
+def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
+    rows = list(review.table)
+    proto.tracked_ids.extend([tracked.message_id for tracked in rows])
+    proto.tracked_senders.extend([tracked.sender_id for tracked in rows])
+    proto.tracked_lamports.extend([tracked.lamport for tracked in rows])
+    proto.tracked_since.extend([tracked.since for tracked in rows])
+    proto.tracked_acked.extend([bits_to_bytes(tracked.acked) for tracked in rows])
+    proto.tracked_certain.extend([bits_to_bytes(tracked.certain) for tracked in rows])
+    for row, tracked in enumerate(rows):
+        for by, vias in tracked.hits.items():
+            for via in vias:
+                proto.tracked_hits.add(row=row, by=review.participants.number(by), via=via)
 
 
-def _read_tracked(proto: pb.Tracked, participants: list[str]) -> Tracked:
+def _read_tracked(proto: pb.SdsState, participants: list[str]) -> list[Tracked]:
+    if proto.version == 1:
+        return [_read_tracked_1(tracked, participants) for tracked in proto.tracked]
+    acked = [int.from_bytes(bits, "little") for bits in proto.tracked_acked]
+    if any(bits >> len(participants) for bits in acked):
+        raise ValueError("an acknowledgement by nobody known")
+    certain = [int.from_bytes(bits, "little") for bits in proto.tracked_certain]
+    columns = (proto.tracked_ids, proto.tracked_senders, proto.tracked_lamports, proto.tracked_since, acked, certain)
+    rows = [Tracked(*row) for row in zip(*columns, strict=True)]
+    for hit in proto.tracked_hits:
+        rows[hit.row].hits.setdefault(participants[hit.by], []).append(hit.via)
+    return rows
+
+
+def _read_tracked_1(proto: pb.Tracked, participants: list[str]) -> Tracked:
     tracked = Tracked(proto.message_id, proto.sender_id, proto.lamport, proto.since)
-    tracked.acks = {participants[ack.by]: ack.certain for ack in proto.acks}
+    for ack in proto.acks:
+        participants[ack.by]  # raises IndexError for one that is unknown
+        tracked.acknowledge(ack.by, certain=ack.certain)
     for hit in proto.hits:
         tracked.hits.setdefault(participants[hit.by], []).append(hit.via)
     return tracked
@@ -238,6 +257,6 @@ def _read_send(proto: pb.Send, state: ChannelState) -> None:
     send.complete_for = dict.fromkeys(proto.complete_for)
     for segment in segments:
         tracked = state.review.table.get(segment.message_id)
-        for by in tracked.acks if tracked is not None else ():
+        for by in state.review.participants.of(tracked.acked) if tracked is not None else ():
             send.by_count[by] = send.by_count.get(by, 0) + 1
     state.outgoing.restore(send)

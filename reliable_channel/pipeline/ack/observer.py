@@ -39,11 +39,12 @@ from reliable_channel.sds import (
 from reliable_channel.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.wire.sds import SdsMessage
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 MAX_SETTLED = 2_000
-"""Messages that are delivered, of which the place is still remembered, for acknowledgements."""
+"""SDS messages that are delivered, of which the place is still remembered, for acknowledgements. Those of application
+messages that wait may be more."""
 MAX_UNSETTLED = 20_000
-"""Messages not yet delivered, or whose application message is not, of which the place is remembered."""
+"""SDS messages not yet delivered, of which the place is remembered."""
 MAX_PENDING = 2_000
 MAX_FINISHED = 2_000
 DAY_MS = 24 * 3_600_000
@@ -70,7 +71,7 @@ class ChannelObserver:
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen = SeenMessages()
+        self._seen = SeenMessages(MAX_UNSETTLED, MAX_SETTLED)
         self._pending: dict[str, InputRow] = {}
         self._needed_by: dict[str, str] = {}
         self._finished: dict[str, None] = {}
@@ -139,7 +140,7 @@ class ChannelObserver:
             self._seen.add(known)
         self._give(row, row.repaired_by is not None, out)
         if ephemeral and known is not None:
-            known.delivered = True
+            self._seen.deliver(known)
 
     def _give(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
         message = SdsMessage(
@@ -243,7 +244,8 @@ class ChannelObserver:
         if seen is None:  # forgotten: more waited than is remembered
             out.append(delivery_rows.segment(self._numbered(event.at), event, None))
             return
-        seen.delivered, seen.late, seen.lost = True, event.late, event.lost_dependencies
+        self._seen.deliver(seen)
+        seen.late, seen.lost = event.late, event.lost_dependencies
         base = self._numbered(event.at, message=seen.segment_kind == "bare")
         out.append(delivery_rows.segment(base, event, seen))
         if self._pending:
@@ -290,13 +292,8 @@ class ChannelObserver:
         return {**self._columns, "event_time": at * 1000}
 
     def _forget(self) -> None:
-        """Bound what is remembered: of settled messages the oldest go first."""
-        if len(self._seen) <= MAX_SETTLED + MAX_PENDING:
-            return
-        open_hashes = {hash_of(row) for row in self._pending.values()}
-        settled = [sds_id for sds_id, hash_ in self._seen.delivered() if hash_ not in open_hashes]
-        self._seen.discard(settled[: max(len(settled) - MAX_SETTLED, 0)])
-        self._seen.discard(list(self._seen)[: max(len(self._seen) - MAX_UNSETTLED, 0)])
+        """Bound what is remembered, but for the parts of messages that wait."""
+        self._seen.forget(lambda: {hash_of(row) for row in self._pending.values()})
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
@@ -307,7 +304,6 @@ class ChannelObserver:
             now_ms=self._now,
             row_seq=self._row_seq,
             delivery_seq=self._delivery_seq,
-            seen=self._seen.encoded(),
             pending=[pb.PendingProto(row=row_to_json(row)) for row in self._pending.values()],
             needed_by=self._needed_by,
             finished=list(self._finished),
@@ -315,6 +311,7 @@ class ChannelObserver:
             kafka_partition=self.place[1],
             last_heard_ms=self._last_heard,
         )
+        self._seen.write(proto)
         return proto.SerializeToString(deterministic=True)
 
     @classmethod
@@ -334,7 +331,7 @@ class ChannelObserver:
         restored._now = proto.now_ms
         restored._row_seq = proto.row_seq
         restored._delivery_seq = proto.delivery_seq
-        restored._seen = SeenMessages.decoded(proto.seen)
+        restored._seen.read(proto)
         pending = [row_from_json(p.row) for p in proto.pending]
         restored._pending = {message_key(row): row for row in pending}
         restored._needed_by = dict(proto.needed_by)

@@ -7,8 +7,9 @@ at the end of the micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from itertools import islice
 
 from reliable_channel.pipeline.ack.observed import InputRow, hash_of
 from reliable_channel.wire._pb import pipeline_state_pb2 as pb
@@ -59,67 +60,88 @@ class Seen:
             row.repaired_by or "",
         )
 
-    def encoded(self) -> pb.SeenProto:
-        """As it stands in the state."""
-        return pb.SeenProto(**{name: getattr(self, name) for name in self.__slots__})
+    def encoded(self) -> bytes:
+        """As it stands in the state, beside its id."""
+        return pb.SeenProto(**{name: getattr(self, name) for name in _ENCODED}).SerializeToString()
 
     @classmethod
-    def decoded(cls, proto: pb.SeenProto) -> Seen:
+    def decoded(cls, sds_id: str, data: bytes) -> Seen:
         """What :meth:`encoded` gave."""
-        fields = {name: getattr(proto, name) for name in cls.__slots__}
+        proto = pb.SeenProto.FromString(data)
+        fields = {name: getattr(proto, name) for name in _ENCODED}
         fields |= {name: None for name in _MAY_BE_UNKNOWN if not proto.HasField(name)}
-        return cls(**{**fields, "lost": tuple(proto.lost)})
+        return cls(sds_id, **{**fields, "lost": tuple(proto.lost)})
 
 
+_ENCODED = tuple(name for name in Seen.__slots__ if name != "sds_id")
 _MAY_BE_UNKNOWN = ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
 
+_ById = dict[str, Seen | bytes]
 
-@dataclass(slots=True)
+
 class SeenMessages:
-    """By SDS id, the first that was seen first."""
+    """By SDS id: those that wait for their delivery, the first that was seen first, and those that are delivered, the
+    first that was delivered first. Bounded: of each the first go first."""
 
-    _by_id: dict[str, Seen | pb.SeenProto] = field(default_factory=dict)
+    def __init__(self, max_waiting: int, max_delivered: int) -> None:
+        self._max_waiting, self._max_delivered = max_waiting, max_delivered
+        self._waiting: _ById = {}
+        self._delivered: _ById = {}
 
-    @classmethod
-    def decoded(cls, protos: Iterable[pb.SeenProto]) -> SeenMessages:
-        """What :meth:`encoded` gave."""
-        return cls({proto.sds_id: proto for proto in protos})
+    def read(self, proto: pb.ObserverStateProto) -> None:
+        """What :meth:`write` wrote."""
+        self._waiting = dict(zip(proto.waiting_ids, proto.waiting, strict=True))
+        self._delivered = dict(zip(proto.delivered_ids, proto.delivered, strict=True))
 
-    def encoded(self) -> list[pb.SeenProto]:
-        """As they stand in the state."""
-        return [seen.encoded() if isinstance(seen, Seen) else seen for seen in self._by_id.values()]
-
-    def __len__(self) -> int:
-        return len(self._by_id)
+    def write(self, proto: pb.ObserverStateProto) -> None:
+        """Into the state; what was not asked for is copied as it is."""
+        proto.waiting_ids.extend(self._waiting)
+        proto.waiting.extend(_encoded(self._waiting))
+        proto.delivered_ids.extend(self._delivered)
+        proto.delivered.extend(_encoded(self._delivered))
 
     def __contains__(self, sds_id: object) -> bool:
-        return sds_id in self._by_id
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_id)
+        return sds_id in self._delivered or sds_id in self._waiting
 
     def get(self, sds_id: str) -> Seen | None:
         """The message of an id."""
-        seen = self._by_id.get(sds_id)
-        if isinstance(seen, pb.SeenProto):
-            seen = self._by_id[sds_id] = Seen.decoded(seen)
+        among = self._delivered if sds_id in self._delivered else self._waiting
+        seen = among.get(sds_id)
+        if isinstance(seen, bytes):
+            seen = among[sds_id] = Seen.decoded(sds_id, seen)
         return seen
 
     def add(self, seen: Seen) -> None:
         """Remember a message."""
-        self._by_id[seen.sds_id] = seen
+        self._waiting[seen.sds_id] = seen
+        if len(self._waiting) > self._max_waiting:
+            del self._waiting[next(iter(self._waiting))]
 
-    def discard(self, sds_ids: Iterable[str]) -> None:
-        """Forget messages."""
-        for sds_id in sds_ids:
-            del self._by_id[sds_id]
+    def deliver(self, seen: Seen) -> None:
+        """A message is delivered."""
+        seen.delivered = True
+        self._waiting.pop(seen.sds_id, None)
+        self._delivered[seen.sds_id] = seen
+
+    def forget(self, open_hashes: Callable[[], Container[str]]) -> None:
+        """Keep the bound of those that are delivered, but for parts of messages that are not (``open_hashes``)."""
+        over = len(self._delivered) - self._max_delivered
+        if over <= self._max_delivered // _SLACK:
+            return
+        spared = open_hashes()
+        gone = (i for i in [*self._delivered] if (seen := self.get(i)) and seen.entire_message_hash not in spared)
+        for sds_id in islice(gone, over):
+            del self._delivered[sds_id]
 
     def clear(self) -> None:
         """Forget all."""
-        self._by_id.clear()
+        self._waiting.clear()
+        self._delivered.clear()
 
-    def delivered(self) -> Iterator[tuple[str, str]]:
-        """Id and hash of those that SDS has delivered."""
-        for sds_id, seen in self._by_id.items():
-            if seen.delivered:
-                yield sds_id, seen.entire_message_hash
+
+_SLACK = 8
+"""So small a part of a bound may be over it: they are looked at together."""
+
+
+def _encoded(by_id: _ById) -> list[bytes]:
+    return [seen if isinstance(seen, bytes) else seen.encoded() for seen in by_id.values()]

@@ -25,7 +25,7 @@ class ScopeStateProto(_message.Message):
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., reassembler: _Optional[bytes] = ...) -> None: ...
 
 class ObserverStateProto(_message.Message):
-    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "seen", "pending", "needed_by", "finished", "kafka_topic", "kafka_partition", "last_heard_ms")
+    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "pending", "needed_by", "finished", "kafka_topic", "kafka_partition", "last_heard_ms", "waiting_ids", "waiting", "delivered_ids", "delivered")
     class NeededByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,29 +37,34 @@ class ObserverStateProto(_message.Message):
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_SEQ_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_SEQ_FIELD_NUMBER: _ClassVar[int]
-    SEEN_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     NEEDED_BY_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
     LAST_HEARD_MS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_IDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_IDS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
     channel: bytes
     now_ms: int
     row_seq: int
     delivery_seq: int
-    seen: _containers.RepeatedCompositeFieldContainer[SeenProto]
     pending: _containers.RepeatedCompositeFieldContainer[PendingProto]
     needed_by: _containers.ScalarMap[str, str]
     finished: _containers.RepeatedScalarFieldContainer[str]
     kafka_topic: str
     kafka_partition: int
     last_heard_ms: int
-    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., seen: _Optional[_Iterable[_Union[SeenProto, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., needed_by: _Optional[_Mapping[str, str]] = ..., finished: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., last_heard_ms: _Optional[int] = ...) -> None: ...
+    waiting_ids: _containers.RepeatedScalarFieldContainer[str]
+    waiting: _containers.RepeatedScalarFieldContainer[bytes]
+    delivered_ids: _containers.RepeatedScalarFieldContainer[str]
+    delivered: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., needed_by: _Optional[_Mapping[str, str]] = ..., finished: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., last_heard_ms: _Optional[int] = ..., waiting_ids: _Optional[_Iterable[str]] = ..., waiting: _Optional[_Iterable[bytes]] = ..., delivered_ids: _Optional[_Iterable[str]] = ..., delivered: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SeenProto(_message.Message):
-    __slots__ = ("sds_id", "kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_id", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "delivered", "lost", "late", "settled")
-    SDS_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_id", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "delivered", "lost", "late", "settled")
     KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
     KAFKA_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -78,7 +83,6 @@ class SeenProto(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
-    sds_id: str
     kafka_topic: str
     kafka_partition: int
     kafka_offset: int
@@ -97,7 +101,7 @@ class SeenProto(_message.Message):
     lost: _containers.RepeatedScalarFieldContainer[str]
     late: bool
     settled: bool
-    def __init__(self, sds_id: _Optional[str] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_id: _Optional[str] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., delivered: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ..., settled: _Optional[bool] = ...) -> None: ...
+    def __init__(self, kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_id: _Optional[str] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., delivered: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ..., settled: _Optional[bool] = ...) -> None: ...
 
 class PendingProto(_message.Message):
     __slots__ = ("row",)

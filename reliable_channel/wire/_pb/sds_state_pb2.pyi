@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SdsState(_message.Message):
-    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept")
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,13 @@ class SdsState(_message.Message):
     BEFORE_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
     TRACKED_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_IDS_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_SENDERS_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_LAMPORTS_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_ACKED_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_CERTAIN_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_HITS_FIELD_NUMBER: _ClassVar[int]
     SENDS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_SENDS_FIELD_NUMBER: _ClassVar[int]
     SYNC_DUE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +63,13 @@ class SdsState(_message.Message):
     before_observation: _containers.RepeatedScalarFieldContainer[str]
     participants: _containers.RepeatedScalarFieldContainer[str]
     tracked: _containers.RepeatedCompositeFieldContainer[Tracked]
+    tracked_ids: _containers.RepeatedScalarFieldContainer[str]
+    tracked_senders: _containers.RepeatedScalarFieldContainer[str]
+    tracked_lamports: _containers.RepeatedScalarFieldContainer[int]
+    tracked_since: _containers.RepeatedScalarFieldContainer[int]
+    tracked_acked: _containers.RepeatedScalarFieldContainer[bytes]
+    tracked_certain: _containers.RepeatedScalarFieldContainer[bytes]
+    tracked_hits: _containers.RepeatedCompositeFieldContainer[TrackedHit]
     sends: _containers.RepeatedCompositeFieldContainer[Send]
     finished_sends: _containers.RepeatedScalarFieldContainer[str]
     sync_due: int
@@ -64,7 +78,7 @@ class SdsState(_message.Message):
     repair_requests: _containers.RepeatedCompositeFieldContainer[Timer]
     repair_responses: _containers.RepeatedCompositeFieldContainer[Timer]
     kept: _containers.RepeatedCompositeFieldContainer[Kept]
-    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
 
 class LogEntry(_message.Message):
     __slots__ = ("sender_id", "history", "digest", "hint", "past")
@@ -145,6 +159,16 @@ class Reached(_message.Message):
     via: str
     directly: bool
     def __init__(self, by: _Optional[str] = ..., via: _Optional[str] = ..., directly: _Optional[bool] = ...) -> None: ...
+
+class TrackedHit(_message.Message):
+    __slots__ = ("row", "by", "via")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    by: int
+    via: str
+    def __init__(self, row: _Optional[int] = ..., by: _Optional[int] = ..., via: _Optional[str] = ...) -> None: ...
 
 class Tracked(_message.Message):
     __slots__ = ("message_id", "sender_id", "lamport", "since", "acks", "hits")

@@ -108,8 +108,13 @@ def test_a_log_whose_columns_differ_in_length_is_refused() -> None:
 
 
 def test_an_acknowledgement_by_an_unknown_participant_is_refused() -> None:
-    state = pb.SdsState(version=VERSION)
-    state.tracked.add(message_id="a", sender_id="b").acks.add(by=7)
+    first = pb.SdsState(version=1)
+    first.tracked.add(message_id="a", sender_id="b").acks.add(by=7)
+    columns = {"tracked_ids": "a", "tracked_senders": "b", "tracked_lamports": 1, "tracked_since": 1}
+    columns |= {"tracked_acked": b"\x80", "tracked_certain": b""}
+    state = pb.SdsState(version=VERSION, **{name: [value] for name, value in columns.items()})
+    with pytest.raises(LocalError, match="contradicts"):
+        SdsChannel.from_bytes(first.SerializeToString())
     with pytest.raises(LocalError, match="contradicts"):
         SdsChannel.from_bytes(state.SerializeToString())
 
