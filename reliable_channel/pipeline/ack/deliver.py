@@ -6,12 +6,12 @@ No join: a delivery says at which Kafka record its payload stands (a bare payloa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
@@ -29,9 +29,8 @@ _RENAMED = {"causal_lamport": "first_lamport_timestamp", "causal_sds_id": "first
 
 
 def messages_only(deliveries: DataFrame) -> DataFrame:
-    """The application messages among the deliveries, with the time at which they are written."""
-    rows = deliveries.where("row_kind = 'message'")
-    return rows.select(*DELIVERIES.names(), F.current_timestamp().alias("written_at"))
+    """The application messages among the deliveries."""
+    return deliveries.where("row_kind = 'message'").select(*DELIVERIES.names())
 
 
 class DeliverWriter:
@@ -41,10 +40,10 @@ class DeliverWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        paths = self._paths
+        paths, now_us = self._paths, time.time_ns() // 1_000
 
         def made(batch: pa.RecordBatch) -> Iterator[pa.Table]:
-            return (delivered(chunk, paths) for chunk in chunks(batch, CHUNK_BYTES))
+            return (delivered(chunk, paths, now_us) for chunk in chunks(batch, CHUNK_BYTES))
 
         sink.add_files(rows.sparkSession, DELIVERED_MESSAGES, written(rows, paths, DELIVERED_MESSAGES, made))
 
@@ -61,8 +60,9 @@ def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         yield deliveries.slice(start)
 
 
-def delivered(deliveries: pa.RecordBatch, paths: PathSettings) -> pa.Table:
-    """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not there is null."""
+def delivered(deliveries: pa.RecordBatch, paths: PathSettings, written_us: int) -> pa.Table:
+    """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not there is null.
+    ``written_us``: when they are written, Unix µs."""
     columns = ("kafka_topic", "kafka_partition", "kafka_offset", "entire_message_hash")
     places = [Wanted(*place) for place in zip(*(deliveries.column(name).to_pylist() for name in columns), strict=True)]
     # What has no place has no payload here; a segment's kind says that it was not rebuilt from several.
@@ -75,6 +75,7 @@ def delivered(deliveries: pa.RecordBatch, paths: PathSettings) -> pa.Table:
             found |= payloads_of(paths, table).find(wanted, since)
     special = {
         "payload": pa.array([found.get(place) for place in places], pa.binary()),
+        "written_at": pa.repeat(pa.scalar(written_us, pa.timestamp("us", tz="UTC")), deliveries.num_rows),
         "ephemeral": pc.equal(deliveries.column("sds_kind"), "ephemeral"),
     }
     names = DELIVERED_MESSAGES.names()

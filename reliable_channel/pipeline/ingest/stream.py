@@ -53,14 +53,15 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
     timestamp, which Spark keeps in the checkpoint before it runs the batch, so a replay computes the same rows."""
 
     def transform(records: DataFrame) -> DataFrame:
-        latest = F.current_timestamp() + F.make_dt_interval(secs=F.lit(pipeline.max_clock_skew_ms / 1000))
+        now = batch_time()
+        latest = now + F.make_dt_interval(secs=F.lit(pipeline.max_clock_skew_ms / 1000))
         time = F.unix_micros(F.least(F.coalesce("timestamp", F.timestamp_seconds(F.lit(0))), latest))
         return records.select(
             "topic",
             "partition",
             "offset",
             F.col("timestamp").alias("record_time"),
-            F.current_timestamp().alias("ingest_time"),
+            now.alias("ingest_time"),
             time.alias("time_us"),
             "value",
             header("pubsub_topic").alias("pubsub_header"),
@@ -68,6 +69,12 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
         )
 
     return transform
+
+
+def batch_time() -> Column:
+    """The micro-batch's timestamp. As ``current_timestamp`` alone it is a number in the code that Spark generates, new
+    in every micro-batch, and compiled again; what a lambda function gives is no part of the code."""
+    return F.element_at(F.transform(F.array(F.current_timestamp()), lambda time: time), 1)
 
 
 def header(name: str) -> Column:
