@@ -17,7 +17,7 @@ from reliable_channel.pipeline.ingest.requeue import requeue
 from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, records_of
 from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import each_batch, open_table
+from reliable_channel.pipeline.storage.io import BatchSink, each_batch, open_table
 from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
@@ -40,12 +40,14 @@ def envelope(number: int, topic: str = TOPIC) -> bytes:
     return encode_waku_message(WakuMessage(encode_sds_message(sds), topic, timestamp=number))
 
 
-def run_ingest(spark: SparkSession, settings: Settings, log: KafkaLog) -> None:
+def run_ingest(
+    spark: SparkSession, settings: Settings, log: KafkaLog, writer: Callable[[DataFrame, BatchSink], None] | None = None
+) -> None:
     create_tables(spark, settings.paths, (*TABLES_WRITTEN, tables.CLOCK))
     query = (
         log.stream()
         .transform(records_of(settings.pipeline))
-        .writeStream.foreachBatch(each_batch(spark, settings.paths, IngestWriter(settings)))
+        .writeStream.foreachBatch(each_batch(spark, settings.paths, writer or IngestWriter(settings)))
         .option("checkpointLocation", settings.paths.checkpoint("ingest"))
         .trigger(availableNow=True)
         .start()
@@ -167,3 +169,24 @@ def commits(settings: Settings, table: tables.Table) -> list[dict[str, object]]:
     """Every action in a table's log."""
     log = Path(settings.paths.table(table.name)) / "_delta_log"
     return [json.loads(line) for file in sorted(log.glob("*.json")) for line in file.read_text().splitlines()]
+
+
+def test_a_micro_batch_compiles_nothing_of_its_own(spark: SparkSession, configured: Settings, tmp_path: Path) -> None:
+    """What differs from one to the next, its time, is no part of the code that Spark generates."""
+
+    def compiled() -> int:
+        metrics = getattr(spark._jvm.org.apache.spark.metrics.source, "CodegenMetrics$").__getattr__("MODULE$")
+        return int(metrics.METRIC_COMPILATION_TIME().getCount())
+
+    log, writer = KafkaLog(spark, tmp_path / "log"), IngestWriter(configured)
+    for number in range(5):
+        log.produce([Record(envelope(number), number, START_MS + number)])
+    counts: list[int] = []
+
+    def counted(records: DataFrame, sink: BatchSink) -> None:
+        writer(records, sink)
+        counts.append(compiled())
+
+    run_ingest(spark, configured, log, counted)
+    assert len(counts) == 5
+    assert counts[1:] == [counts[1]] * 4

@@ -93,10 +93,15 @@ def test_ratios_are_of_the_best_repetition_and_of_what_was_measured() -> None:
 
 def test_a_run_whose_batches_grow_is_not_flat() -> None:
     batches = [
-        {"rows": 10, "ms": 100 * number, "wait_ms": 0, "state_rows": 5, "state_bytes": 1} for number in range(1, 31)
+        {"rows": 10, "ms": 100 * number, "wait_ms": 0, "state_rows": 50, "state_bytes": 1} for number in range(1, 31)
     ]
-    answer = {"latency_s": [1.0, 2.0], "peak_mb": 1, "cpu_s": 1, "others_s": 0, "batches": {"ack": batches}}
+    few = [{**batch, "state_rows": number // 15} for number, batch in enumerate(batches)]
+    growing = [{**batch, "state_rows": 10 * number} for number, batch in enumerate(batches)]
+    queries = {"ack": batches, "reassembly": few, "other": growing}
+    answer = {"latency_s": [1.0, 2.0], "peak_mb": 1, "cpu_s": 1, "others_s": 0, "batches": queries}
     found = {result.name: result.met for result in steady(answer, 10, 10)}
     assert found["steady, ack: batch time, second half / first"] is False
     assert found["steady, ack: state rows, second half / first"] is True
+    assert found["steady, other: state rows, second half / first"] is False
+    assert found["steady, reassembly: state rows"] is True, "one row more is no growth"
     assert found["steady: latency p95"] is True
