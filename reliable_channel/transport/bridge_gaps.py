@@ -48,8 +48,9 @@ class GapFiller:
 
     def step(self, stopping: threading.Event | None = None) -> int:
         """Try every gap that is due; how many were closed."""
-        closed = 0
-        for gap in self._bridge.state.gaps:
+        closed, gaps = 0, self._bridge.state.gaps
+        self._not_before = {gap: due for gap, due in self._not_before.items() if gap in gaps}
+        for gap in gaps:
             if stopping is not None and stopping.is_set():
                 break
             due = self._not_before.get(gap, gap.to_ms + self._settle_ms)
@@ -57,7 +58,6 @@ class GapFiller:
                 continue
             if self._fill(gap):
                 closed += 1
-                self._not_before.pop(gap, None)
             else:
                 self._not_before[gap] = self._bridge.now_ms() + self._retry_ms
         return closed
@@ -86,6 +86,8 @@ class GapFiller:
                 self._bridge.recent.add(new)
                 recovered += len(new)
                 self._bridge.count("recovered", len(new))
+        if gap not in self._bridge.state.gaps:  # widened meanwhile: the whole of it is asked for
+            return False
         status = "filled" if "complete" in outcome.values() else "unfilled" if not outcome else "open"
         key, value = gap_record(
             gap, status, self._bridge.node, self._bridge.topics.waku, self._bridge.now_ms(), recovered, outcome

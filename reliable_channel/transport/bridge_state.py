@@ -37,8 +37,8 @@ class Gap:
 
     @property
     def name(self) -> str:
-        """The same for the same gap: the key of its records."""
-        return f"{self.from_ms}-{self.to_ms}-{self.cause}"
+        """The same for the same gap, also when it is widened: the key of its records, of which the last one counts."""
+        return f"{self.from_ms}-{self.cause}"
 
 
 class BridgeState:
@@ -91,14 +91,14 @@ class BridgeState:
             self._write()
 
     def open_gap(self, gap: Gap) -> Gap:
-        """Remember a gap; one that touches an open gap of the same cause widens it. Returns what is now open."""
+        """Remember a gap; one that begins in an open gap of the same cause widens it, and it keeps its name: a record
+        under another would stay open for ever. Returns what is now open."""
         with self._lock:
-            touching = [
-                g for g in self.gaps if g.cause == gap.cause and g.from_ms <= gap.to_ms and gap.from_ms <= g.to_ms
-            ]
-            for other in touching:
-                gap = replace(gap, from_ms=min(gap.from_ms, other.from_ms), to_ms=max(gap.to_ms, other.to_ms))
-            self.gaps = (*(g for g in self.gaps if g not in touching), gap)
+            for other in self.gaps:
+                if other.cause == gap.cause and other.from_ms <= gap.from_ms <= other.to_ms:
+                    gap = replace(other, to_ms=max(gap.to_ms, other.to_ms))
+                    break
+            self.gaps = (*(g for g in self.gaps if g.name != gap.name), gap)
             if len(self.gaps) > MAX_GAPS:
                 ordered = sorted(self.gaps, key=lambda g: g.from_ms)
                 first, second = ordered[0], ordered[1]

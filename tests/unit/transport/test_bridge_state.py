@@ -65,7 +65,9 @@ def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path, monkeypatch: py
 def test_every_moment_of_every_gap_stays_covered_until_it_is_closed(gaps: list[tuple[int, int, str]]) -> None:
     state = BridgeState(Path("unused"))
     state._write = lambda: None  # type: ignore[method-assign]
+    told: set[str] = set()
     for begin, length, cause in gaps:
-        state.open_gap(Gap(begin, begin + length, cause))
+        told.add(state.open_gap(Gap(begin, begin + length, cause)).name)
+    assert {g.name for g in state.gaps} == told, "who was told of a gap is told when it is closed"
     for begin, length, cause in gaps:
         assert any(g.cause == cause and g.from_ms <= begin and begin + length <= g.to_ms for g in state.gaps)
