@@ -296,20 +296,33 @@ def environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **{prefix + name: json.dumps(value) for name, value in sections.items()}}
 
 
-def started(settings: Settings, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "reliable_channel.cli", "bridge", *options]
-    process = subprocess.Popen(
-        command, env=environment(settings), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("Bridge between"), line + process.stdout.read()
-    return process
+@pytest.fixture
+def started(here: Settings) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts the command; none outlives the test."""
+    processes = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "reliable_channel.cli", "bridge"]
+        process = subprocess.Popen(
+            command, env=environment(here), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        processes.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("Bridge between"), line + process.stdout.read()
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
 
 
 @pytest.mark.slow
 def test_killed_again_and_again_it_loses_nothing_that_a_store_has(
-    here: Settings, fake: FakeWakuNode, network: FakeWakuNetwork
+    here: Settings,
+    fake: FakeWakuNode,
+    network: FakeWakuNetwork,
+    started: Callable[[], subprocess.Popen[str]],
 ) -> None:
     node = kafka_node(here)
     node.start()
@@ -322,7 +335,7 @@ def test_killed_again_and_again_it_loses_nothing_that_a_store_has(
             node.send(WakuMessage(b"out %d" % n, TOPIC))
             time.sleep(0.005)
 
-    process = started(here)
+    process = started()
     talk(40)
     until(lambda: (Path(here.paths.run_dir) / "bridge" / "state.json").exists())
     for _ in range(3):
@@ -330,7 +343,7 @@ def test_killed_again_and_again_it_loses_nothing_that_a_store_has(
         process.send_signal(signal.SIGKILL)
         process.wait(20)
         talk(60)  # more than the node's cache holds
-        process = started(here)
+        process = started()
     talk(20)
     total = next(number)
     expected = {b"%s %d" % (way, n) for way in (b"in", b"out") for n in range(total)}
