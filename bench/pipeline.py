@@ -37,6 +37,7 @@ THROUGH_STATE = ("pairs", "large")
 BACKLOG, BACKLOG_BATCHES = 100_000, 4
 """Messages of two records, and how many micro-batches of ingest they make: each as large as they are by default."""
 WARM_BATCHES, BATCHES = 40, 50
+"""Of steady traffic: those in which Java still compiles most of what runs (docs/pipeline.md), and those measured."""
 STEADY_S = 600.0
 """At most; on a busy machine that may be fewer micro-batches."""
 ENDLESS = 10**9
