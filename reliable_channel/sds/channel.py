@@ -62,15 +62,18 @@ class SdsChannel:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None) -> Step:
+    def send(
+        self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None, recorded_id: str = ""
+    ) -> Step:
         """Wrap the segments of one send in one step, with consecutive Lamport timestamps (data, then parity).
 
-        ``required``: how many of them a recipient needs (k of k + m); all by default. Raises ``EmptyMessage`` for an
-        empty content and ``LocalError`` for an observer or two equal contents."""
+        ``required``: how many of them a recipient needs (k of k + m); all by default. ``recorded_id``: the id that the
+        first segment had when a journal recorded this send; an earlier version's form of ids is then used again. Raises
+        ``EmptyMessage`` for an empty content and ``LocalError`` for an observer or two equal contents."""
         outgoing: list[Outgoing] = []
         events: list[Event] = []
         segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
-        self._sender.send(segments, required, now, outgoing, events)
+        self._sender.send(segments, required, recorded_id, now, outgoing, events)
         for sent in outgoing:
             self._receiver.cascade(sent.message.message_id, now, events)
         return Step(tuple(outgoing), tuple(events))
