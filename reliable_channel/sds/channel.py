@@ -209,8 +209,17 @@ class SdsChannel:
 
     def is_past(self, message_id: str, lamport: int) -> bool:
         """Whether a message with this id and Lamport timestamp (ms) was delivered here, or could not be any more."""
-        log = self._state.log
-        return message_id in log or log.forgotten((lamport, message_id))
+        return message_id in self._state.log or self.is_forgotten(message_id, lamport)
+
+    def is_forgotten(self, message_id: str, lamport: int) -> bool:
+        """Whether a message with this id and Lamport timestamp (ms) would be refused as older than the log."""
+        return self._state.log.forgotten((lamport, message_id))
+
+    def sender_of(self, message_id: str) -> str | None:
+        """The sender of the message that holds an id here, in the log or in the incoming buffer; ``None`` when none
+        does."""
+        known = known_under(self._state, message_id)
+        return None if known is None else known.sender_id
 
     def forget(self) -> None:
         """Let a channel that has been silent for long go, but for how far it came: what is not behind the last message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -103,7 +104,8 @@ class Adapters:
             if result.kind in ("repaired", "completed"):
                 history = json.loads(json.dumps(fields.get("causal_history"))) or []
                 fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in history)
-                fields["content_digest"] = row.content_digest if result.kind == "completed" else bytes(32)
+                digest = fields.get("content_digest")
+                fields["content_digest"] = None if digest is None else base64.b64decode(digest)
                 fields["row_kind"], fields["sds_ids"] = result.kind, tuple(fields.get("sds_ids") or ())
                 yield result.kind, fields
 
