@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reliable_channel.report.check import Difference
+from reliable_channel.report.difference import Difference
 from reliable_channel.report.observed import Observed
 from reliable_channel.simulation.truth import Outcome, TrueMessage, Truth
 

@@ -50,7 +50,9 @@ def observe(journal: ChannelJournal) -> Observation:
         if sent.lamport is not None and observed_since is None:
             observed_since = sent.lamport
         for dependency in sent.history:
-            about = journal.sds[dependency]
+            about = journal.sds.get(dependency)
+            if about is None:  # a hostile message, which the participants take for one of theirs
+                continue
             if about.sender != sent.sender:
                 seen.acks.setdefault((dependency, sent.sender), now)
             known = dependency in seen.arrived or dependency in seen.repaired

@@ -125,7 +125,9 @@ class Adapters:
         self.tables.row_numbers.append((channel, f["row_seq"]))
         if f.get("segment_kind") is not None and not ephemeral:
             repaired = f.get("repaired_by") is not None
-            self.tables.segments.append(DeliveredSegment(channel, f["sds_id"], f["row_seq"], f["late"], repaired))
+            self.tables.segments.append(
+                DeliveredSegment(channel, f["sds_id"], f["row_seq"], f["late"], repaired, (), f["sender_id"])
+            )
         if f["row_kind"] == "message":
             first = f["first_sds_id"]
             row = DeliveredMessage(
