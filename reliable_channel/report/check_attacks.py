@@ -92,12 +92,26 @@ def _segments(truth: Truth, rows: Iterable[DeliveredSegment]) -> list[DeliveredS
     allowed = {(a.channel_id, a.sds_id, a.sender) for a in truth.attacks if a.fate != Fate.NOTHING}
     honest = {(s.channel_id, s.sds_id, s.sender) for s in truth.segments if s.known_at_ms is not None}
     last = {(row.channel_id, row.sds_id, row.sender): row.row_seq for row in rows}
+    either_way = _arrived_or_rebuilt(truth)
     return [
-        row
+        dataclasses.replace(row, repaired=either_way.get((row.channel_id, row.sds_id), row.repaired))
         for row in rows
         if (key := (row.channel_id, row.sds_id, row.sender)) not in allowed
         or (key in honest and row.row_seq == last[key])
     ]
+
+
+def _arrived_or_rebuilt(truth: Truth) -> dict[tuple[str, str], bool]:
+    """Segments (channel, SDS id) that arrived, of messages to which a hostile segment pretends to belong, and whether
+    the truth calls them rebuilt. Such a message may be rebuilt earlier or later than without the attack, so either
+    word is right for them."""
+    touched = {(a.channel_id, a.payload_hash) for a in truth.attacks if a.payload_hash is not None}
+    messages = {(m.channel_id, m.number) for m in truth.messages if (m.channel_id, m.announced_keccak) in touched}
+    return {
+        (s.channel_id, s.sds_id): not s.history_seen
+        for s in truth.segments
+        if s.arrived_at_ms is not None and (s.channel_id, s.message) in messages
+    }
 
 
 def _incomplete(truth: Truth, rows: Iterable[IncompleteMessage]) -> list[IncompleteMessage]:
@@ -148,8 +162,12 @@ def _claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
     hostile_ids = {(a.channel_id, a.sds_id) for a in truth.attacks}
     honest_ids = {(s.channel_id, s.sds_id) for s in truth.segments}
 
+    true = {(ack.channel_id, ack.sds_id, ack.by) for ack in truth.acks}
+
     def claimed(ack: Acknowledgement) -> bool:
         by = (ack.channel_id, ack.by)
+        if (ack.channel_id, ack.sds_id, ack.by) in true:
+            return False
         if (ack.channel_id, ack.sds_id, ack.by) in names:
             return True
         about = (ack.channel_id, ack.sds_id)

@@ -234,6 +234,8 @@ def segment_poison(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
         false = replace(segment, payload=scene.draw.randbytes(len(segment.payload)))
         if not segment.is_parity and scene.draw.random() < 0.4:
             false = replace(false, data_count=scene.draw.choice(counts), index=scene.draw.randrange(min(counts)))
+        elif segment.is_parity and scene.draw.random() < 0.4:
+            false = replace(false, parity_count=(segment.parity_count or 1) + 1)
         sender = scene.victim.sender_id
         lamport = scene.victim.lamport_timestamp
         yield scene.made(encode_segment(false), sender_id=sender, lamport_timestamp=lamport), delay, Fate.ANY

@@ -35,7 +35,7 @@ class Attackers:
         self._heard.append(message)
         self._overheard += 1
         draw = stream(self._seed, "hostile", self._plan.channel_id, self._overheard)
-        if draw.random() >= hostile.per_envelope:
+        if self._overheard <= hostile.begins_after or draw.random() >= hostile.per_envelope:
             return []
         names = hostile.attacks or tuple(ATTACKS)
         scene = Scene(

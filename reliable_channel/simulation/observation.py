@@ -40,6 +40,10 @@ def observe(journal: ChannelJournal) -> Observation:
     seen = Observation()
     observed_since: int | None = None
     for record in journal.observed:
+        if record.forgery is not None and observed_since is None:
+            # A stranger may be the first to be observed; a clock ahead of its arrival moves nothing into the past.
+            claimed = record.forgery.message.lamport_timestamp
+            observed_since = None if claimed is None else min(claimed, record.at_ms)
         if record.sds_id is None or record.reason is not None:
             continue
         sent, now = journal.sds[record.sds_id], record.at_ms

@@ -93,14 +93,16 @@ class SizeMix:
 class HostilePlan:
     """Who attacks a channel, how often and with what.
 
-    ``per_envelope`` is the probability that an envelope of an honest participant provokes one attack. ``attacks`` are
-    names in :data:`reliable_channel.simulation.attacks.ATTACKS`; empty means all. ``flood`` is how many envelopes one
-    flood has. ``heard_by_participants`` is whether the honest participants receive the attacks too, as the observer
-    always does."""
+    ``per_envelope`` is the probability that an envelope of an honest participant provokes one attack; the first
+    ``begins_after`` honest envelopes provoke none. ``attacks`` are names in
+    :data:`reliable_channel.simulation.attacks.ATTACKS`; empty means all. ``flood`` is how many envelopes one flood
+    has. ``heard_by_participants`` is whether the honest participants receive the attacks too, as the observer always
+    does."""
 
     senders: tuple[str, ...] = ("mallory",)
     per_envelope: float = 0.5
     attacks: tuple[str, ...] = ()
+    begins_after: int = 0
     flood: int = 20
     heard_by_participants: bool = True
 
