@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from reliable_channel.simulation.journal import ChannelJournal, SentMessage
 from reliable_channel.simulation.scenario import Fault
 
+TOLERATED_MS = 300_000
+"""How far ahead of its arrival the clock of a message may be and still count."""
+
 
 @dataclass(slots=True)
 class Naming:
@@ -41,9 +44,9 @@ def observe(journal: ChannelJournal) -> Observation:
     observed_since: int | None = None
     for record in journal.observed:
         if record.forgery is not None and observed_since is None:
-            # A stranger may be the first to be observed; a clock ahead of its arrival moves nothing into the past.
+            # A stranger may be the first to be observed; its clock counts as far as clocks may be ahead.
             claimed = record.forgery.message.lamport_timestamp
-            observed_since = None if claimed is None else min(claimed, record.at_ms)
+            observed_since = None if claimed is None else min(claimed, record.at_ms + TOLERATED_MS)
         if record.sds_id is None or record.reason is not None:
             continue
         sent, now = journal.sds[record.sds_id], record.at_ms

@@ -28,6 +28,7 @@ UNMENDED = {
     "cycle_around_victim",
     "lamport_rider",
     "segment_under_victims_id",
+    "segment_poison",
     "flood",
 }
 """Attacks that still change rows."""
