@@ -28,30 +28,27 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel import __version__
         from reliable_channel.gateway.delta_source import DeltaSource
-        from reliable_channel.runtime.progress import progress
-        from reliable_channel.store.server import StoreServer, create_app
-        from reliable_channel.transport.serving import LOOPBACK_NAMES, listening, url_of
+        from reliable_channel.store.server import create_app
+        from reliable_channel.transport.serving import LOOPBACK_NAMES, HttpServer, allowed, listening, url_of
 
         settings = invocation(context).settings()
         server_settings = settings.store.server
         host = host if host is not None else server_settings.host
         port = port if port is not None else server_settings.port
         loopback = host in LOOPBACK_NAMES
-        hosts = server_settings.allowed_hosts or (["127.0.0.1", "localhost", "[::1]"] if loopback else None)
+        hosts = allowed(server_settings.allowed_hosts) if loopback or server_settings.allowed_hosts else None
         source = DeltaSource(
             settings.paths.table("envelopes"),
             Path(settings.paths.run_dir) / "store-index.sqlite",
-            refresh_s=server_settings.refresh_ms / 1000,
         )
-        server = StoreServer(create_app(source, hosts, __version__), host, port)
         if not loopback:
             typer.echo(f"Warning: {host} is not loopback, and a store has no authentication.", err=True)
         try:
-            with progress("Indexing the envelopes table"):
-                source.refresh()
             with listening(host, port) as sock:
+                # Answers 503 with the progress until the index is complete; /health says the same.
+                source.follow(server_settings.refresh_ms / 1000)
                 place = f"{url_of(host, sock)}/store/v3/messages"
                 typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {place}")
-                server.run(sockets=[sock])
+                HttpServer(create_app(source, hosts, __version__)).run(sockets=[sock])
         finally:
             source.close()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from uvicorn import Server
-
 from reliable_channel.config import Settings
 from reliable_channel.dashboard.app import create_app
-from reliable_channel.transport.serving import bounded, listening, require_token, url_of
+from reliable_channel.transport.http_protocol import Limits
+from reliable_channel.transport.serving import HttpServer, listening, require_token, url_of
 
-MAX_HEADER_BYTES = 128 * 1024
+LIMITS = Limits(header_bytes=128 * 1024)
 """An address may hold a channel key of three long ids, percent-encoded."""
 
 
@@ -28,7 +27,7 @@ def serve(settings: Settings, say: Callable[[str], object]) -> None:
         refresh_ms=dashboard.refresh_ms,
     )
     with listening(dashboard.host, dashboard.port) as sock:
-        server = Server(bounded(app, header_bytes=MAX_HEADER_BYTES))
+        server = HttpServer(app, limits=LIMITS)
         say(f"Dashboard at {url_of(dashboard.host, sock)}/ over {settings.paths.data_dir}; Ctrl-C ends it")
         # The first picture need not wait for the libraries that draw it.
         threading.Thread(target=_load_drawing, daemon=True).start()

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from uvicorn import Server
-
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.config import Settings
 from reliable_channel.gateway.messaging import messaging_node
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.messaging.rest.errors import refusal
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.transport.serving import bounded, listening, require_token, url_of
+from reliable_channel.transport.serving import HttpServer, listening, require_token, url_of
 
 
 def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
@@ -35,7 +34,7 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
             max_body_bytes=api.max_body_bytes,
             channels=channel_config(settings),
         )
-        server = Server(bounded(app, lifespan="on", concurrent=256))
+        server = HttpServer(app, refusal=refusal, on_stop=app.state.poll.stop, lifespan="on")
         say(f"Messaging API at {url_of(api.host, sock)} (documented at /openapi.json), over {api.transport}")
         server.run(sockets=[sock])
 

@@ -149,7 +149,7 @@ class Receiver:
         if dependencies.unmet:
             waiting.unmet = dependencies.unmet
             incoming.hold(waiting)
-            events.append(Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest))
+            events.append(Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet)))
             self._release_dependents_that_are_not_later(waiting, now, events)
         else:
             self._deliver(waiting, now, events)
@@ -296,7 +296,6 @@ class Receiver:
                 waiting.late,
                 waiting.repaired,
                 waiting.replaces,
-                waiting.digest,
             )
         )
 

@@ -1,7 +1,8 @@
-"""An index on disk over files of envelopes: (timestamp, hash) in order, so that a page costs a page and not a scan.
+"""Indexes files of envelopes on disk by (timestamp, hash), so that a page costs a page and not a scan.
 
-SQLite, disposable: it holds no payloads and is built again from the files whenever it is missing or of another table.
-An envelope may stand in several files (received twice, or copied by a compaction); it is shown once.
+SQLite, disposable: it holds no payloads, only the file and row of each envelope, and is built again whenever it is
+missing, of another version or of another table. An envelope may be in several files (received twice, or copied by a
+compaction); it is shown once. Reads use a connection of their own, so indexing a file holds nobody up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from heapq import merge
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from reliable_channel.store.source import Position, Selection
 
@@ -21,17 +23,35 @@ CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL);
 CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE envelopes (
   timestamp_ns INTEGER NOT NULL, hash BLOB NOT NULL, file INTEGER NOT NULL,
-  pubsub INTEGER NOT NULL, content INTEGER NOT NULL,
+  pubsub INTEGER NOT NULL, content INTEGER NOT NULL, row INTEGER NOT NULL,
   PRIMARY KEY (timestamp_ns, hash, file)
 ) WITHOUT ROWID;
 CREATE INDEX by_hash ON envelopes (hash);
 CREATE INDEX by_content ON envelopes (content, timestamp_ns, hash, pubsub);
 CREATE INDEX by_pubsub ON envelopes (pubsub, timestamp_ns, hash);
 """
-_VERSION = 1
+_VERSION = 2
 
-Row = tuple[int, bytes, str, str]
-"""timestamp in ns, message hash, pubsub topic, content topic."""
+_BUSY_MS = 30_000
+
+
+class Row(NamedTuple):
+    """One envelope of a file: sender's timestamp in ns (0 when absent), message hash, topics, and its row, from 0."""
+
+    timestamp_ns: int
+    message_hash: bytes
+    pubsub_topic: str
+    content_topic: str
+    row: int
+
+
+class Location(NamedTuple):
+    """Where the bytes of an envelope are: its file and its row there, from 0."""
+
+    message_hash: bytes
+    pubsub_topic: str
+    path: str
+    row: int
 
 
 class EnvelopeIndex:
@@ -39,39 +59,43 @@ class EnvelopeIndex:
 
     def __init__(self, path: Path | str, table_id: str) -> None:
         self._lock = threading.RLock()
-        if str(path) != ":memory:":
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._write_lock = threading.Lock()
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connect(path, table_id)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise  # the disk, not the file
-            self._db.close()
-            Path(path).unlink()
+            self._writer.close()
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{path}{suffix}").unlink(missing_ok=True)
             self._connect(path, table_id)
+        self._db = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
 
     def _connect(self, path: Path | str, table_id: str) -> None:
-        self._db = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._open(table_id)
+        self._writer = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
+        self._writer.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        self._writer.execute("PRAGMA journal_mode=WAL")
+        self._writer.execute("PRAGMA synchronous=NORMAL")
+        self.reset(table_id)
 
-    def _open(self, table_id: str) -> None:
+    def reset(self, table_id: str) -> None:
+        """Empty the index unless it is of this table and version."""
         made_for = f"{_VERSION}:{table_id}"
         try:
-            found = self._db.execute("SELECT value FROM about WHERE name = 'made_for'").fetchone()
+            found = self._writer.execute("SELECT value FROM about WHERE name = 'made_for'").fetchone()
         except sqlite3.OperationalError:  # no such table: a new file
             found = None
         if found == (made_for,):
             return
         with self._writing():
-            names = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            names = self._writer.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             for (name,) in names:
-                self._db.execute(f'DROP TABLE "{name}"')
+                self._writer.execute(f'DROP TABLE "{name}"')
             for statement in _SCHEMA.split(";"):
-                self._db.execute(statement)
-            self._db.execute("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT)")
-            self._db.execute("INSERT INTO about VALUES ('made_for', ?)", (made_for,))
+                self._writer.execute(statement)
+            self._writer.execute("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT)")
+            self._writer.execute("INSERT INTO about VALUES ('made_for', ?)", (made_for,))
 
     def files(self) -> set[str]:
         """The indexed files."""
@@ -79,30 +103,29 @@ class EnvelopeIndex:
             return {path for (path,) in self._db.execute("SELECT path FROM files")}
 
     def add_file(self, path: str, rows: Iterable[Row]) -> int:
-        """Index one file, all or nothing; rows and new topics written."""
+        """Index one file, all or nothing; the number of its envelopes."""
         topics: dict[str, int] = {}
-        with self._writing():
-            file = self._db.execute("INSERT INTO files (path) VALUES (?)", (path,)).lastrowid
-            before = self._db.total_changes
-            self._db.executemany(
-                "INSERT OR IGNORE INTO envelopes VALUES (?, ?, ?, ?, ?)",
-                (
-                    (timestamp_ns, found, file, self._topic(pubsub_topic, topics), self._topic(content_topic, topics))
-                    for timestamp_ns, found, pubsub_topic, content_topic in rows
-                ),
-            )
-            return self._db.total_changes - before
+        with self._writing() as db:
+            file = db.execute("INSERT INTO files (path) VALUES (?)", (path,)).lastrowid
+
+            def values() -> Iterator[tuple[int | bytes | None, ...]]:
+                for row in rows:
+                    pubsub, content = self._topic(row.pubsub_topic, topics), self._topic(row.content_topic, topics)
+                    yield row.timestamp_ns, row.message_hash, file, pubsub, content, row.row
+
+            cursor = db.executemany("INSERT OR IGNORE INTO envelopes VALUES (?, ?, ?, ?, ?, ?)", values())
+            return cursor.rowcount
 
     def remove_files(self, paths: Iterable[str]) -> None:
         """Forget files that are no longer part of the table."""
         paths = list(paths)
         if not paths:
             return
-        with self._writing():
-            gone = [self._db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()[0] for path in paths]
+        with self._writing() as db:
+            gone = [db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()[0] for path in paths]
             marks = ",".join(str(int(file)) for file in gone) or "NULL"
-            self._db.execute(f"DELETE FROM envelopes WHERE file IN ({marks})")  # noqa: S608 — numbers only
-            self._db.execute(f"DELETE FROM files WHERE id IN ({marks})")  # noqa: S608
+            db.execute(f"DELETE FROM envelopes WHERE file IN ({marks})")  # noqa: S608 — numbers only
+            db.execute(f"DELETE FROM files WHERE id IN ({marks})")  # noqa: S608
 
     def position(self, message_hash: bytes) -> Position | None:
         """The place of an envelope."""
@@ -111,6 +134,18 @@ class EnvelopeIndex:
                 "SELECT timestamp_ns FROM envelopes WHERE hash = ? ORDER BY 1 LIMIT 1", (message_hash,)
             ).fetchone()
         return None if row is None else Position(row[0], message_hash)
+
+    def locate(self, message_hashes: Sequence[bytes]) -> list[Location]:
+        """Where these envelopes are, each once, in the file that was indexed last; unknown ones are left out."""
+        marks = ",".join("?" * len(message_hashes))
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT hash, topics.name, files.path, row, max(file) FROM envelopes "  # noqa: S608 — marks only
+                "JOIN files ON files.id = file JOIN topics ON topics.id = pubsub "
+                f"WHERE hash IN ({marks}) GROUP BY hash",
+                message_hashes,
+            ).fetchall()
+        return [Location(*row[:4]) for row in rows]
 
     def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
         """See ``EnvelopeSource.select``: an ordered walk over one index, or a merge of one per content topic."""
@@ -127,7 +162,7 @@ class EnvelopeIndex:
                 known = [i for i in map(self._known, dict.fromkeys(selection.content_topics)) if i is not None]
                 walks = [self._walk(["content = ?", *conditions], [i, *values], forward, limit) for i in known]
             else:
-                walks = [self._walk(conditions, values, forward, limit)]
+                walks = [self._walk(conditions, values, forward, limit, by_time=selection.pubsub_topic is None)]
             return list(islice(merge(*walks, reverse=not forward), limit))
 
     def __len__(self) -> int:
@@ -139,6 +174,8 @@ class EnvelopeIndex:
         """Close the file. Closing twice does nothing."""
         with self._lock:
             self._db.close()
+        with self._write_lock:
+            self._writer.close()
 
     def _conditions(
         self, selection: Selection, after: Position | None, forward: bool
@@ -160,11 +197,23 @@ class EnvelopeIndex:
             values += [after.timestamp_ns, after.message_hash]
         return conditions, values
 
-    def _walk(self, conditions: list[str], values: Sequence[int | bytes], forward: bool, limit: int) -> list[Position]:
+    def _walk(
+        self,
+        conditions: list[str],
+        values: Sequence[int | bytes],
+        forward: bool,
+        limit: int,
+        by_time: bool = False,
+    ) -> list[Position]:
         where = " AND ".join(conditions) or "1"
         way = "" if forward else "DESC"
+        # Without a topic the order of the table itself is the page's. The planner would scan an index of another order,
+        # and sort the whole table, unless a bound of the time makes it search.
+        index = "NOT INDEXED" if by_time else ""
+        if by_time:
+            where += f" AND timestamp_ns >= {-(2**63)}"
         rows = self._db.execute(
-            f"SELECT timestamp_ns, hash FROM envelopes WHERE {where} "  # noqa: S608 — only our own texts are put in
+            f"SELECT timestamp_ns, hash FROM envelopes {index} WHERE {where} "  # noqa: S608 — only our own texts
             f"GROUP BY timestamp_ns, hash ORDER BY timestamp_ns {way}, hash {way} LIMIT ?",
             (*values, limit),
         )
@@ -176,17 +225,17 @@ class EnvelopeIndex:
 
     def _topic(self, name: str, cache: dict[str, int]) -> int:
         if name not in cache:
-            self._db.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
-            cache[name] = self._db.execute("SELECT id FROM topics WHERE name = ?", (name,)).fetchone()[0]
+            self._writer.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
+            cache[name] = self._writer.execute("SELECT id FROM topics WHERE name = ?", (name,)).fetchone()[0]
         return cache[name]
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with self._lock:
-            self._db.execute("BEGIN")
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._write_lock:
+            self._writer.execute("BEGIN IMMEDIATE")
             try:
-                yield
+                yield self._writer
             except BaseException:
-                self._db.execute("ROLLBACK")
+                self._writer.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
+            self._writer.execute("COMMIT")

@@ -36,6 +36,9 @@ class MemorySource:
     def __len__(self) -> int:
         return len(self._order)
 
+    def fault(self) -> None:
+        return None
+
     def position(self, message_hash: bytes) -> Position | None:
         with self._lock:
             entry = self._envelopes.get(message_hash)

@@ -1,5 +1,5 @@
 """Where a store server finds envelopes, and how a page is cut from it: order (timestamp, hash), pages oldest first
-(waku-rest.md *Store v3*). No HTTP here."""
+(the order of a Waku store). No HTTP here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ class Selection:
 
 
 class EnvelopeSource(Protocol):
-    """Stored envelopes, each message hash once. Called from several threads."""
+    """Stored envelopes, each message hash once. Called from several threads. Queries raise ``EnvironmentFault`` while
+    the envelopes cannot be read."""
+
+    def fault(self) -> str | None:
+        """Why queries cannot be answered now, in words for clients; None when they can."""
+        ...
 
     def position(self, message_hash: bytes) -> Position | None:
         """The place of a stored envelope, ``None`` when there is none of that hash."""

@@ -1,49 +1,65 @@
-"""How every HTTP server here listens: socket first, bounded requests, known host names, a token off loopback."""
+"""Runs our HTTP servers: one socket, bounded connections and requests, known host names, a token off loopback."""
 
 from __future__ import annotations
 
 import hmac
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
-from fastapi import FastAPI
 from starlette.datastructures import Headers
-from uvicorn import Config
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
 
 from reliable_channel.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.transport.admission import Admission
+from reliable_channel.transport.http_protocol import Limits, Refusal, plain_text, protocol_class
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
-MAX_HEADER_BYTES = 64 * 1024
-"""nwaku's limit, request line included."""
+DEFAULT_LIMITS = Limits()
+
+STOP_TIMEOUT_S = 5
+"""How long a server that stops waits for requests under way."""
 
 
-def bounded(
-    app: FastAPI,
-    *,
-    lifespan: Literal["on", "off"] = "off",
-    concurrent: int = 128,
-    header_bytes: int = MAX_HEADER_BYTES,
-    **more: Any,
-) -> Config:
-    """Uvicorn's configuration with every bound set. ``concurrent``: connections and requests at once, more are answered
-    503. ``more``: further settings of uvicorn."""
-    return Config(
-        app,
-        **({"http": "h11"} | more),
-        ws="none",
-        loop="asyncio",
-        lifespan=lifespan,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        h11_max_incomplete_event_size=header_bytes,
-        limit_concurrency=concurrent,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=5,
-    )
+class HttpServer(Server):
+    """Uvicorn over ``app`` with every bound set. ``run()`` blocks until SIGTERM or SIGINT.
+
+    ``limits`` bound connections and requests; ``refusal`` forms the answers that no handler gives; ``on_stop`` is
+    called when the server begins to stop, before it waits for requests to end, so that long polls can answer.
+    ``lifespan`` "on" runs the application's own start and end."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        refusal: Refusal = plain_text,
+        on_stop: Callable[[], object] = lambda: None,
+        lifespan: Literal["on", "off"] = "off",
+    ) -> None:
+        super().__init__(
+            Config(
+                Admission(app, limits.running, refusal),
+                http=protocol_class(limits, refusal),
+                ws="none",
+                loop="asyncio",
+                lifespan=lifespan,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                h11_max_incomplete_event_size=limits.header_bytes,
+                timeout_graceful_shutdown=STOP_TIMEOUT_S,
+            )
+        )
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop: waiting calls answer first, then uvicorn waits for all that run."""
+        self._on_stop()
+        await super().shutdown(sockets)
 
 
 @contextmanager

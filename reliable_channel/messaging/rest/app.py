@@ -69,6 +69,7 @@ def create_app(
     app.add_middleware(GuardMiddleware, guard=Guard(token, allowed(allowed_hosts), max_body_bytes))
     app.include_router(messaging_routes(node, poll))
     app.state.desk = desk
+    app.state.poll = poll
     if desk is not None:
         app.include_router(channel_routes(desk, poll))
     app.openapi = lambda: _document(app, token is not None)  # type: ignore[method-assign]

@@ -65,6 +65,11 @@ def error_response(status: int, text: str, headers: dict[str, str] | None = None
     return JSONResponse({"error": text}, status, headers)
 
 
+def refusal(status: int, reason: str) -> tuple[str, bytes]:
+    """The content type and body of an answer that no handler gives."""
+    return "application/json", bytes(error_response(status, reason).body)
+
+
 def not_found(text: str) -> HTTPException:
     """A 404 with the seed's sentence."""
     return HTTPException(404, text)

@@ -14,9 +14,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
+from reliable_channel.transport.admission import waiting
 from reliable_channel.transport.serving import answers_to, same_token
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+class _GoneError(Exception):
+    """The client closed the connection before its request was complete."""
 
 
 class _RefusedError(Exception):
@@ -55,6 +60,8 @@ class GuardMiddleware:
             body = await self._body(headers, receive)
             if scope["method"] in _CHANGING and body:
                 _check_content_type(headers)
+        except _GoneError:
+            return
         except _RefusedError as refused:
             await error_response(refused.status, refused.text, refused.headers)(scope, receive, send)
             return
@@ -86,9 +93,10 @@ class GuardMiddleware:
         try:
             async with asyncio.timeout(self._guard.body_timeout_s):
                 while True:
-                    message = await receive()
+                    with waiting():
+                        message = await receive()
                     if message["type"] != "http.request":
-                        return bytes(received)
+                        raise _GoneError
                     received += message.get("body", b"")
                     if len(received) > limit:
                         raise too_large

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
+from reliable_channel.transport.admission import waiting
 
 T = TypeVar("T")
 
@@ -60,7 +61,8 @@ class LongPoll:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while not satisfied(found) and not self._stopped:
-                    await changed.wait()
+                    with waiting():
+                        await changed.wait()
                     changed = self._changed
                     found = await run_in_threadpool(look)
         except TimeoutError:

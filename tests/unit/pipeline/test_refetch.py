@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,10 +26,11 @@ from reliable_channel.store.client import RetryPolicy, StoreClient
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
-from reliable_channel.store.server import StoreServer, create_app
+from reliable_channel.store.server import create_app
 from reliable_channel.store.source import answer
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+from tests.support.http_server import running
 
 PUBSUB, TOPIC = "/waku/2/rs/1/0", "/reliable-channel/1/chat/proto"
 START_S = 1_767_225_600
@@ -193,18 +193,12 @@ def another_store(tmp_path: Path) -> Iterator[RestStoreNode]:
     }
     write_deltalake(place, as_arrow([row], tables.ENVELOPES))
     source = DeltaSource(place, tmp_path / "index.sqlite")
-    server = StoreServer(create_app(source, ["127.0.0.1"]))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    node = RestStoreNode(BoundedHttp(f"http://127.0.0.1:{server.port}"))
-    yield node
-    node.close()
-    server.should_exit = True
-    thread.join(10)
+    source.refresh()
+    with running(create_app(source)) as address:
+        node = RestStoreNode(BoundedHttp(address))
+        yield node
+        node.close()
     source.close()
-    assert not thread.is_alive()
 
 
 def test_a_store_of_our_own_answers_over_http_from_its_envelopes(

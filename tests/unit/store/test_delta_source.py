@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reliable_channel.errors import EnvironmentFault
 from reliable_channel.gateway.delta_source import DeltaSource
+from reliable_channel.gateway.envelope_files import EnvelopeFiles
 from reliable_channel.pipeline.tables import ENVELOPES
-from reliable_channel.store.index import EnvelopeIndex
+from reliable_channel.store.index import EnvelopeIndex, Row
 from reliable_channel.store.memory_source import MemorySource
 from reliable_channel.store.source import Position, Selection, read_page
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
@@ -57,6 +64,7 @@ def some(count: int, first: int = 0) -> list[tuple[str, WakuMessage]]:
 
 
 def everything(source: DeltaSource) -> list[WakuMessage]:
+    source.refresh()
     places = source.select(Selection(), None, True, 1000)
     data = source.load([p.message_hash for p in places])
     return [data[p.message_hash][1] for p in places]
@@ -69,10 +77,11 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(table: Path, tmp_path: Path) -> DeltaSource:
-    return DeltaSource(str(table), tmp_path / "index.sqlite", refresh_s=0)
+    return DeltaSource(str(table), tmp_path / "index.sqlite")
 
 
 def test_a_table_that_is_not_there_yet_has_nothing(source: DeltaSource) -> None:
+    source.refresh()
     assert source.select(Selection(), None, True, 10) == []
     assert source.position(bytes(32)) is None
 
@@ -104,11 +113,10 @@ def test_compaction_delete_and_vacuum_lose_nothing_that_the_table_has(table: Pat
     assert {m.content_topic for m in everything(source)} == {TOPICS[0], TOPICS[2]}
 
 
-def test_a_vacuum_between_index_and_read_is_followed(table: Path, tmp_path: Path) -> None:
-    clock = [0.0]
-    source = DeltaSource(str(table), tmp_path / "index.sqlite", refresh_s=60, monotonic=lambda: clock[0])
+def test_a_vacuum_between_index_and_read_is_followed(table: Path, source: DeltaSource) -> None:
     append(table, some(4))
     append(table, some(4, 4))
+    source.refresh()
     places = source.select(Selection(), None, True, 100)
     delta = DeltaTable(table)
     delta.optimize.compact()
@@ -157,7 +165,7 @@ rows = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 4
     forward=st.booleans(),
     size=st.integers(1, 8),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_index_gives_the_pages_that_memory_gives(
     files: list[list[tuple[int, int, int]]],
     pubsub: str | None,
@@ -169,12 +177,14 @@ def test_the_index_gives_the_pages_that_memory_gives(
     forward: bool,
     size: int,
 ) -> None:
-    memory, index = MemorySource(), EnvelopeIndex(":memory:", "t")
+    memory, place = MemorySource(), tempfile.TemporaryDirectory()
+    index = EnvelopeIndex(Path(place.name) / "index.sqlite", "t")
     for number, file in enumerate(files):
-        found = []
+        found: list[Row] = []
         for p, c, t in file:
             message = WakuMessage(b"%d%d%d" % (p, c, t), TOPICS[c], None, BASE + t)
-            found.append((BASE + t, memory.add(PUBSUB_TOPICS[p], message), PUBSUB_TOPICS[p], TOPICS[c]))
+            stored = memory.add(PUBSUB_TOPICS[p], message)
+            found.append(Row(BASE + t, stored, PUBSUB_TOPICS[p], TOPICS[c], len(found)))
         index.add_file(f"{number}.parquet", found)
     places = memory.select(Selection(), None, True, 1000)
     hashes = tuple(p.message_hash for p in places[::2]) if by_hash else None
@@ -188,11 +198,136 @@ def test_the_index_gives_the_pages_that_memory_gives(
     after: Position | None = places[cursor % len(places)] if cursor is not None and places else None
     assert index.select(selection, after, forward, size) == memory.select(selection, after, forward, size)
     index.close()
+    place.cleanup()
 
 
 def test_a_page_reads_payloads_of_its_own_envelopes_only(table: Path, source: DeltaSource) -> None:
     append(table, some(30))
+    source.refresh()
     page = read_page(source, Selection(), cursor=None, page_size=5, forward=False, include_data=True)
     expected = sorted((m.timestamp or 0, message_hash(p, m)) for p, m in some(30))[-5:]
     assert [e.message_hash for e in page.entries] == [h for _, h in expected]
     assert all(e.message is not None and e.pubsub_topic in PUBSUB_TOPICS for e in page.entries)
+
+
+def test_a_query_without_filters_walks_in_the_order_of_the_page(tmp_path: Path) -> None:
+    """It does not sort, nor scan an index of another order: its cost is the page's, whatever the size."""
+    index = EnvelopeIndex(tmp_path / "index.sqlite", "t")
+    index.add_file("a", [Row(n, n.to_bytes(32, "big"), "p", "c", n) for n in range(5_000)])
+    counted = {}
+    for name, selection in (("all", Selection()), ("range", Selection(start_time_ns=100, end_time_ns=4_900))):
+        for forward in (True, False):
+            steps = 0
+
+            def count() -> int:
+                nonlocal steps
+                steps += 1
+                return 0
+
+            index._db.set_progress_handler(count, 100)
+            assert len(index.select(selection, None, forward, 20)) == 20
+            counted[name, forward] = steps
+    assert max(counted.values()) <= 20, counted
+    index.close()
+
+
+def test_queries_see_what_was_there_while_new_files_are_indexed(
+    table: Path, source: DeltaSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, some(4))
+    source.refresh()
+    append(table, some(4, 4))
+    add_file, seen = EnvelopeIndex.add_file, []
+
+    def during(index: EnvelopeIndex, path: str, rows: object) -> int:
+        def half() -> object:
+            for row in rows:  # type: ignore[attr-defined]
+                seen.append(len(source.select(Selection(), None, True, 100)))
+                yield row
+
+        return add_file(index, path, half())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(EnvelopeIndex, "add_file", during)
+    source.refresh()
+    assert seen == [4, 4, 4, 4]
+    assert len(source.select(Selection(), None, True, 100)) == 8
+
+
+def test_before_the_index_is_complete_every_query_is_refused_with_the_reason(source: DeltaSource) -> None:
+    assert source.fault() == "the archive is being indexed"
+    with pytest.raises(EnvironmentFault, match="being indexed"):
+        source.select(Selection(), None, True, 1)
+
+
+def test_a_table_that_vanished_is_a_fault_and_one_that_came_back_is_served(table: Path, source: DeltaSource) -> None:
+    append(table, some(4))
+    assert len(everything(source)) == 4
+    shutil.rmtree(table)
+    with pytest.raises(EnvironmentFault):
+        source.refresh()
+    assert source.fault() == "the envelopes table is not there"
+    for query in (lambda: source.position(bytes(32)), lambda: source.select(Selection(), None, True, 1)):
+        with pytest.raises(EnvironmentFault):
+            query()
+    append(table, some(2, 10))
+    assert {m.payload for m in everything(source)} == {b"10", b"11"}
+    assert source.fault() is None
+
+
+def test_a_table_that_was_indexed_before_a_restart_and_is_gone_after_it_is_a_fault(table: Path, tmp_path: Path) -> None:
+    append(table, some(4))
+    first = DeltaSource(str(table), tmp_path / "index.sqlite")
+    everything(first)
+    first.close()
+    shutil.rmtree(table)
+    second = DeltaSource(str(table), tmp_path / "index.sqlite")
+    with pytest.raises(EnvironmentFault):
+        second.refresh()
+    second.close()
+
+
+def test_following_takes_up_new_files_by_itself(table: Path, source: DeltaSource) -> None:
+    append(table, some(2))
+    source.follow(0.01)
+    end = time.monotonic() + 30
+    while source.fault() is not None:
+        assert time.monotonic() < end
+    append(table, some(2, 2))
+    while len(source.select(Selection(), None, True, 10)) < 4:
+        assert time.monotonic() < end
+    source.close()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    group_rows=st.integers(1, 12),
+    cache_bytes=st.sampled_from([1, 500, 10**9]),
+    group_bytes=st.sampled_from([1, 10**9]),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_are_read_by_their_numbers_whatever_the_row_groups_and_the_cache(
+    sizes: list[int], group_rows: int, cache_bytes: int, group_bytes: int, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        for number, size in enumerate(sizes):
+            values = pa.table({"value": [b"%d/%d" % (number, row) for row in range(size)], "other": range(size)})
+            pq.write_table(values, f"{name}/{number}.parquet", row_group_size=group_rows)
+        files = EnvelopeFiles(fs.SubTreeFileSystem(name, fs.LocalFileSystem()), cache_bytes, group_bytes)
+        for _ in range(3):
+            number = data.draw(st.integers(0, len(sizes) - 1))
+            rows = data.draw(st.lists(st.integers(0, sizes[number] - 1), max_size=10))
+            assert files.values(f"{number}.parquet", rows) == [b"%d/%d" % (number, row) for row in rows]
+
+
+def test_what_was_read_is_kept_within_its_bound(tmp_path: Path) -> None:
+    for number in range(5):
+        pq.write_table(pa.table({"value": [bytes(1_000)] * 10}), tmp_path / f"{number}.parquet")
+    files = EnvelopeFiles(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), cache_bytes=25_000)
+    for number in range(5):
+        files.values(f"{number}.parquet", [3])
+    assert files.kept_bytes <= 25_000
+    (tmp_path / "4.parquet").unlink()
+    assert files.values("4.parquet", [1, 2]) == [bytes(1_000)] * 2, "the latest is still there"
+    with pytest.raises(OSError):
+        files.values("0.parquet.gone", [1])

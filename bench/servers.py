@@ -1,0 +1,320 @@
+"""What our HTTP servers answer a second, beside the floor: the same framework over a plain ``sqlite3`` table.
+
+Each server runs in a process of its own and is asked by one client over one kept connection (sends: by eight). The
+floor holds the same envelopes as ready JSON in SQLite and is measured in the same run, since a shared machine is never
+the same twice: the ratio to it says more than the figure.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from bench.registry import SIZES, Result, bench
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema, create_table
+from reliable_channel.pipeline.tables import ENVELOPES
+from reliable_channel.transport.waku_json import message_to_json
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+
+ENVELOPES_STORED = 200_000
+_FILES = 20
+_PUBSUB = "/waku/2/rs/16/32"
+_START_NS = 1_795_254_432_521_844_140
+_SECONDS = 4.0
+_TARGET_READS = 500.0
+_TARGET_SENDS = 300.0
+_CLIENTS = 8
+
+
+@bench
+def store() -> Iterator[Result]:
+    """Pages of 20 with data and look-ups by hash with data, of ``store serve`` and of the floor."""
+    count = max(2_000, int(ENVELOPES_STORED * SIZES.scale))
+    with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
+        place = Path(name)
+        hashes = _write_envelopes(place, count)
+        rates: dict[tuple[str, str], float] = {}
+        for server, command in (("floor", _floor_command(place)), ("store serve", _store_command())):
+            with _running(command, place) as port:
+                started = time.perf_counter()
+                while (status := _status(port)) == 503 and time.perf_counter() - started < 300:
+                    time.sleep(0.05)
+                if status != 200:
+                    raise RuntimeError(f"{server} answers {status}")
+                if server == "store serve":
+                    took = time.perf_counter() - started
+                    yield Result(f"store: index of {count:,} envelopes, then the first page", took, "s")
+                rates[server, "pages"] = _pages(port)
+                rates[server, "look-ups"] = _look_ups(port, hashes)
+                rates[server, "any page"] = _jumps(port, hashes)
+        for what, text in (
+            ("pages", "pages of 20 with data"),
+            ("look-ups", "look-ups by hash with data"),
+            ("any page", "pages of 20 with data at random cursors"),
+        ):
+            target = None if what == "any page" else _TARGET_READS
+            yield Result(f"store: {text}, {count:,} envelopes", rates["store serve", what], "1/s", target)
+            yield Result(f"floor (sqlite3, framework): {text}", rates["floor", what], "1/s")
+            yield Result(f"store / floor: {text}", rates["store serve", what] / rates["floor", what], "")
+
+
+@bench
+def sends() -> Iterator[Result]:
+    """``POST /send`` by eight clients over a node in memory, its records in a file, and inserts of the floor."""
+    with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
+        place = Path(name)
+        for text, command, target in (
+            ("floor (sqlite3, framework): inserts", _floor_command(place), None),
+            ("api: sends", [sys.executable, "-m", "bench.servers", "api", str(place)], _TARGET_SENDS),
+        ):
+            with _running(command, place) as port:
+                yield Result(f"{text}, {_CLIENTS} clients", _sends(port), "1/s", target)
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------
+
+
+class _Client:
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def get(self, path: str) -> Any:
+        self._connection.request("GET", path)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{path}: {answer.status} {body[:200]!r}")
+        return json.loads(body)
+
+    def post(self, path: str, body: bytes) -> None:
+        self._connection.request("POST", path, body, {"Content-Type": "application/json"})
+        answer = self._connection.getresponse()
+        found = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{path}: {answer.status} {found[:200]!r}")
+
+
+def _status(port: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/store/v3/messages?includeData=true")
+    return connection.getresponse().status
+
+
+def _a_second(action: Callable[[], object]) -> float:
+    """How often a second ``action`` is done, after a few calls to warm up."""
+    for _ in range(20):
+        action()
+    calls, started = 0, time.perf_counter()
+    while time.perf_counter() - started < _SECONDS:
+        action()
+        calls += 1
+    return calls / (time.perf_counter() - started)
+
+
+def _pages(port: int) -> float:
+    client, cursor = _Client(port), ""
+
+    def next_page() -> None:
+        nonlocal cursor
+        found = client.get(f"/store/v3/messages?includeData=true&pageSize=20&pubsubTopic={_PUBSUB}&cursor={cursor}")
+        if len(found["messages"]) != 20 or "message" not in found["messages"][0]:
+            raise RuntimeError("a page is not what was asked for")
+        cursor = found.get("paginationCursor", "")
+
+    return _a_second(next_page)
+
+
+def _jumps(port: int, hashes: list[str]) -> float:
+    client, choice = _Client(port), random.Random(2)
+    early = hashes[: len(hashes) // 2]
+    return _a_second(
+        lambda: client.get(f"/store/v3/messages?includeData=true&pageSize=20&cursor={choice.choice(early)}")
+    )
+
+
+def _look_ups(port: int, hashes: list[str]) -> float:
+    client, choice = _Client(port), random.Random(1)
+
+    def one() -> None:
+        found = client.get(f"/store/v3/messages?includeData=true&hashes={choice.choice(hashes)}")
+        if len(found["messages"]) != 1:
+            raise RuntimeError("a look-up finds nothing")
+
+    return _a_second(one)
+
+
+def _sends(port: int) -> float:
+    done: list[int] = []
+    broken: list[Exception] = []
+    end = time.perf_counter() + 2 * _SECONDS
+
+    def send(number: int) -> None:
+        client, calls = _Client(port), 0
+        try:
+            while time.perf_counter() < end:
+                payload = base64.b64encode(b"%d/%d" % (number, calls)).decode()
+                client.post("/send", json.dumps({"contentTopic": "/bench/1/x/proto", "payload": payload}).encode())
+                calls += 1
+        except Exception as error:
+            broken.append(error)
+        done.append(calls)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(_CLIENTS)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if broken:
+        raise broken[0]
+    return sum(done) / (time.perf_counter() - started)
+
+
+# -- what answers -----------------------------------------------------------------------------------------------------
+
+
+def _store_command() -> list[str]:
+    return [sys.executable, "-m", "reliable_channel.cli", "store", "serve", "--port", "0"]
+
+
+def _floor_command(place: Path) -> list[str]:
+    return [sys.executable, "-m", "bench.servers", "floor", str(place)]
+
+
+@contextmanager
+def _running(command: list[str], place: Path) -> Iterator[int]:
+    environment = {**os.environ, "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(place)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        yield int(line.rpartition("http://127.0.0.1:")[2].partition("/")[0])
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _write_envelopes(place: Path, count: int) -> list[str]:
+    """The same envelopes as a Delta table in ``tables/envelopes`` and as JSON in ``floor.sqlite``; their hashes."""
+    table = place / "tables" / "envelopes"
+    create_table(table, ENVELOPES)
+    schema = arrow_schema(ENVELOPES)
+    floor = sqlite3.connect(place / "floor.sqlite")
+    floor.execute(
+        "CREATE TABLE envelopes (timestamp_ns INTEGER, hash BLOB, entry TEXT, PRIMARY KEY (timestamp_ns, hash))"
+    )
+    floor.execute("CREATE INDEX by_hash ON envelopes (hash)")
+    floor.execute("CREATE TABLE sent (id INTEGER PRIMARY KEY, body BLOB)")
+    hashes: list[str] = []
+    noise = random.Random(0)
+    for begin in range(0, count, count // _FILES):
+        rows, entries = [], []
+        for number in range(begin, min(begin + count // _FILES, count)):
+            message = WakuMessage(
+                noise.randbytes(200), f"/bench/1/{number % 50}/proto", None, _START_NS + number * 1_000
+            )
+            found, value = message_hash(_PUBSUB, message), encode_waku_message(message)
+            hashes.append("0x" + found.hex())
+            rows.append(
+                {
+                    "kafka_topic": "bench",
+                    "kafka_partition": 0,
+                    "kafka_offset": number,
+                    "pubsub_topic": _PUBSUB,
+                    "content_topic": message.content_topic,
+                    "message_hash": found,
+                    "value": value,
+                    "value_bytes": len(value),
+                    "sender_timestamp_ns": message.timestamp,
+                    "ephemeral": False,
+                }
+            )
+            entry = {"messageHash": hashes[-1], "message": message_to_json(message), "pubsubTopic": _PUBSUB}
+            entries.append((message.timestamp, found, json.dumps(entry)))
+        write_deltalake(str(table), pa.Table.from_pylist(rows, schema), mode="append")
+        floor.executemany("INSERT INTO envelopes VALUES (?, ?, ?)", entries)
+    floor.commit()
+    floor.close()
+    return hashes
+
+
+def _serve_floor(place: Path) -> None:
+    """The same answers from ready JSON: what the framework and SQLite cost without anything of ours but the server."""
+    app = FastAPI()
+    database = sqlite3.connect(place / "floor.sqlite", check_same_thread=False, isolation_level=None)
+    if (place / "tables").exists() is False:
+        database.execute("CREATE TABLE IF NOT EXISTS sent (id INTEGER PRIMARY KEY, body BLOB)")
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=NORMAL")
+    lock = threading.Lock()
+
+    @app.get("/store/v3/messages")
+    def messages(request: Request) -> Response:
+        query = request.query_params
+        with lock:
+            if hashes := query.get("hashes"):
+                where, values = "hash = ?", (bytes.fromhex(hashes[2:]),)
+            elif cursor := query.get("cursor"):
+                found = bytes.fromhex(cursor[2:])
+                (after,) = database.execute("SELECT timestamp_ns FROM envelopes WHERE hash = ?", (found,)).fetchone()
+                where, values = "(timestamp_ns, hash) > (?, ?)", (after, found)  # type: ignore[assignment]
+            else:
+                where, values = "1", ()  # type: ignore[assignment]
+            rows = database.execute(
+                f"SELECT hash, entry FROM envelopes WHERE {where} ORDER BY timestamp_ns, hash LIMIT 21",  # noqa: S608
+                values,
+            ).fetchall()
+        cursor_out = f',"paginationCursor":"0x{rows[19][0].hex()}"' if len(rows) > 20 else ""
+        entries = ",".join(entry for _, entry in rows[:20])
+        body = f'{{"requestId":"x","statusCode":200,"statusDesc":"OK","messages":[{entries}]{cursor_out}}}'
+        return Response(body, media_type="application/json")
+
+    @app.post("/send")
+    def send(body: dict[str, Any]) -> dict[str, str]:
+        with lock:
+            database.execute("INSERT INTO sent (body) VALUES (?)", (json.dumps(body),))
+        return {"requestId": "x"}
+
+    _serve(app)
+
+
+def _serve_api(place: Path) -> None:
+    """The Messaging API over a node in memory that takes everything at once, its records in a file."""
+    from reliable_channel.messaging import MessagingConfig, MessagingNode
+    from reliable_channel.messaging.rest.app import create_app
+    from reliable_channel.transport.memory import MemoryNetwork
+
+    config = MessagingConfig.of(mode="relay", cluster_id=16, shards=[32], bootstrap_nodes=[], max_records=100_000)
+    node = MessagingNode(config, MemoryNetwork().node("bench"), place / "messages.sqlite")
+    app = create_app(node)
+    _serve(app, lifespan="on", on_stop=app.state.poll.stop)
+
+
+def _serve(app: Any, **options: Any) -> None:
+    from reliable_channel.transport.serving import HttpServer, listening, url_of
+
+    with listening("127.0.0.1", 0) as sock:
+        print(f"{url_of('127.0.0.1', sock)}/", flush=True)
+        HttpServer(app, **options).run(sockets=[sock])
+
+
+if __name__ == "__main__":
+    {"floor": _serve_floor, "api": _serve_api}[sys.argv[1]](Path(sys.argv[2]))

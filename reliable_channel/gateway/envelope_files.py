@@ -1,0 +1,141 @@
+"""Reads single rows of the ``envelopes`` table's Parquet files, by the row numbers that the index keeps.
+
+A Parquet file is read by row group, so the ``value`` column of the groups that were read last stays in memory, bounded
+in bytes: the next page, and most look-ups by hash, come from there. A row group that is too large to keep is read in
+batches, and only the wanted rows are held.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+CACHE_BYTES = 192 * 1024 * 1024
+GROUP_BYTES = 48 * 1024 * 1024
+"""Larger row groups are not kept."""
+
+MOST_FILES = 1_000
+"""Files whose footers are kept."""
+
+_BATCH_ROWS = 4_096
+_COLUMN = "value"
+
+
+class EnvelopeFiles:
+    """The files of one table. ``filesystem`` is Arrow's, rooted at the table; thread-safe."""
+
+    def __init__(self, filesystem: Any, cache_bytes: int = CACHE_BYTES, group_bytes: int = GROUP_BYTES) -> None:
+        self._filesystem = filesystem
+        self._cache_bytes, self._group_bytes = cache_bytes, group_bytes
+        self._footers: OrderedDict[str, tuple[Any, list[int]]] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+        self._reading = threading.BoundedSemaphore(2)
+        """Each reading holds a whole row group."""
+
+    def values(self, path: str, rows: Sequence[int]) -> list[bytes]:
+        """The ``value`` of these rows of one file, in their order. Raises ``OSError`` when the file is gone, and what
+        Arrow raises for a damaged one."""
+        metadata, starts = self._footer(path)
+        wanted: dict[int, list[int]] = defaultdict(list)
+        for row in rows:
+            wanted[bisect_right(starts, row) - 1].append(row)
+        found: dict[int, bytes] = {}
+        for group, in_group in wanted.items():
+            offsets = [row - starts[group] for row in in_group]
+            found |= zip(in_group, self._group_values(path, metadata, group, offsets), strict=True)
+        return [found[row] for row in rows]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the row groups in memory."""
+        return self._kept_bytes
+
+    def _group_values(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
+        key = (path, group)
+        kept = self._kept(key)
+        if kept is None:
+            with self._reading:
+                kept = self._kept(key)  # another thread may have read it meanwhile
+                if kept is None:
+                    if _column_bytes(metadata, group) > self._group_bytes:
+                        return self._in_batches(path, metadata, group, offsets)
+                    kept = self._read_group(path, metadata, group)
+                    self._keep(key, kept)
+        return [kept[offset].as_py() for offset in offsets]
+
+    def _read_group(self, path: str, metadata: Any, group: int) -> Any:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with self._filesystem.open_input_file(path) as file:
+            column = pq.ParquetFile(file, metadata=metadata).read_row_group(group, [_COLUMN], use_threads=False)
+            # One array of 64-bit offsets: indexing into chunks would search for the chunk each time.
+            return column.column(0).cast(pa.large_binary()).combine_chunks()
+
+    def _in_batches(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
+        import pyarrow.parquet as pq
+
+        found: dict[int, bytes] = {}
+        with self._filesystem.open_input_file(path) as file:
+            batches = pq.ParquetFile(file, metadata=metadata).iter_batches(
+                _BATCH_ROWS, row_groups=[group], columns=[_COLUMN], use_threads=False
+            )
+            begin = 0
+            for batch in batches:
+                end = begin + batch.num_rows
+                found |= {o: batch.column(0)[o - begin].as_py() for o in offsets if begin <= o < end}
+                if len(found) == len(set(offsets)):
+                    break
+                begin = end
+        return [found[offset] for offset in offsets]
+
+    def _footer(self, path: str) -> tuple[Any, list[int]]:
+        import pyarrow.parquet as pq
+
+        with self._lock:
+            if path in self._footers:
+                self._footers.move_to_end(path)
+                return self._footers[path]
+        with self._filesystem.open_input_file(path) as file:
+            metadata = pq.read_metadata(file)
+        sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        footer = metadata, list(accumulate(sizes[:-1], initial=0))
+        with self._lock:
+            self._footers[path] = footer
+            while len(self._footers) > MOST_FILES:
+                self._footers.popitem(last=False)
+        return footer
+
+    def _kept(self, key: tuple[str, int]) -> Any | None:
+        with self._lock:
+            found = self._groups.get(key)
+            if found is not None:
+                self._groups.move_to_end(key)
+            return found
+
+    def _keep(self, key: tuple[str, int], values: Any) -> None:
+        with self._lock:
+            if key not in self._groups:
+                self._groups[key] = values
+                self._kept_bytes += values.nbytes
+            while self._kept_bytes > self._cache_bytes and len(self._groups) > 1:
+                self._kept_bytes -= self._groups.popitem(last=False)[1].nbytes
+
+
+def _column_bytes(metadata: Any, group: int) -> int:
+    """Uncompressed bytes of the ``value`` column of a row group."""
+    columns = metadata.row_group(group)
+    return next(
+        (
+            int(columns.column(number).total_uncompressed_size)
+            for number in range(columns.num_columns)
+            if columns.column(number).path_in_schema == _COLUMN
+        ),
+        0,
+    )
