@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ACKNOWLEDGE_TIMEOUT_S = 2.0
+"""How long ``stop`` and ``close`` wait for the node to take the last acknowledgement."""
+
 CLOSE_TIMEOUT_S = 60.0
 """How long a second ``close`` waits for the first."""
 
@@ -79,6 +82,7 @@ class ReliableChannel:
         self._state = threading.RLock()
         self._started = False
         self._closed = False
+        self._closing = False
         self._gone = threading.Event()
         self._fault: Exception | None = None
         self._settled = threading.Condition()
@@ -220,9 +224,16 @@ class ReliableChannel:
                 self._worker.start()
 
     def stop(self) -> None:
-        """End timers and subscription; what is unacknowledged is kept and goes out again at the next start. Stopping
-        twice does nothing; from a callback, the thread ends when the callback returns."""
+        """Acknowledge what was received, then end timers and subscription.
+
+        What is unacknowledged is kept and goes out again at the next start. Waits up to ``ACKNOWLEDGE_TIMEOUT_S`` for
+        the node to take the acknowledgement. Stopping twice does nothing; from a callback, the thread ends when the
+        callback returns."""
+        if self._started and not self._closing and self._fault is None:
+            self._closing = True
+            self._acknowledge()
         with self._state:
+            self._closing = False
             if not self._started:
                 return
             self._started = False
@@ -288,6 +299,15 @@ class ReliableChannel:
                 "queued_envelopes": driver.outgoing.queued,
                 "lost_envelopes": driver.arrivals.lost,
             }
+
+    def _acknowledge(self) -> None:
+        """Send what is owed and wait until the node has taken it. A fault is reported, and the channel stops."""
+        owed = False
+        with contextlib.suppress(Exception):  # _guarded has recorded and reported it
+            owed = self._guarded(self._driver.acknowledge)
+        if owed and self._threaded and threading.current_thread() is not self._worker:
+            self._wake.set()
+            self.flush(ACKNOWLEDGE_TIMEOUT_S)
 
     # ---- the worker ----------------------------------------------------------------------------------------------
 

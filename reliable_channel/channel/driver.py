@@ -24,6 +24,7 @@ from reliable_channel.channel.events import (
 )
 from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.inputs import (
+    Closing,
     DispatchDone,
     DispatchFailed,
     Input,
@@ -337,6 +338,16 @@ class ChannelDriver:
         elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
             self._last_range_without_hint = now
             self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
+
+    def acknowledge(self) -> bool:
+        """Send the acknowledgement that is owed, before the channel stops; whether there was one."""
+        with self.lock:
+            now = self.now()
+            outcome = self.machine.apply(Closing(now))
+            self._journal.commit([outcome])
+            self._plan(outcome.effects)
+            self._perform(now)
+        return bool(outcome.effects)
 
     def compact(self) -> None:
         """Replace the journal by a snapshot."""

@@ -68,7 +68,14 @@ class Ticked:
     now: int
 
 
-Input = Opened | SendRequested | Heard | DispatchDone | DispatchFailed | Ticked
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The channel is about to stop: content that is held is acknowledged before that."""
+
+    now: int
+
+
+Input = Opened | SendRequested | Heard | DispatchDone | DispatchFailed | Ticked | Closing
 
 
 def encode_input(given: Input) -> bytes:
@@ -79,6 +86,8 @@ def encode_input(given: Input) -> bytes:
             entry.opened.SetInParent()
         case Ticked():
             entry.ticked.SetInParent()
+        case Closing():
+            entry.closing.SetInParent()
         case SendRequested(_, payload, send_id):
             rest = pb.SendRequested(send_id=send_id).SerializeToString()
             return b"".join((entry.SerializeToString(), *field(3, *field_unless_empty(1, payload), rest)))
@@ -108,6 +117,8 @@ def decode_input(data: bytes) -> Input:
             return Opened(now)
         case "ticked":
             return Ticked(now)
+        case "closing":
+            return Closing(now)
         case "send":
             return SendRequested(now, entry.send.payload, entry.send.send_id)
         case "heard":

@@ -19,7 +19,16 @@ from reliable_channel.channel.events import (
     MissingMessage,
 )
 from reliable_channel.channel.inbox import Inbox
-from reliable_channel.channel.inputs import DispatchDone, DispatchFailed, Heard, Input, Opened, SendRequested, Ticked
+from reliable_channel.channel.inputs import (
+    Closing,
+    DispatchDone,
+    DispatchFailed,
+    Heard,
+    Input,
+    Opened,
+    SendRequested,
+    Ticked,
+)
 from reliable_channel.channel.sends import Send, Sends
 from reliable_channel.channel.told import acknowledged, exhausted, irretrievable, possibly_acknowledged
 from reliable_channel.errors import MessageTooLarge
@@ -103,6 +112,9 @@ class ChannelMachine:
                 return Outcome(given, tuple(self._tick(now)))
             case Opened():
                 return Outcome(given, tuple(self._open(now)))
+            case Closing():
+                effects = self._dispatches(self.sds.send_owed(now).outgoing, now)
+                return Outcome(given, tuple(effects), keep=bool(effects))
 
     def send_ephemeral(self, payload: bytes, now: int) -> Dispatch:
         """Wrap one ephemeral message; leaves no trace in the state. Raises as a send does, and ``MessageTooLarge`` for

@@ -87,6 +87,12 @@ class SdsChannel:
         self._sender.sync(now, outgoing, events)
         return Step(tuple(outgoing), tuple(events))
 
+    def send_owed(self, now: int) -> Step:
+        """Acknowledge content that is held and that nobody has named, now instead of when its sync message is due:
+        for a participant that leaves. Nothing when nothing is owed."""
+        sync = self._state.sync
+        return self.send_sync(now) if sync is not None and sync.owed else Step()
+
     def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> Step:
         """A dispatch of an own message succeeded: the wait for its acknowledgement starts now."""
         segment = self._state.outgoing.segments.get(message_id)

@@ -52,6 +52,10 @@ class SdsConfig:
     """0 disables sync messages."""
     sync_after_content: float = 0.5
     sync_with_repairs: float = 0.3
+    acknowledge_within_ms: int = 1_500
+    """Content that is held and that nobody but its sender has named is acknowledged by a sync message within this
+    time, after a random part of it; well under the sender's ``acknowledgement_timeout_ms``. 0: only by the interval's
+    sync messages."""
     jitter: Callable[[str, str, int], float] = deterministic_jitter
     """``(channel id, participant id, counter) -> [0, 1)``: the only randomness, and it is an input."""
     repair: bool = True
@@ -94,7 +98,13 @@ class SdsConfig:
     """Lost ids, and ids before observation, that are remembered."""
 
     def __post_init__(self) -> None:
-        for name in ("causal_history_size", "max_retransmissions", "sync_min_interval_ms", "repair_t_min_ms"):
+        for name in (
+            "causal_history_size",
+            "max_retransmissions",
+            "sync_min_interval_ms",
+            "acknowledge_within_ms",
+            "repair_t_min_ms",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"sds.{name} is negative.", "Use 0 or more.")
         for name in (

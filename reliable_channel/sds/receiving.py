@@ -157,8 +157,7 @@ class Receiver:
             state.review.arrived(missing, now, events)
         if not dependencies.unmet:
             self.cascade(message_id, now, events)
-        if state.sync is not None:
-            state.sync.content_heard(now, state.repairs_pending())
+        self._content_heard(message, now)
 
     def _receive_sync(self, message: SdsMessage, lamport: int, now: int, events: list[Event]) -> None:
         state = self._state
@@ -170,6 +169,7 @@ class Receiver:
         state.review.review(message, now, events)
         self._report(message, dependencies, now, events)
         if state.sync is not None:
+            state.sync.named([entry.message_id for entry in message.causal_history], message.sender_id)
             state.sync.restart(now, state.repairs_pending())
 
     def _receive_again(
@@ -184,8 +184,15 @@ class Receiver:
         state.review.review(message, now, events)
         if state.repair is not None and state.repair.cancel(message.message_id):
             events.append(RepairCancelled(now, message.message_id, "answered"))
-        if state.sync is not None:
-            state.sync.content_heard(now, state.repairs_pending())
+        self._content_heard(message, now)
+
+    def _content_heard(self, message: SdsMessage, now: int) -> None:
+        """Content is here, new or once more: it has to be acknowledged, and what it names is acknowledged by it."""
+        sync = self._state.sync
+        if sync is not None:
+            sync.named([entry.message_id for entry in message.causal_history], message.sender_id)
+            sync.owe(message.message_id, message.sender_id, now)
+            sync.content_heard(now, self._state.repairs_pending())
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -270,6 +277,8 @@ class Receiver:
         if waiting.lamport > (state.clock or 0):
             state.clock = waiting.lamport
         state.sequence += 1
+        if state.sync is not None:
+            state.sync.owe(waiting.message_id, waiting.sender_id, now)
         state.log.add(
             LogEntry(
                 waiting.message_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from reliable_channel.errors import EmptyMessage, LocalError
 from reliable_channel.sds.acks import Tracked
@@ -12,6 +13,7 @@ from reliable_channel.sds.log import LogEntry
 from reliable_channel.sds.outgoing import Segment, Send
 from reliable_channel.sds.receiving import content_digest
 from reliable_channel.sds.state import ChannelState
+from reliable_channel.sds.sync import MAX_OWED
 from reliable_channel.wire.hashing import sds_message_id
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
@@ -116,6 +118,10 @@ class Sender:
             message = self._wrap(message_id, lamport, None, now, events)
             data = encode_sds_message(message, state.config.wire_family)
             outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
+        if state.sync is not None:
+            # What waits for its dependencies cannot be named before it is delivered; the filter holds it.
+            waiting = [message_id for message_id in state.sync.owed if message_id not in state.log]
+            state.sync.settle([*waiting, *self._to_acknowledge()], now)
         self._spoke(now)
 
     def _wrap(self, message_id: str, lamport: int, content: bytes | None, now: int, events: list[Event]) -> SdsMessage:
@@ -124,16 +130,25 @@ class Sender:
         state.clock = lamport
         requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
+        history = state.history(() if content else self._to_acknowledge())
+        if content and state.sync is not None:
+            state.sync.named([entry.message_id for entry in history], self._participant())
         return SdsMessage(
             sender_id=self._participant(),
             message_id=message_id,
             channel_id=state.channel_id,
             lamport_timestamp=lamport,
-            causal_history=state.history(),
+            causal_history=history,
             bloom_filter=state.filter.encode() if state.filter is not None else None,
             repair_request=tuple(requests),
             content=content,
         )
+
+    def _to_acknowledge(self) -> list[str]:
+        """The content that a sync message names beside the usual history."""
+        state = self._state
+        owed = state.sync.owed if state.sync is not None else ()
+        return list(islice((message_id for message_id in owed if message_id in state.log), MAX_OWED))
 
     def _remember(
         self,

@@ -52,8 +52,12 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         proto.filter_count = state.filter.count
     if state.sync is not None:
         proto.sync_counter = state.sync.counter
-        if state.sync.due is not None:
-            proto.sync_due = state.sync.due
+        if state.sync.interval_due is not None:
+            proto.sync_due = state.sync.interval_due
+        if state.sync.owed_due is not None:
+            proto.sync_owed_due = state.sync.owed_due
+            proto.sync_owed_ids.extend(state.sync.owed)
+            proto.sync_owed_senders.extend(state.sync.owed.values())
         if state.sync.owing_since is not None:
             proto.sync_waiting_since = state.sync.owing_since
     if state.repair is not None:
@@ -118,7 +122,9 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
 def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
     if state.sync is not None:
         state.sync.counter = proto.sync_counter
-        state.sync.due = proto.sync_due if proto.HasField("sync_due") else None
+        state.sync.interval_due = proto.sync_due if proto.HasField("sync_due") else None
+        state.sync.owed_due = proto.sync_owed_due if proto.HasField("sync_owed_due") else None
+        state.sync.owed = dict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))
         state.sync.owing_since = proto.sync_waiting_since if proto.HasField("sync_waiting_since") else None
     if state.repair is not None:
         for request in proto.repair_requests:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.sds.events import Event, FilterRolledOver
 from reliable_channel.sds.filter import OwnFilter
@@ -62,12 +64,15 @@ class ChannelState:
             events.append(FilterRolledOver(now, len(recent)))
         self.filter.insert(message_id)
 
-    def history(self) -> tuple[HistoryEntry, ...]:
-        """The causal history of a message sent now: the highest entries of the log, with hints where known."""
-        return tuple(
-            HistoryEntry(entry.message_id, entry.hint, entry.sender_id)
-            for entry in self.log.last(self.config.causal_history_size)
-        )
+    def history(self, also: Sequence[str] = ()) -> tuple[HistoryEntry, ...]:
+        """The causal history of a message sent now, with retrieval hints where known.
+
+        It holds the highest entries of the log and those of ``also``, which are in the log, in log order."""
+        entries = {entry.message_id: entry for entry in self.log.last(self.config.causal_history_size)}
+        if also:
+            entries |= {message_id: entry for message_id in also if (entry := self.log.get(message_id)) is not None}
+            entries = dict(sorted(entries.items(), key=lambda item: (item[1].lamport, item[0])))
+        return tuple(HistoryEntry(entry.message_id, entry.hint, entry.sender_id) for entry in entries.values())
 
     def repairs_pending(self) -> bool:
         """Whether there is something to ask other participants for."""

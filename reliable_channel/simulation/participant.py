@@ -51,7 +51,7 @@ class Participant:
             enable_reed_solomon=plan.parity_rate is not None,
             parity_rate=plan.parity_rate or 0.125,
         )
-        self._sds = SdsChannel(plan.channel_id, name, SdsConfig())
+        self._sds = SdsChannel(plan.channel_id, name, SdsConfig(acknowledge_within_ms=0))
         keys = (channel_key(plan), unknown_key(plan))
         self._cipher = cipher(plan, *keys) if plan.encrypted else None
         self._other_cipher = cipher(plan, *keys[::-1]) if plan.encrypted else None

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63hannel_state.proto\x12\x1breliable_channel.channel.v1\"\x83\x03\n\x0cJournalEntry\x12\x0b\n\x03now\x18\x01 \x01(\x04\x12\x35\n\x06opened\x18\x02 \x01(\x0b\x32#.reliable_channel.channel.v1.OpenedH\x00\x12:\n\x04send\x18\x03 \x01(\x0b\x32*.reliable_channel.channel.v1.SendRequestedH\x00\x12\x33\n\x05heard\x18\x04 \x01(\x0b\x32\".reliable_channel.channel.v1.HeardH\x00\x12?\n\ndispatched\x18\x05 \x01(\x0b\x32).reliable_channel.channel.v1.DispatchDoneH\x00\x12=\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32+.reliable_channel.channel.v1.DispatchFailedH\x00\x12\x35\n\x06ticked\x18\x07 \x01(\x0b\x32#.reliable_channel.channel.v1.TickedH\x00\x42\x07\n\x05input\"\x08\n\x06Opened\"1\n\rSendRequested\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0f\n\x07send_id\x18\x02 \x01(\t\"-\n\x05Heard\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x16\n\x0eretrieval_hint\x18\x02 \x01(\x0c\"A\n\x0c\x44ispatchDone\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x14\n\x0cmessage_hash\x18\x02 \x01(\x0c\x12\x0b\n\x03own\x18\x03 \x01(\x08\"?\n\x0e\x44ispatchFailed\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\r\n\x05\x66inal\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x08\n\x06Ticked\"\xe2\x02\n\x0c\x43hannelState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03now\x18\x02 \x01(\x04\x12\x13\n\x0blast_active\x18\x03 \x01(\x04\x12\x0b\n\x03sds\x18\x04 \x01(\x0c\x12\x13\n\x0breassembler\x18\x05 \x01(\x0c\x12\x35\n\x05sends\x18\x06 \x03(\x0b\x32&.reliable_channel.channel.v1.SendState\x12:\n\x07pending\x18\x07 \x03(\x0b\x32).reliable_channel.channel.v1.PendingState\x12<\n\x05notes\x18\x08 \x03(\x0b\x32-.reliable_channel.channel.v1.SegmentNoteState\x12\x12\n\nchunk_gate\x18\t \x01(\x0c\x12\x38\n\x06untold\x18\n \x03(\x0b\x32(.reliable_channel.channel.v1.UntoldState\"\x98\x01\n\tSendState\x12\x0f\n\x07send_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x0f\n\x07sds_ids\x18\x03 \x03(\t\x12\x10\n\x08required\x18\x04 \x01(\r\x12\x12\n\ndispatched\x18\x05 \x03(\r\x12\x0c\n\x04sent\x18\x06 \x01(\x08\x12\x11\n\tdelivered\x18\x07 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x08 \x01(\x08\"\x98\x01\n\x0cPendingState\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0f\n\x07sds_ids\x18\x04 \x03(\t\x12\x10\n\x08required\x18\x05 \x01(\r\x12\x1e\n\x11lamport_timestamp\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_lamport_timestamp\"n\n\x10SegmentNoteState\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x0f\n\x07history\x18\x02 \x03(\t\x12\x11\n\tdelivered\x18\x03 \x01(\x08\x12\x0c\n\x04late\x18\x04 \x01(\x08\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\n\n\x02\x61t\x18\x06 \x01(\x04\"\xa1\x02\n\x0bUntoldState\x12\x0c\n\x04mark\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12>\n\x08received\x18\x03 \x01(\x0b\x32*.reliable_channel.channel.v1.UntoldMessageH\x00\x12\x37\n\x04sent\x18\x04 \x01(\x0b\x32\'.reliable_channel.channel.v1.UntoldSendH\x00\x12<\n\tdelivered\x18\x05 \x01(\x0b\x32\'.reliable_channel.channel.v1.UntoldSendH\x00\x12\x38\n\x05\x65rror\x18\x06 \x01(\x0b\x32\'.reliable_channel.channel.v1.UntoldSendH\x00\x42\x07\n\x05\x65vent\"\xa2\x01\n\rUntoldMessage\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06sds_id\x18\x03 \x01(\t\x12\x1e\n\x11lamport_timestamp\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04late\x18\x05 \x01(\x08\x12\x19\n\x11lost_dependencies\x18\x06 \x03(\tB\x14\n\x12_lamport_timestamp\"X\n\nUntoldSend\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_error\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63hannel_state.proto\x12\x1breliable_channel.channel.v1\"\xbc\x03\n\x0cJournalEntry\x12\x0b\n\x03now\x18\x01 \x01(\x04\x12\x35\n\x06opened\x18\x02 \x01(\x0b\x32#.reliable_channel.channel.v1.OpenedH\x00\x12:\n\x04send\x18\x03 \x01(\x0b\x32*.reliable_channel.channel.v1.SendRequestedH\x00\x12\x33\n\x05heard\x18\x04 \x01(\x0b\x32\".reliable_channel.channel.v1.HeardH\x00\x12?\n\ndispatched\x18\x05 \x01(\x0b\x32).reliable_channel.channel.v1.DispatchDoneH\x00\x12=\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32+.reliable_channel.channel.v1.DispatchFailedH\x00\x12\x35\n\x06ticked\x18\x07 \x01(\x0b\x32#.reliable_channel.channel.v1.TickedH\x00\x12\x37\n\x07\x63losing\x18\x08 \x01(\x0b\x32$.reliable_channel.channel.v1.ClosingH\x00\x42\x07\n\x05input\"\x08\n\x06Opened\"\t\n\x07\x43losing\"1\n\rSendRequested\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0f\n\x07send_id\x18\x02 \x01(\t\"-\n\x05Heard\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x16\n\x0eretrieval_hint\x18\x02 \x01(\x0c\"A\n\x0c\x44ispatchDone\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x14\n\x0cmessage_hash\x18\x02 \x01(\x0c\x12\x0b\n\x03own\x18\x03 \x01(\x08\"?\n\x0e\x44ispatchFailed\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\r\n\x05\x66inal\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x08\n\x06Ticked\"\xe2\x02\n\x0c\x43hannelState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03now\x18\x02 \x01(\x04\x12\x13\n\x0blast_active\x18\x03 \x01(\x04\x12\x0b\n\x03sds\x18\x04 \x01(\x0c\x12\x13\n\x0breassembler\x18\x05 \x01(\x0c\x12\x35\n\x05sends\x18\x06 \x03(\x0b\x32&.reliable_channel.channel.v1.SendState\x12:\n\x07pending\x18\x07 \x03(\x0b\x32).reliable_channel.channel.v1.PendingState\x12<\n\x05notes\x18\x08 \x03(\x0b\x32-.reliable_channel.channel.v1.SegmentNoteState\x12\x12\n\nchunk_gate\x18\t \x01(\x0c\x12\x38\n\x06untold\x18\n \x03(\x0b\x32(.reliable_channel.channel.v1.UntoldState\"\x98\x01\n\tSendState\x12\x0f\n\x07send_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x0f\n\x07sds_ids\x18\x03 \x03(\t\x12\x10\n\x08required\x18\x04 \x01(\r\x12\x12\n\ndispatched\x18\x05 \x03(\r\x12\x0c\n\x04sent\x18\x06 \x01(\x08\x12\x11\n\tdelivered\x18\x07 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x08 \x01(\x08\"\x98\x01\n\x0cPendingState\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0f\n\x07sds_ids\x18\x04 \x03(\t\x12\x10\n\x08required\x18\x05 \x01(\r\x12\x1e\n\x11lamport_timestamp\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_lamport_timestamp\"n\n\x10SegmentNoteState\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x0f\n\x07history\x18\x02 \x03(\t\x12\x11\n\tdelivered\x18\x03 \x01(\x08\x12\x0c\n\x04late\x18\x04 \x01(\x08\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\n\n\x02\x61t\x18\x06 \x01(\x04\"\xa1\x02\n\x0bUntoldState\x12\x0c\n\x04mark\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12>\n\x08received\x18\x03 \x01(\x0b\x32*.reliable_channel.channel.v1.UntoldMessageH\x00\x12\x37\n\x04sent\x18\x04 \x01(\x0b\x32\'.reliable_channel.channel.v1.UntoldSendH\x00\x12<\n\tdelivered\x18\x05 \x01(\x0b\x32\'.reliable_channel.channel.v1.UntoldSendH\x00\x12\x38\n\x05\x65rror\x18\x06 \x01(\x0b\x32\'.reliable_channel.channel.v1.UntoldSendH\x00\x42\x07\n\x05\x65vent\"\xa2\x01\n\rUntoldMessage\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06sds_id\x18\x03 \x01(\t\x12\x1e\n\x11lamport_timestamp\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04late\x18\x05 \x01(\x08\x12\x19\n\x11lost_dependencies\x18\x06 \x03(\tB\x14\n\x12_lamport_timestamp\"X\n\nUntoldSend\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_error\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,31 +32,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'channel_state_pb2', _global
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOURNALENTRY']._serialized_start=53
-  _globals['_JOURNALENTRY']._serialized_end=440
-  _globals['_OPENED']._serialized_start=442
-  _globals['_OPENED']._serialized_end=450
-  _globals['_SENDREQUESTED']._serialized_start=452
-  _globals['_SENDREQUESTED']._serialized_end=501
-  _globals['_HEARD']._serialized_start=503
-  _globals['_HEARD']._serialized_end=548
-  _globals['_DISPATCHDONE']._serialized_start=550
-  _globals['_DISPATCHDONE']._serialized_end=615
-  _globals['_DISPATCHFAILED']._serialized_start=617
-  _globals['_DISPATCHFAILED']._serialized_end=680
-  _globals['_TICKED']._serialized_start=682
-  _globals['_TICKED']._serialized_end=690
-  _globals['_CHANNELSTATE']._serialized_start=693
-  _globals['_CHANNELSTATE']._serialized_end=1047
-  _globals['_SENDSTATE']._serialized_start=1050
-  _globals['_SENDSTATE']._serialized_end=1202
-  _globals['_PENDINGSTATE']._serialized_start=1205
-  _globals['_PENDINGSTATE']._serialized_end=1357
-  _globals['_SEGMENTNOTESTATE']._serialized_start=1359
-  _globals['_SEGMENTNOTESTATE']._serialized_end=1469
-  _globals['_UNTOLDSTATE']._serialized_start=1472
-  _globals['_UNTOLDSTATE']._serialized_end=1761
-  _globals['_UNTOLDMESSAGE']._serialized_start=1764
-  _globals['_UNTOLDMESSAGE']._serialized_end=1926
-  _globals['_UNTOLDSEND']._serialized_start=1928
-  _globals['_UNTOLDSEND']._serialized_end=2016
+  _globals['_JOURNALENTRY']._serialized_end=497
+  _globals['_OPENED']._serialized_start=499
+  _globals['_OPENED']._serialized_end=507
+  _globals['_CLOSING']._serialized_start=509
+  _globals['_CLOSING']._serialized_end=518
+  _globals['_SENDREQUESTED']._serialized_start=520
+  _globals['_SENDREQUESTED']._serialized_end=569
+  _globals['_HEARD']._serialized_start=571
+  _globals['_HEARD']._serialized_end=616
+  _globals['_DISPATCHDONE']._serialized_start=618
+  _globals['_DISPATCHDONE']._serialized_end=683
+  _globals['_DISPATCHFAILED']._serialized_start=685
+  _globals['_DISPATCHFAILED']._serialized_end=748
+  _globals['_TICKED']._serialized_start=750
+  _globals['_TICKED']._serialized_end=758
+  _globals['_CHANNELSTATE']._serialized_start=761
+  _globals['_CHANNELSTATE']._serialized_end=1115
+  _globals['_SENDSTATE']._serialized_start=1118
+  _globals['_SENDSTATE']._serialized_end=1270
+  _globals['_PENDINGSTATE']._serialized_start=1273
+  _globals['_PENDINGSTATE']._serialized_end=1425
+  _globals['_SEGMENTNOTESTATE']._serialized_start=1427
+  _globals['_SEGMENTNOTESTATE']._serialized_end=1537
+  _globals['_UNTOLDSTATE']._serialized_start=1540
+  _globals['_UNTOLDSTATE']._serialized_end=1829
+  _globals['_UNTOLDMESSAGE']._serialized_start=1832
+  _globals['_UNTOLDMESSAGE']._serialized_end=1994
+  _globals['_UNTOLDSEND']._serialized_start=1996
+  _globals['_UNTOLDSEND']._serialized_end=2084
 # @@protoc_insertion_point(module_scope)

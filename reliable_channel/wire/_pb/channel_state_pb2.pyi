@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JournalEntry(_message.Message):
-    __slots__ = ("now", "opened", "send", "heard", "dispatched", "failed", "ticked")
+    __slots__ = ("now", "opened", "send", "heard", "dispatched", "failed", "ticked", "closing")
     NOW_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class JournalEntry(_message.Message):
     DISPATCHED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     TICKED_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
     now: int
     opened: Opened
     send: SendRequested
@@ -22,9 +23,14 @@ class JournalEntry(_message.Message):
     dispatched: DispatchDone
     failed: DispatchFailed
     ticked: Ticked
-    def __init__(self, now: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., send: _Optional[_Union[SendRequested, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., dispatched: _Optional[_Union[DispatchDone, _Mapping]] = ..., failed: _Optional[_Union[DispatchFailed, _Mapping]] = ..., ticked: _Optional[_Union[Ticked, _Mapping]] = ...) -> None: ...
+    closing: Closing
+    def __init__(self, now: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., send: _Optional[_Union[SendRequested, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., dispatched: _Optional[_Union[DispatchDone, _Mapping]] = ..., failed: _Optional[_Union[DispatchFailed, _Mapping]] = ..., ticked: _Optional[_Union[Ticked, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Closing(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliable_channel.channel.inputs import (
+    Closing,
     DispatchDone,
     DispatchFailed,
     Heard,
@@ -23,6 +24,7 @@ from reliable_channel.wire._pb import channel_state_pb2 as pb
     [
         Opened(7),
         Ticked(0),
+        Closing(7),
         SendRequested(7, b""),
         SendRequested(7, bytes(200), "id"),
         SendRequested(0, bytes(1_048_576), "i" * 64),

@@ -109,11 +109,19 @@ class Child:
             self.process.stdin.close()
 
 
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    """A participant that does not outlive the test, however it ends."""
+    participant = Child(tmp_path / "child.db")
+    yield participant
+    if participant.process is not None:
+        participant.kill()
+
+
 @pytest.mark.e2e
 @pytest.mark.faults
-def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(tmp_path: Path) -> None:
+def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(child: Child) -> None:
     choose = random.Random(2026)
-    child = Child(tmp_path / "child.db")
     network = MemoryNetwork(clock=SystemClock())
     node = network.node("peer")
     node.start()

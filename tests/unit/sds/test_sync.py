@@ -13,12 +13,14 @@ from reliable_channel.sds import (
     SdsConfig,
     SendDelivered,
     SendError,
+    Step,
     deterministic_jitter,
 )
+from reliable_channel.sds.sync import MAX_OWED
 from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.sds import SdsKind
+from reliable_channel.wire.sds import SdsKind, SdsMessage
 
-HALF = {"jitter": lambda channel, participant, counter: 0.5}
+HALF = {"jitter": lambda channel, participant, counter: 0.5, "acknowledge_within_ms": 0}
 INTERVAL = 30_000
 
 
@@ -159,3 +161,98 @@ def test_a_channel_tells_who_and_what_it_is() -> None:
     assert observer.config == SdsConfig()
     assert observer.tick(T0).events == ()
     assert observer.next_due() is None
+
+
+# ---- acknowledging in time -------------------------------------------------------------------------------------------
+
+
+def syncs(step: Step) -> list[SdsMessage]:
+    """The sync messages of a step."""
+    return [outgoing.message for outgoing in step.outgoing if outgoing.reason is OutgoingReason.SYNC]
+
+
+def named(sync: SdsMessage) -> list[str]:
+    return [entry.message_id for entry in sync.causal_history]
+
+
+def test_content_that_is_held_is_acknowledged_by_name_before_the_sender_sends_again() -> None:
+    alice = opened()
+    burst = [f"b{number}" for number in range(1, 10)]
+    for number, message_id in enumerate(burst, start=1):
+        alice.receive(message(message_id, lamport=T0 + number), T0 + 10)
+    [sync] = syncs(alice.tick(T0 + 10 + alice.config.acknowledge_within_ms))
+    assert named(sync) == burst
+    assert syncs(alice.tick(T0 + 10 + alice.config.acknowledgement_timeout_ms)) == []
+
+
+def test_own_content_acknowledges_what_it_names_and_the_rest_follows() -> None:
+    alice = opened(causal_history_size=2)
+    for number in range(1, 4):
+        alice.receive(message(f"b{number}", lamport=T0 + number), T0 + 10)
+    alice.send(b"answer", T0 + 20)
+    [sync] = syncs(alice.tick(T0 + 5_000))
+    assert "b1" in named(sync)
+    assert "b2" not in named(sync)
+
+
+def test_another_who_names_the_content_spares_the_listener_its_sync_but_its_own_sender_does_not() -> None:
+    by_another, by_its_sender = opened(), opened()
+    for alice, by in ((by_another, "carol"), (by_its_sender, "bob")):
+        alice.receive(message("b1"), T0 + 10)
+        alice.receive(message("s", by, T0 + 5, ("b1",), content=None), T0 + 20)
+    assert syncs(by_another.tick(T0 + 5_000)) == []
+    assert named(syncs(by_its_sender.tick(T0 + 5_000))[0]) == ["b1"]
+
+
+def test_a_copy_is_acknowledged_again() -> None:
+    """The sender sends again because the acknowledgement was lost."""
+    alice = opened()
+    alice.receive(message("b1"), T0 + 10)
+    assert len(syncs(alice.tick(T0 + 5_000))) == 1
+    alice.receive(message("b1"), T0 + 5_010)
+    assert len(syncs(alice.tick(T0 + 10_000))) == 1
+
+
+def test_what_waits_for_a_dependency_is_named_when_it_is_delivered() -> None:
+    alice = opened(repair=False)
+    alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 10)
+    assert "b2" not in [name for sync in syncs(alice.tick(T0 + 5_000)) for name in named(sync)]
+    alice.receive(message("b1"), T0 + 5_010)
+    assert named(syncs(alice.tick(T0 + 10_000))[0]) == ["b1", "b2"]
+
+
+def test_more_than_one_sync_can_name_is_acknowledged_by_several() -> None:
+    alice = opened()
+    ids = [f"b{number}" for number in range(1, 2 * MAX_OWED + 2)]
+    for number, message_id in enumerate(ids, start=1):
+        alice.receive(message(message_id, lamport=T0 + number), T0 + 500)
+    sent = syncs(alice.tick(T0 + 8_000))
+    assert all(len(sync.causal_history) <= MAX_OWED + alice.config.causal_history_size for sync in sent)
+    assert {name for sync in sent for name in named(sync)} == set(ids)
+
+
+def test_what_is_owed_survives_a_restart() -> None:
+    network = Network(("alice", "bob"))
+    network.send("bob", b"hello")
+    network.deliver_all()
+    network.restart("alice")
+    network.run(5_000)
+    assert [type(event) for event in network.events["bob"]].count(SendDelivered) == 1
+
+
+def test_zero_leaves_acknowledging_to_the_interval() -> None:
+    alice = opened(acknowledge_within_ms=0)
+    alice.receive(message("b1"), T0 + 10)
+    assert syncs(alice.tick(T0 + 5_000)) == []
+
+
+@pytest.mark.parametrize("listeners", [1, 5, 20])
+@pytest.mark.parametrize("contents", [1, 9])
+def test_quiet_listeners_answer_a_burst_before_anything_is_sent_twice(listeners: int, contents: int) -> None:
+    network = Network(("alice", *(f"listener-{number}" for number in range(listeners))))
+    network.send("alice", *(b"%d" % number for number in range(contents)))
+    network.run(10_000)
+    reasons = [outgoing.reason for outgoing in network.sent]
+    assert OutgoingReason.RESEND not in reasons
+    assert reasons.count(OutgoingReason.SYNC) == 1  # here an answer reaches everybody at once
+    assert SendDelivered in [type(event) for event in network.events["alice"]]

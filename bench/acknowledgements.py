@@ -1,0 +1,160 @@
+"""How soon a sender learns that its messages were received, over simulated networks on a virtual clock.
+
+One participant sends, others only listen. Each figure stands beside the same network with ``acknowledge_within_ms=0``,
+in which a listener acknowledges by the sync messages of the shared interval alone. Times are of the virtual clock, so
+they do not depend on the machine; the network delays every envelope by 40 to 160 ms.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from bench.registry import Result, bench
+from reliable_channel.sds import Outgoing, OutgoingReason, SdsChannel, SdsConfig, SendDelivered, SendError, Step
+from reliable_channel.sds.events import Delivered
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import decode_sds_message
+
+CHANNEL = "bench"
+START_MS = 1_750_000_000_000
+DELAY_MS = (40, 160)
+BURSTS, SEGMENTS = 40, 3
+PAUSE_MS = 60_000
+"""Between two bursts of :data:`SEGMENTS` segments; long enough that each is acknowledged, or given up, by itself."""
+
+NOW = SdsConfig()
+BEFORE = replace(NOW, acknowledge_within_ms=0)
+JS_WAKU = replace(
+    NOW, acknowledge_within_ms=0, causal_history_size=200, acknowledgement_timeout_ms=30_000, max_retransmissions=10
+)
+"""The timings of js-waku's reliable channel as a listener."""
+
+
+@dataclass
+class Network:
+    """A sender and its listeners; envelopes arrive after a random delay, or not at all."""
+
+    configs: dict[str, SdsConfig]
+    loss: float = 0.0
+    seed: int = 1
+    now: int = START_MS
+    sent: Counter[OutgoingReason] = field(default_factory=Counter)
+    delivered_ms: dict[str, int] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    received: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._flying: list[tuple[int, int, str, bytes]] = []
+        self._number = 0
+        self._channels = {name: SdsChannel(CHANNEL, name, config) for name, config in self.configs.items()}
+        for name, channel in self._channels.items():
+            self._take(name, channel.tick(self.now))
+
+    def send(self, name: str, contents: list[bytes]) -> str:
+        """One message of several segments; its send id."""
+        step = self._channels[name].send(contents, self.now)
+        self._take(name, step)
+        return step.outgoing[0].send_id or ""
+
+    def run(self, ms: int) -> None:
+        """Let time pass: arrivals and timers, in the order of their times."""
+        end = self.now + ms
+        while True:
+            due = [(at, name) for name, each in self._channels.items() if (at := each.next_due()) is not None]
+            first = min(due, default=(end, ""))
+            arrives = self._flying[0][0] if self._flying else end
+            self.now = max(self.now, min(first[0], arrives, end))
+            if min(first[0], arrives) >= end:
+                return
+            if arrives <= first[0]:
+                _, _, name, data = heapq.heappop(self._flying)
+                message = decode_sds_message(data, self.configs[name].wire_family)
+                assert not isinstance(message, Malformed)
+                self._take(name, self._channels[name].receive(message, self.now, data=data))
+            else:
+                self._take(first[1], self._channels[first[1]].tick(self.now))
+
+    def _take(self, name: str, step: Step) -> None:
+        for outgoing in step.outgoing:
+            self._dispatch(name, outgoing)
+        for event in step.events:
+            match event:
+                case SendDelivered():
+                    self.delivered_ms.setdefault(event.send_id, event.at)
+                case SendError():
+                    self.failed.add(event.send_id)
+                case Delivered():
+                    self.received[event.message_id] += 1
+
+    def _dispatch(self, name: str, outgoing: Outgoing) -> None:
+        self.sent[outgoing.reason] += 1
+        for other in self._channels:
+            if other != name and self._random.random() >= self.loss:
+                self._number += 1
+                at = self.now + self._random.randint(*DELAY_MS)
+                heapq.heappush(self._flying, (at, self._number, other, outgoing.data))
+
+
+def _played(network: Network) -> dict[str, int]:
+    """Play the bursts; when (ms) each send began, by its id."""
+    began: dict[str, int] = {}
+    for burst in range(BURSTS):
+        began_at = network.now
+        send_id = network.send("alice", [b"segment %d of burst %d" % (index, burst) for index in range(SEGMENTS)])
+        began[send_id] = began_at
+        network.run(PAUSE_MS)
+    network.run(10 * PAUSE_MS)
+    return began
+
+
+def _network(listeners: int, config: SdsConfig, loss: float = 0.0, sender: SdsConfig = NOW) -> Network:
+    return Network({"alice": sender, **{f"listener-{number}": config for number in range(listeners)}}, loss)
+
+
+@bench
+def quiet_listeners() -> Iterator[Result]:
+    """Nothing is lost and nobody else speaks."""
+    for listeners in (1, 5, 20):
+        for name, config, targets in (("", NOW, (1.05, 2.0)), (", interval alone", BEFORE, (None, None))):
+            network = _network(listeners, config)
+            began = _played(network)
+            label = f"{listeners} listener{'s' if listeners > 1 else ''}{name}"
+            segments = BURSTS * SEGMENTS
+            transmissions = 1 + network.sent[OutgoingReason.RESEND] / segments
+            yield Result(f"{label}: transmissions a segment", transmissions, "", targets[0], lower_is_better=True)
+            late = [(network.delivered_ms[i] - at) / 1000 for i, at in began.items() if i in network.delivered_ms]
+            yield Result(f"{label}: median to delivered", statistics.median(late), "s", targets[1], True)
+            idle = Network({"alice": NOW, **{f"listener-{n}": config for n in range(listeners)}})
+            _played_once(idle)
+            syncs = (network.sent[OutgoingReason.SYNC] - idle.sent[OutgoingReason.SYNC]) / (BURSTS - 1)
+            yield Result(f"{label}: sync messages a burst beyond those of silence", syncs, "")
+            yield Result(f"{label}: send errors", float(len(network.failed)), "", 0.0, lower_is_better=True)
+
+
+def _played_once(network: Network) -> None:
+    """One burst, then silence for as long as all bursts take: what the channel's interval costs by itself."""
+    network.send("alice", [b"segment %d" % index for index in range(SEGMENTS)])
+    network.run((BURSTS + 10) * PAUSE_MS)
+
+
+@bench
+def lossy_networks() -> Iterator[Result]:
+    """Every fifth copy is lost; a send error is false when some listener has received all segments."""
+    for name, config in (("", NOW), (", interval alone", BEFORE), (", js-waku's timings", JS_WAKU)):
+        network = _network(5, config, loss=0.2)
+        began = _played(network)
+        label = f"5 listeners, 20 % loss{name}"
+        false = [send_id for send_id in network.failed if network.received[send_id]]
+        target = 0.0 if config is not BEFORE else None
+        yield Result(f"{label}: false send errors", float(len(false)), "", target, lower_is_better=True)
+        late = [(network.delivered_ms[i] - at) / 1000 for i, at in began.items() if i in network.delivered_ms]
+        yield Result(f"{label}: delivered", len(late) / BURSTS * 100, "%")
+        yield Result(f"{label}: median to delivered", statistics.median(late), "s")
+        resends = network.sent[OutgoingReason.RESEND] / (BURSTS * SEGMENTS)
+        yield Result(f"{label}: transmissions a segment", 1 + resends, "")
