@@ -63,8 +63,9 @@ docs-pages: setup  ## write the generated pages of docs/ anew: tables, configura
 	@$(BIN)/python -m scripts.reference
 
 proto: setup  ## generate the protobuf code from proto/
-	@rm -f $(PB)/*_pb2.py $(PB)/*_pb2.pyi
-	@$(PROTOC) --python_out=$(PB) --pyi_out=$(PB) proto/*.proto
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
+		$(PROTOC) --python_out="$$fresh" --pyi_out="$$fresh" proto/*.proto && \
+		rm -f $(PB)/*_pb2.py $(PB)/*_pb2.pyi && cp "$$fresh"/*_pb2.py "$$fresh"/*_pb2.pyi $(PB)
 
 proto-check: setup  ## fail when the generated code is not what proto/ gives
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
