@@ -7,11 +7,11 @@ PB := reliable_channel/wire/_pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc -I proto
 UV := 0.13.9
 CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.py $(wildcard tests/unit/test_wire_*.py)
-QUICK = not node and not slow and not faults
+QUICK = not node and not waku and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup docs docs-serve docs-pages demo test test-slow test-faults test-e2e coverage bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages demo test test-slow test-faults test-e2e test-node coverage bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -35,6 +35,9 @@ test-faults: setup  ## whole runs killed at several points and started again
 
 test-e2e: setup  ## the tests that need Node or a browser
 	@scripts/test-e2e.sh
+
+test-node: setup  ## the tests against running Waku nodes: builds go-waku once (Go 1.23 or newer), then runs them
+	@scripts/test-node.sh
 
 coverage: setup  ## line and branch coverage of the protocol core by its unit tests; fails below 98 %
 	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider $(CORE_TESTS)

@@ -16,6 +16,6 @@ if ! command -v chromium >/dev/null 2>&1; then
     echo "test-e2e: chromium was not found; the tests of the dashboard are skipped (Debian: chromium)." >&2
 fi
 status=0
-.venv/bin/python -m pytest -m node tests || status=$?
+.venv/bin/python -m pytest -m "node and not waku" tests || status=$?
 # 5: no test selected, which is right as long as no test needs Node.
 [ "$status" -eq 5 ] || exit "$status"

@@ -30,12 +30,12 @@ from reliable_channel.segmentation import (
     SetExpired,
     missing_segments,
 )
-from reliable_channel.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.wire.hashing import IdScheme, keccak256
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import SdsMessage
 from reliable_channel.wire.segment import Segment, decode_segment
 
-MAX_REBUILT = 128
+MAX_REBUILT = 192
 MAX_RECENT = 64
 MAX_RECENT_BYTES = 16 * 1024 * 1024
 """Complete messages kept for the moment when somebody refers to a segment of theirs that never came."""
@@ -228,8 +228,10 @@ class Inbox:
         for missing in missing_segments(event, self.config.parity_count(event.data_count)):
             if missing.lamport is None or event.first_lamport is None:
                 continue
-            recomputed = sds_message_id(sender, event.first_lamport, missing.content)
-            for sds_id in (recomputed, js_message_id(missing.content)):
+            for scheme in IdScheme:
+                sds_id = scheme.message_id(sender, event.first_lamport, missing.content)
+                if sds_id is None:
+                    continue
                 message = SdsMessage(sender, sds_id, self.channel_id, missing.lamport, content=missing.content)
                 self._rebuilt[sds_id] = (message, key)
         if len(self._rebuilt) > MAX_REBUILT:

@@ -140,7 +140,8 @@ class ChannelMachine:
     def _send(self, given: SendRequested, now: int) -> Outcome:
         segments = split(given.payload, self.segmentation)
         required = sum(not segment.is_parity for segment in segments)
-        step = self.sds.send([encode_segment(segment) for segment in segments], now, required=required)
+        contents = [encode_segment(segment) for segment in segments]
+        step = self.sds.send(contents, now, required=required, recorded_id=given.send_id)
         ids = [outgoing.message.message_id for outgoing in step.outgoing]
         send_id = ids[0]
         if given.send_id not in ("", send_id):

@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
             Path, typer.Option("--dir", help="Where the run's Kafka, tables and truth are kept; emptied first.")
         ] = Path("build/demo"),
         small: Annotated[bool, typer.Option(help="A conversation of two channels and two virtual minutes.")] = False,
+        hostile: Annotated[bool, typer.Option(help="The small conversation with hostile senders on it.")] = False,
     ) -> None:
         """Play a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
         from rich.console import Console
@@ -50,7 +51,7 @@ def register(app: typer.Typer) -> None:
         )
         place = directory.resolve()
         settings = demo_settings(invocation(context).settings(), prepare(place))
-        play(settings, simulated(seed, small), place)
+        play(settings, simulated(seed, small, hostile), place)
         with progress("Comparing the tables with the truth"):
             truth = Truth.load(place / "truth")
             observed = read_observed(settings.paths.data_dir)
@@ -83,13 +84,14 @@ def demo_settings(settings: Settings, place: Path) -> Settings:
     return settings.with_run_dir(place).model_copy(update={"kafka": kafka})
 
 
-def simulated(seed: int, small: bool) -> World:
+def simulated(seed: int, small: bool, hostile: bool = False) -> World:
     """Play the scenario of the demo in virtual time."""
     from reliable_channel.runtime.progress import progress
-    from reliable_channel.simulation.presets import demo_scenario, small_scenario
+    from reliable_channel.simulation.presets import demo_scenario, hostile_scenario, small_scenario
     from reliable_channel.simulation.world import simulate
 
-    scenario = small_scenario(seed) if small else demo_scenario(seed)
+    preset = hostile_scenario if hostile else small_scenario if small else demo_scenario
+    scenario = preset(seed)
     with progress("Simulating the conversation", len(scenario.channels)) as advance:
         done = 0
 

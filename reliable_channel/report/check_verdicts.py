@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from reliable_channel.report.check import Difference
+from reliable_channel.report.difference import Difference
 from reliable_channel.simulation.scenario import Fault
 from reliable_channel.simulation.truth import Outcome, TrueMessage, Truth
 
@@ -36,7 +36,7 @@ class Judged:
 
 def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
     """All differences. An empty list: every message has its verdict, once, every injected fault its cause, and there is
-    no verdict about anything else."""
+    no verdict about anything else than what hostile senders sent or named."""
     rows: dict[tuple[str, str], list[Judged]] = defaultdict(list)
     for row in judged:
         for sds_id in row.sds_ids:
@@ -53,6 +53,7 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
             subject = f"message {message.number} of {message.sender}"
             found.append(Difference(PROMISE, message.channel_id, subject, what))
     known = {(segment.channel_id, segment.sds_id) for segment in truth.segments}
+    known |= {(a.channel_id, sds_id) for a in truth.attacks for sds_id in (a.sds_id, *a.names)}
     found += [
         Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), "is judged and was never sent")
         for row in judged

@@ -29,6 +29,7 @@ class DeliveredSegment:
     late: bool = False
     repaired: bool = False
     lost_dependencies: tuple[str, ...] = ()
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True)

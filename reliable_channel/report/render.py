@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reliable_channel.report.check import Difference
+from reliable_channel.report.difference import Difference
 from reliable_channel.report.observed import Observed
 from reliable_channel.simulation.truth import Outcome, TrueMessage, Truth
 
@@ -23,6 +23,8 @@ def render(console: Console, truth: Truth, observed: Observed, differences: Sequ
     """Print the whole report."""
     console.print(_channels(truth))
     _missing(console, truth)
+    if truth.attacks:
+        console.print(_attacks(truth, observed))
     _facts(console, truth, observed)
     _verdict(console, differences)
 
@@ -45,6 +47,26 @@ def _channels(truth: Truth) -> Table:
             str(outcomes[Outcome.INCOMPLETE]),
             str(outcomes[Outcome.REFERENCED]),
             str(outcomes[Outcome.NO_TRACE]),
+        )
+    return table
+
+
+def _attacks(truth: Truth, observed: Observed) -> Table:
+    """What hostile senders sent, and how many of their messages are delivered under the names they claim."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.title, table.title_justify = "What hostile senders sent", "left"
+    table.add_column("attack")
+    for name in ("messages", "delivered as what they are", "quarantined"):
+        table.add_column(name, justify="right")
+    delivered = {(row.channel_id, row.first_sds_id, row.sender, row.payload) for row in observed.messages}
+    quarantined = {(row.topic, row.partition, row.offset) for row in observed.quarantine}
+    for attack in sorted({a.attack for a in truth.attacks}):
+        sent = [a for a in truth.attacks if a.attack == attack]
+        table.add_row(
+            Text(attack.replace("_", " ")),
+            str(len(sent)),
+            str(len({(a.channel_id, a.sds_id, a.sender, a.payload) for a in sent} & delivered)),
+            str(sum((a.topic, a.partition, a.offset) in quarantined for a in sent)),
         )
     return table
 

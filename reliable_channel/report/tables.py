@@ -38,7 +38,9 @@ def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = 
 def read_observed(data_dir: str | Path) -> Observed:
     """Everything the comparison with the truth needs, from the tables under ``data_dir``."""
     deliveries = _rows(
-        data_dir, "deliveries", "channel_id row_seq sds_id sds_kind segment_kind late repaired_by lost_dependencies"
+        data_dir,
+        "deliveries",
+        "channel_id row_seq sds_id sds_kind segment_kind sender_id late repaired_by lost_dependencies",
     )
     return Observed(
         messages=[_message(row) for row in _rows(data_dir, "delivered_messages", _MESSAGE)],
@@ -50,6 +52,7 @@ def read_observed(data_dir: str | Path) -> Observed:
                 late=bool(row["late"]),
                 repaired=row["repaired_by"] is not None,
                 lost_dependencies=tuple(row["lost_dependencies"] or ()),
+                sender=row["sender_id"] or "",
             )
             for row in deliveries
             if row["segment_kind"] is not None and row["sds_kind"] != EPHEMERAL

@@ -29,6 +29,10 @@ SPAWNING = "-Djdk.lang.Process.launchMechanism=VFORK"
 a `chmod` and some `readlink` as processes, some 250 in a round of the four queries: Java starts them directly then, not
 by a helper (docs/pipeline.md *Measurements*)."""
 
+IN_UTC = "-Duser.timezone=UTC"
+"""The time zone of every JVM. In another one Delta verifies the file list of each commit with two Spark jobs, which
+takes ten times as long as the commit itself."""
+
 FEWER_PROCESSES = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",
@@ -66,7 +70,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
         # Arrow's allocator in the workers gives memory back after 10 ms, and every batch takes it anew, page by page.
         "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
-        # Plain Delta readers refuse deletion vectors (design.md).
+        # For a JVM that `spark-submit` started in another time zone (see IN_UTC).
+        "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
+        # Plain Delta readers refuse deletion vectors (docs/decisions.md).
         "spark.databricks.delta.properties.defaults.enableDeletionVectors": "false",
         # Options of the Kafka source appear in plans: a JAAS line holds the password.
         "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret|keystore[.]key",
@@ -82,7 +88,8 @@ def local_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.master": spark.master,
         "spark.driver.memory": spark.driver_memory,
-        "spark.driver.extraJavaOptions": f"{logging} {SPAWNING}",
+        "spark.driver.extraJavaOptions": f"{logging} {SPAWNING} {IN_UTC}",
+        "spark.executor.extraJavaOptions": f"{SPAWNING} {IN_UTC}",
         "spark.jars": ",".join(str(jar) for jar in jars.paths("spark", settings.paths.cache_dir)),
         "spark.ui.enabled": str(spark.ui).lower(),
         "spark.local.dir": str(run / "spark"),

@@ -62,15 +62,18 @@ class SdsChannel:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None) -> Step:
+    def send(
+        self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None, recorded_id: str = ""
+    ) -> Step:
         """Wrap the segments of one send in one step, with consecutive Lamport timestamps (data, then parity).
 
-        ``required``: how many of them a recipient needs (k of k + m); all by default. Raises ``EmptyMessage`` for an
-        empty content and ``LocalError`` for an observer or two equal contents."""
+        ``required``: how many of them a recipient needs (k of k + m); all by default. ``recorded_id``: the id that the
+        first segment had when a journal recorded this send; an earlier version's form of ids is then used again. Raises
+        ``EmptyMessage`` for an empty content and ``LocalError`` for an observer or two equal contents."""
         outgoing: list[Outgoing] = []
         events: list[Event] = []
         segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
-        self._sender.send(segments, required, now, outgoing, events)
+        self._sender.send(segments, required, recorded_id, now, outgoing, events)
         for sent in outgoing:
             self._receiver.cascade(sent.message.message_id, now, events)
         return Step(tuple(outgoing), tuple(events))
@@ -212,8 +215,17 @@ class SdsChannel:
 
     def is_past(self, message_id: str, lamport: int) -> bool:
         """Whether a message with this id and Lamport timestamp (ms) was delivered here, or could not be any more."""
-        log = self._state.log
-        return message_id in log or log.forgotten((lamport, message_id))
+        return message_id in self._state.log or self.is_forgotten(message_id, lamport)
+
+    def is_forgotten(self, message_id: str, lamport: int) -> bool:
+        """Whether a message with this id and Lamport timestamp (ms) would be refused as older than the log."""
+        return self._state.log.forgotten((lamport, message_id))
+
+    def sender_of(self, message_id: str) -> str | None:
+        """The sender of the message that holds an id here, in the log or in the incoming buffer; ``None`` when none
+        does."""
+        known = known_under(self._state, message_id)
+        return None if known is None else known.sender_id
 
     def forget(self) -> None:
         """Let a channel that has been silent for long go, but for how far it came: what is not behind the last message

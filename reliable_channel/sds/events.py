@@ -91,6 +91,8 @@ class Delivered(Event):
     """Not received but rebuilt, its id recomputed (verified repair)."""
     replaces: bool = False
     """A message with this id and other content was delivered before; this one's id was recomputed, so it wins."""
+    digest: bytes = b""
+    """The first 16 bytes of the SHA-256 of its content: it tells which of several records of one id was accepted."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -118,6 +120,8 @@ class Buffered(Event):
     message_id: str
     sender_id: str
     waiting_for: tuple[str, ...]
+    digest: bytes = b""
+    """As in :class:`Delivered`."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

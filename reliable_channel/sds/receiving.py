@@ -149,7 +149,7 @@ class Receiver:
         if dependencies.unmet:
             waiting.unmet = dependencies.unmet
             incoming.hold(waiting)
-            events.append(Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet)))
+            events.append(Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest))
             self._release_dependents_that_are_not_later(waiting, now, events)
         else:
             self._deliver(waiting, now, events)
@@ -305,6 +305,7 @@ class Receiver:
                 waiting.late,
                 waiting.repaired,
                 waiting.replaces,
+                waiting.digest,
             )
         )
 

@@ -14,7 +14,7 @@ from reliable_channel.sds.outgoing import Segment, Send
 from reliable_channel.sds.receiving import content_digest
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.sds.sync import MAX_OWED
-from reliable_channel.wire.hashing import sds_message_id
+from reliable_channel.wire.hashing import joined_message_id, sds_message_id
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 
@@ -25,7 +25,13 @@ class Sender:
         self._state = state
 
     def send(
-        self, contents: Sequence[bytes], required: int | None, now: int, outgoing: list[Outgoing], events: list[Event]
+        self,
+        contents: Sequence[bytes],
+        required: int | None,
+        recorded_id: str,
+        now: int,
+        outgoing: list[Outgoing],
+        events: list[Event],
     ) -> None:
         """All segments of one send; see :meth:`SdsChannel.send`."""
         state = self._state
@@ -37,6 +43,8 @@ class Sender:
             raise LocalError(f"required is {required} of {len(contents)} segments.", "Use 1 up to their number.")
         first = max(now, state.open(now) + 1)
         ids = [sds_message_id(me, first, content) for content in contents]
+        if recorded_id not in ("", ids[0]) and recorded_id == joined_message_id(me, first, contents[0]):
+            ids = [joined_message_id(me, first, content) for content in contents]
         if len(set(ids)) < len(ids):
             raise LocalError("Two contents of one send are equal.", "They would have one id: send them one by one.")
         segments = []

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import replace
 
 from reliable_channel.sds import Outgoing, OutgoingReason, SendDelivered, SendError, Step
+from reliable_channel.simulation.attacks import Forgery
 from reliable_channel.simulation.bad_input import relay_headers
 from reliable_channel.simulation.faults import Treatment, treatment
+from reliable_channel.simulation.hostile import Attackers
 from reliable_channel.simulation.journal import ChannelJournal, Dispatch, ObserverRecord, SentMessage, SentSds
 from reliable_channel.simulation.network import OBSERVER, Link, separated
 from reliable_channel.simulation.participant import Envelope, Participant, SentSegments
@@ -44,6 +47,9 @@ class _Play:
             for b in (*plan.participants, OBSERVER)
             if a != b
         }
+        self.attackers = Attackers(plan, scenario.seed)
+        self._forged: dict[bytes, Forgery] = {}
+        """Hostile SDS messages by their bytes: a participant may send one again as a repair."""
         self._queue: list[tuple[int, int, Callable[[int], None]]] = []
         self._scheduled = 0
         self._next_tick: dict[str, int] = {}
@@ -111,7 +117,7 @@ class _Play:
 
     def _note_sds(self, outgoing: Outgoing, sender: str, now: int, message: int | None, ordinal: int | None) -> None:
         made = outgoing.message
-        if made.message_id in self.journal.sds:
+        if made.message_id in self.journal.sds or outgoing.data in self._forged:
             return
         self.journal.sds[made.message_id] = SentSds(
             sds_id=made.message_id,
@@ -142,6 +148,10 @@ class _Play:
     def _dispatch(self, outgoing: Outgoing, participant: Participant, now: int) -> None:
         fate = self.treatments.get(outgoing.message.message_id, Treatment())
         envelope = participant.wrap(outgoing, now, dispatched=fate.dispatched, under_unknown_key=fate.under_unknown_key)
+        forgery = self._forged.get(outgoing.data)
+        if forgery is not None:  # somebody asked for a hostile message, and this participant has it
+            self._attack(replace(forgery, delay_ms=self.plan.to_observer.delay_ms), participant.name, now)
+            return
         record = Dispatch(envelope.sds_id, participant.name, now, envelope.hash)
         if not fate.dispatched:
             self.journal.withheld.append(record)
@@ -157,6 +167,38 @@ class _Play:
                 delays = fate.delays_to_observer(delays, self.plan.to_observer.delay_ms)
             for delay in delays:
                 self._at(now + delay, self._arrival(name, envelope, fate))
+        for forgery in self.attackers.overhear(outgoing.message, now):
+            self._forged[forgery.data] = forgery
+            self._attack(forgery, "", now)
+
+    def _attack(self, forgery: Forgery, by: str, now: int) -> None:
+        """Bring a hostile message to the observer and, where the plan wants it, to everybody but ``by``. The network
+        never loses it: what an attacker sends again and again arrives."""
+        value = self.attackers.envelope(forgery, now)
+        self._at(now + forgery.delay_ms, lambda at: self._observe_attack(forgery, value, at))
+        if self.plan.hostile is None or not self.plan.hostile.heard_by_participants:
+            return
+        for name, participant in self.participants.items():
+            if name != by:
+                self._at(now + forgery.delay_ms, lambda at, p=participant: self._hear_attack(p, forgery, value, at))  # type: ignore[misc]
+
+    def _hear_attack(self, participant: Participant, forgery: Forgery, value: bytes, now: int) -> None:
+        if now < self.journal.joined[participant.name]:
+            return
+        self.journal.heard.setdefault((participant.name, forgery.message.message_id), now)
+        self._follow(participant, participant.hear_anything(value, now), now)
+
+    def _observe_attack(self, forgery: Forgery, value: bytes, now: int) -> None:
+        self.journal.observed.append(
+            ObserverRecord(
+                at_ms=now,
+                key=self.plan.content_topic.encode(),
+                value=value,
+                headers=relay_headers(self.plan.pubsub_topic),
+                label=forgery.attack,
+                forgery=forgery,
+            )
+        )
 
     def _arrival(self, name: str, envelope: Envelope, fate: Treatment) -> Callable[[int], None]:
         if name == OBSERVER:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from reliable_channel.simulation.attacks import Forgery
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 
 
@@ -58,6 +59,8 @@ class ObserverRecord:
     sds_id: str | None = None
     reason: str | None = None
     label: str = ""
+    forgery: Forgery | None = None
+    """The attack, when the record is one; then ``sds_id`` is ``None``."""
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from reliable_channel.simulation.attacks import Fate
 from reliable_channel.simulation.faults import announced_hash
 from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage
 from reliable_channel.simulation.observation import Observation, observe
@@ -17,14 +18,17 @@ from reliable_channel.simulation.truth import (
     Outcome,
     Presence,
     TrueAck,
+    TrueAttack,
     TrueDependency,
     TrueMessage,
     TrueSegment,
     Truth,
 )
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.segment import decode_segment
 
 
-def judge(journals: Iterable[ChannelJournal], records: Sequence[ObserverRecord]) -> Truth:
+def judge(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> Truth:
     """The truth about all channels. ``records`` is everything written for the observer, in order (for the bad ones)."""
     truth = Truth(
         messages=[],
@@ -34,6 +38,7 @@ def judge(journals: Iterable[ChannelJournal], records: Sequence[ObserverRecord])
         presences=[],
         dependencies=[],
         bad=_bad_records(records),
+        attacks=_attacks(journals, records),
     )
     for journal in journals:
         _judge_channel(journal, truth)
@@ -46,6 +51,48 @@ def _bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
         for number, record in enumerate(records)
         if record.reason is not None
     ]
+
+
+def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> list[TrueAttack]:
+    """The records of hostile senders. What uses the id of an honest message that is known by then is nothing; an
+    ephemeral message is known apart, as its id is in no log; nor is that of a sync message."""
+    honest = {journal.plan.channel_id: (journal, observe(journal)) for journal in journals}
+    found = []
+    for number, record in enumerate(records):
+        forgery = record.forgery
+        if forgery is None:
+            continue
+        message = forgery.message
+        journal, seen = honest[message.channel_id]
+        real = journal.sds.get(message.message_id)
+        fate = forgery.fate
+        if (
+            real is not None
+            and real.message is not None
+            and (real.lamport is None) == (message.lamport_timestamp is None)
+        ):
+            known = seen.known_at(message.message_id)
+            # Times of arrival are whole ms: at the same one, either may have been first.
+            if known is not None and known < record.at_ms:
+                fate = Fate.NOTHING
+        segment = None if message.content is None else decode_segment(message.content)
+        announced = None if segment is None or isinstance(segment, Malformed) else segment.entire_message_hash.hex()
+        found.append(
+            TrueAttack(
+                channel_id=message.channel_id,
+                attack=forgery.attack,
+                fate=fate.value,
+                sds_id=message.message_id,
+                sender=message.sender_id,
+                lamport=message.lamport_timestamp,
+                payload=message.content,
+                payload_hash=announced,
+                names=[entry.message_id for entry in message.causal_history],
+                at_ms=record.at_ms,
+                record=number,
+            )
+        )
+    return found
 
 
 def _judge_channel(journal: ChannelJournal, truth: Truth) -> None:

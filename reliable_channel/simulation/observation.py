@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from reliable_channel.simulation.journal import ChannelJournal, SentMessage
 from reliable_channel.simulation.scenario import Fault
 
+TOLERATED_MS = 300_000
+"""How far ahead of its arrival the clock of a message may be and still count."""
+
 
 @dataclass(slots=True)
 class Naming:
@@ -40,6 +43,10 @@ def observe(journal: ChannelJournal) -> Observation:
     seen = Observation()
     observed_since: int | None = None
     for record in journal.observed:
+        if record.forgery is not None and observed_since is None:
+            # A stranger may be the first to be observed; its clock counts as far as clocks may be ahead.
+            claimed = record.forgery.message.lamport_timestamp
+            observed_since = None if claimed is None else min(claimed, record.at_ms + TOLERATED_MS)
         if record.sds_id is None or record.reason is not None:
             continue
         sent, now = journal.sds[record.sds_id], record.at_ms
@@ -50,7 +57,9 @@ def observe(journal: ChannelJournal) -> Observation:
         if sent.lamport is not None and observed_since is None:
             observed_since = sent.lamport
         for dependency in sent.history:
-            about = journal.sds[dependency]
+            about = journal.sds.get(dependency)
+            if about is None:  # a hostile message, which the participants take for one of theirs
+                continue
             if about.sender != sent.sender:
                 seen.acks.setdefault((dependency, sent.sender), now)
             known = dependency in seen.arrived or dependency in seen.repaired

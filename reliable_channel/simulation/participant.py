@@ -99,6 +99,15 @@ class Participant:
             raise AssertionError(f"a participant's own SDS message is malformed: {message}")
         return self._sds.receive(message, now, retrieval_hint=envelope.hash, data=data)
 
+    def hear_anything(self, data: bytes, now: int) -> Step:
+        """Envelope bytes of a stranger arrive: what cannot be decoded does nothing."""
+        waku = decode_waku_message(data)
+        message = waku if isinstance(waku, Malformed) else decode_sds_message(waku.payload)
+        if isinstance(waku, Malformed) or isinstance(message, Malformed):
+            return Step((), ())
+        digest = message_hash(self._plan.pubsub_topic, waku)
+        return self._sds.receive(message, now, retrieval_hint=digest, data=waku.payload)
+
     def tick(self, now: int) -> Step:
         """Let the timers that are due fire."""
         return self._sds.tick(now)

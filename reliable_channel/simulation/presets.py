@@ -9,6 +9,7 @@ from reliable_channel.simulation.scenario import (
     ChannelPlan,
     Fault,
     GilbertElliott,
+    HostilePlan,
     LinkQuality,
     Partition,
     Scenario,
@@ -110,6 +111,14 @@ def small_scenario(seed: int = 1) -> Scenario:
         for c in keep
     )
     return replace(demo, channels=channels, drain_ms=90_000, bad_input=12, plain_waku=4)
+
+
+def hostile_scenario(seed: int = 7) -> Scenario:
+    """The two channels of the small scenario with three hostile senders on each, who try every attack. They begin when
+    the observer has seen the channel: whoever is seen first decides since when it is observed."""
+    small = small_scenario(seed)
+    hostile = HostilePlan(senders=("mallory", "eve", "trudy"), per_envelope=0.5, begins_after=4)
+    return replace(small, channels=tuple(replace(plan, messages=24, hostile=hostile) for plan in small.channels))
 
 
 def custom_scenario(

@@ -90,6 +90,24 @@ class SizeMix:
 
 
 @dataclass(frozen=True, slots=True)
+class HostilePlan:
+    """Who attacks a channel, how often and with what.
+
+    ``per_envelope`` is the probability that an envelope of an honest participant provokes one attack; the first
+    ``begins_after`` honest envelopes provoke none. ``attacks`` are names in
+    :data:`reliable_channel.simulation.attacks.ATTACKS`; empty means all. ``flood`` is how many envelopes one flood
+    has. ``heard_by_participants`` is whether the honest participants receive the attacks too, as the observer always
+    does."""
+
+    senders: tuple[str, ...] = ("mallory",)
+    per_envelope: float = 0.5
+    attacks: tuple[str, ...] = ()
+    begins_after: int = 0
+    flood: int = 20
+    heard_by_participants: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelPlan:
     """One reliable channel. Times in ms after the start of the scenario; sizes in bytes."""
 
@@ -112,10 +130,14 @@ class ChannelPlan:
     """Share of short messages that are the same word again, and of large ones that are the same file again."""
     faults: tuple[tuple[int, Fault], ...] = ()
     """(message number, fault)."""
+    hostile: HostilePlan | None = None
+    """Attacks on this channel; not possible on an encrypted one, whose key strangers do not have."""
 
     def __post_init__(self) -> None:
         if len(set(self.participants)) != len(self.participants) or not self.participants:
             raise ConfigurationError("simulation: participants must be distinct and at least one.", "Name them apart.")
+        if self.hostile is not None and self.encrypted:
+            raise ConfigurationError("simulation: an encrypted channel cannot be attacked.", "Leave out one of both.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -151,6 +151,30 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TrueAttack:
+    """A record of a hostile sender and its :class:`~reliable_channel.simulation.attacks.Fate`.
+
+    ``sender`` is the claimed one; ``payload`` is a bare content and ``payload_hash`` (hex) what a segment announces;
+    ``names`` are the ids in its causal history. ``record`` is its number in the written order; topic, partition and
+    offset are where Kafka put it. ``at_ms`` is in virtual Unix ms."""
+
+    channel_id: str
+    attack: str
+    fate: str
+    sds_id: str
+    sender: str
+    lamport: int | None
+    payload: bytes | None
+    payload_hash: str | None
+    names: list[str]
+    at_ms: int
+    record: int
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Truth:
     """Everything that is known about one simulated run."""
 
@@ -161,14 +185,15 @@ class Truth:
     presences: list[Presence]
     dependencies: list[TrueDependency]
     bad: list[BadRecord]
+    attacks: list[TrueAttack] = dataclasses.field(default_factory=list)
 
     def located(self, coordinates: Sequence[tuple[str, int, int]]) -> Truth:
         """The same with the Kafka coordinates (topic, partition, offset) of every record, in the written order."""
-        bad = []
-        for record in self.bad:
-            topic, partition, offset = coordinates[record.record]
-            bad.append(dataclasses.replace(record, topic=topic, partition=partition, offset=offset))
-        return dataclasses.replace(self, bad=bad)
+        return dataclasses.replace(
+            self,
+            bad=[_located(record, coordinates) for record in self.bad],
+            attacks=[_located(record, coordinates) for record in self.attacks],
+        )
 
     def save(self, directory: Path) -> None:
         """Write one Parquet file per kind. Raises :class:`EnvironmentFault` when the disk refuses."""
@@ -195,6 +220,14 @@ class Truth:
         return cls(**loaded)
 
 
+Located = TypeVar("Located", BadRecord, TrueAttack)
+
+
+def _located(record: Located, coordinates: Sequence[tuple[str, int, int]]) -> Located:
+    topic, partition, offset = coordinates[record.record]
+    return dataclasses.replace(record, topic=topic, partition=partition, offset=offset)
+
+
 def _as_row(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
@@ -207,6 +240,7 @@ _KINDS: dict[str, type] = {
     "presences": Presence,
     "dependencies": TrueDependency,
     "bad": BadRecord,
+    "attacks": TrueAttack,
 }
 _ARROW: dict[str, pa.DataType] = {
     "str": pa.string(),

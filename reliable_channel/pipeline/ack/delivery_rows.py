@@ -33,10 +33,11 @@ def segment(base: Base, event: Delivered, seen: Seen | None) -> Output:
     return Output("deliveries", fields)
 
 
-def ephemeral(base: Base, message_id: str, seen: Seen) -> Output:
-    """An ephemeral message."""
-    fields = {"sender_id": seen.sender_id, "sds_id": message_id, "sds_kind": "ephemeral", "late": False}
-    fields |= {"lost_dependencies": [], **_place_of(seen), **_bare(message_id, None, seen)}
+def ephemeral(base: Base, row: InputRow, seen: Seen) -> Output:
+    """The ephemeral message of ``row``."""
+    sds_id = row.sds_id or ""
+    fields: dict[str, Any] = {"sender_id": row.sender_id, "sds_id": sds_id, "sds_kind": "ephemeral", "late": False}
+    fields |= {"lost_dependencies": [], **_place_of(seen), **_bare(sds_id, None, seen)}
     return Output("deliveries", {**base, **fields})
 
 

@@ -1,14 +1,17 @@
 """The adapter between the ack job's keyed state and the core: one channel at this point of observation.
 
 Rows of ``sds_input`` in, rows of the ack job's tables out; pure Python around :class:`reliable_channel.sds.SdsChannel`.
-It adds what SDS does not know: where a message stands in Kafka, and which application message a segment belongs to. An
-application message is delivered when it has been rebuilt and SDS has delivered k of its segments (design.md *What
-"delivered" means*).
+It adds what SDS does not know: which Kafka record brought a message, and which application message a segment belongs
+to. An application message is delivered when it has been rebuilt and SDS has delivered k of its segments.
+
+What a record says is remembered only after SDS has accepted that very record (:mod:`.seen`), so a record that SDS
+refuses changes no row of another one. Ephemeral messages, which SDS remembers nowhere, have ids of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from reliable_channel.pipeline.ack import delivery_rows
@@ -16,14 +19,12 @@ from reliable_channel.pipeline.ack import observer_rows as rows
 from reliable_channel.pipeline.ack.observed import (
     InputRow,
     Output,
-    hash_of,
-    message_key,
-    row_from_json,
-    row_to_json,
 )
-from reliable_channel.pipeline.ack.seen import Seen, SeenMessages
+from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
+from reliable_channel.pipeline.ack.seen import DIGEST_BYTES, Seen, SeenMessages, digest_of, seen_key
 from reliable_channel.sds import (
     Acknowledged,
+    Buffered,
     Delivered,
     DependencyBeforeObservation,
     DependencyLost,
@@ -39,14 +40,16 @@ from reliable_channel.sds import (
 from reliable_channel.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.wire.sds import SdsMessage
 
-STATE_VERSION = 2
+STATE_VERSION = 3
+"""Version 2 remembered records before SDS had judged them, so it is not read."""
+MAX_PARTS = 8_000
+"""Delivered segments of application messages that are not delivered yet."""
 MAX_SETTLED = 2_000
-"""SDS messages that are delivered, of which the place is still remembered, for acknowledgements. Those of application
-messages that wait may be more."""
-MAX_UNSETTLED = 20_000
-"""SDS messages not yet delivered, of which the place is remembered."""
-MAX_PENDING = 2_000
-MAX_FINISHED = 2_000
+"""Delivered SDS messages that are remembered for acknowledgements."""
+MAX_EPHEMERALS = 2_000
+"""Ephemeral messages that are remembered, so that a copy is not delivered again."""
+MAX_NEEDED_BY = 10_000
+"""Missing ids of which it is remembered who named them first."""
 DAY_MS = 24 * 3_600_000
 
 ChannelKey = tuple[str, str, str]
@@ -71,10 +74,10 @@ class ChannelObserver:
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen = SeenMessages(MAX_UNSETTLED, MAX_SETTLED)
-        self._pending: dict[str, InputRow] = {}
+        self._seen = SeenMessages(config.max_waiting, MAX_PARTS, MAX_SETTLED)
+        self._rebuilt = RebuiltMessages(self._seen)
         self._needed_by: dict[str, str] = {}
-        self._finished: dict[str, None] = {}
+        self._ephemerals: dict[bytes, None] = {}
         self.place: tuple[str, int] = ("", 0)
 
     def take(self, row: InputRow) -> list[Output]:
@@ -118,10 +121,9 @@ class ChannelObserver:
         if self._channel.missing_ids():
             self._last_heard = self._now
             return
-        for row in self._pending.values():
-            out.append(self._dropped(row, "the channel was silent"))
-        for memory in (self._pending, self._needed_by, self._finished):
-            memory.clear()
+        out.extend([self._dropped(row, "the channel was silent") for row in self._rebuilt.given_up()])
+        self._needed_by.clear()
+        self._ephemerals.clear()
         self._seen.clear()
         self._channel.forget()
         self._last_heard = 0
@@ -129,20 +131,37 @@ class ChannelObserver:
     # ---- input ---------------------------------------------------------------------------------------------------
 
     def _message(self, row: InputRow, out: list[Output]) -> None:
-        sds_id = row.sds_id or ""
-        ephemeral = row.sds_kind == "ephemeral"
-        known = self._seen.get(sds_id)
-        if known is not None and ephemeral:
-            known.copies += 1
-            return
-        if known is None and row.content_digest is not None and not self._is_past(sds_id, row.lamport_timestamp):
-            known = Seen.first(row, self._now)
-            self._seen.add(known)
-        self._give(row, row.repaired_by is not None, out)
-        if ephemeral and known is not None:
-            self._seen.deliver(known)
+        if row.sds_kind == "ephemeral":
+            self._ephemeral(row, out)
+        else:
+            self._content(row, row.repaired_by is not None, out)
 
-    def _give(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
+    def _ephemeral(self, row: InputRow, out: list[Output]) -> None:
+        """Ephemeral messages are delivered once, whatever SDS remembers under their ids."""
+        name = seen_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
+        if digest in self._ephemerals:
+            return
+        events = self._given(row, repaired=False)
+        self._report(events, row, out)
+        if any(isinstance(event, EphemeralReceived) for event in events):
+            self._ephemerals[digest] = None
+            if len(self._ephemerals) > MAX_EPHEMERALS:
+                del self._ephemerals[next(iter(self._ephemerals))]
+            base = self._numbered(self._now, message=True)
+            out.append(delivery_rows.ephemeral(base, row, Seen.first(row, self._now)))
+
+    def _content(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
+        """A content or sync message."""
+        own = self._participant_id is not None and row.sender_id == self._participant_id
+        before = own and self._is_past(row.sds_id or "", row.lamport_timestamp)
+        events = self._given(row, repaired=repaired)
+        if _accepts(events, row) or (own and not before and self._is_past(row.sds_id or "", row.lamport_timestamp)):
+            self._seen.accept(Seen.first(row, self._now))
+        self._report(events, row, out)
+
+    def _given(self, row: InputRow, *, repaired: bool) -> Sequence[Event]:
+        """What SDS reports of a row."""
         message = SdsMessage(
             sender_id=row.sender_id or "",
             message_id=row.sds_id or "",
@@ -153,54 +172,48 @@ class ChannelObserver:
             repair_request=row.repair_request,
         )
         if self._participant_id is not None and row.sender_id == self._participant_id:
-            step = self._channel.observe_sent(
+            return self._channel.observe_sent(
                 message, self._now, retrieval_hint=row.envelope_hash, content_digest=row.content_digest
-            )
-        else:
-            step = self._channel.receive(
-                message,
-                self._now,
-                retrieval_hint=row.envelope_hash,
-                repaired=repaired,
-                content_digest=row.content_digest,
-                id_verified=True if repaired else None,
-            )
-        self._report(step.events, row, out)
+            ).events
+        return self._channel.receive(
+            message,
+            self._now,
+            retrieval_hint=row.envelope_hash,
+            repaired=repaired,
+            content_digest=row.content_digest,
+            id_verified=True if repaired else None,
+        ).events
 
     def _repaired(self, row: InputRow, out: list[Output]) -> None:
         """A rebuilt segment is taken as received; when the segment itself comes after all, only its acknowledgements
         are new."""
-        sds_id = row.sds_id or ""
-        if sds_id in self._seen or row.lamport_timestamp is None or self._is_past(sds_id, row.lamport_timestamp):
+        sds_id, lamport = row.sds_id or "", row.lamport_timestamp
+        if lamport is None or self._channel.is_forgotten(sds_id, lamport):
             return
-        self._seen.add(Seen.first(row, self._now))
-        self._give(row, True, out)
+        seen = self._seen.get(seen_key(sds_id, row.sender_id))
+        if seen is not None and seen.digest == digest_of(row):
+            return
+        if seen is None and self._channel.sender_of(sds_id) == row.sender_id:
+            return
+        self._content(row, True, out)
 
     def _completed(self, row: InputRow, out: list[Output]) -> None:
-        key = message_key(row)
-        if key in self._finished or key in self._pending or row.sender_id == self._participant_id:
+        if row.sender_id == self._participant_id or self._rebuilt.knows(row):
             return
-        if not self._can_be_delivered(row):
-            return
-        self._pending[key] = row
-        if len(self._pending) > MAX_PENDING:
-            given_up = self._pending.pop(next(iter(self._pending)))
-            out.append(self._dropped(given_up, "too many wait"))
-        self._finish(key, self._now, out)
 
-    def _can_be_delivered(self, row: InputRow) -> bool:
-        """Whether SDS may have k segments of a rebuilt message delivered that were not delivered with it before: what a
-        store brings back after all memory of it has gone was delivered then."""
-        first = row.first_lamport_timestamp
-        possible = 0
-        for ordinal, sds_id in enumerate(row.sds_ids):
-            if sds_id is None:
-                continue
-            if (seen := self._seen.get(sds_id)) is not None:
-                possible += not seen.settled
-            else:
-                possible += first is None or not self._is_past(sds_id, first + ordinal)
-        return possible >= (row.data_count or 1)
+        def may_come(sds_id: str, lamport: int) -> bool:
+            """A stranger's message under an id may still lose it to the one that makes the id."""
+            sender_id = self._channel.sender_of(sds_id)
+            if sender_id is None:
+                return not self._channel.is_forgotten(sds_id, lamport)
+            return sender_id != row.sender_id or seen_key(sds_id, sender_id) in self._seen
+
+        if not self._rebuilt.possible(row, may_come):
+            return
+        out.extend([self._dropped(given_up, "too many wait") for given_up in self._rebuilt.wait(row)])
+        held = self._rebuilt.delivered(row)
+        if held is not None:
+            self._message_delivered(row, held, self._now, out)
 
     def _is_past(self, sds_id: str, lamport: int | None) -> bool:
         return lamport is not None and self._channel.is_past(sds_id, lamport)
@@ -215,15 +228,16 @@ class ChannelObserver:
             match event:
                 case Delivered():
                     self._delivered(event, out)
-                case EphemeralReceived(at, message_id):
-                    self._ephemeral(at, message_id, row, out)
-                case DuplicateSeen(_, message_id):
-                    if (again := self._seen.get(message_id)) is not None:
+                case DuplicateSeen(_, message_id, sender_id):
+                    if (again := self._seen.get(seen_key(message_id, sender_id))) is not None:
                         again.copies += 1
                 case Acknowledged():
-                    out.append(rows.ack(self._base(event.at), event, self._seen.get(event.message_id), row))
+                    seen = self._seen.get(seen_key(event.message_id, event.sender_id))
+                    out.append(rows.ack(self._base(event.at), event, seen, row))
                 case MissingDependency(_, message_id, named_by):
                     self._needed_by[message_id] = named_by
+                    if len(self._needed_by) > MAX_NEEDED_BY:
+                        del self._needed_by[next(iter(self._needed_by))]
                 case RefetchDue():
                     out.append(rows.refetch(self._base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyLost():
@@ -237,43 +251,23 @@ class ChannelObserver:
                     out.extend(rows.other(self._base(event.at), event, self._participant_id, row))
 
     def _delivered(self, event: Delivered, out: list[Output]) -> None:
-        seen = self._seen.get(event.message_id)
         if event.late:
             out.append(rows.recovered(self._base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
-        if seen is None:  # forgotten: more waited than is remembered
+        seen = self._seen.get(seen_key(event.message_id, event.sender_id))
+        if seen is None or seen.digest != event.digest:  # forgotten: more waited than is remembered
             out.append(delivery_rows.segment(self._numbered(event.at), event, None))
             return
         self._seen.deliver(seen)
         seen.late, seen.lost = event.late, event.lost_dependencies
         base = self._numbered(event.at, message=seen.segment_kind == "bare")
         out.append(delivery_rows.segment(base, event, seen))
-        if self._pending:
-            for key in [k for k, p in self._pending.items() if hash_of(p) == seen.entire_message_hash]:
-                self._finish(key, event.at, out)
-        self._forget()
+        for row, held in self._rebuilt.delivered_with(seen):
+            self._message_delivered(row, held, event.at, out)
 
-    def _ephemeral(self, at: int, message_id: str, source: InputRow | None, out: list[Output]) -> None:
-        seen = self._seen.get(message_id)
-        if seen is None or source is None:
-            return
-        out.append(delivery_rows.ephemeral(self._numbered(at, message=True), message_id, seen))
-        self._forget()
-
-    def _finish(self, key: str, at: int, out: list[Output]) -> None:
-        """Deliver a rebuilt message if SDS has delivered k of its segments. ``at`` (ms): when, which for a timer is the
+    def _message_delivered(self, row: InputRow, held: list[Seen], at: int, out: list[Output]) -> None:
+        """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed, which for a timer is the
         time it was due, not that of the row or tick which let it fire."""
-        row = self._pending[key]
-        parts = [self._seen.get(i) for i in row.sds_ids if i is not None]
-        held = [seen for seen in parts if seen is not None and seen.delivered]
-        if len(held) < (row.data_count or 1):
-            return
-        del self._pending[key]
-        for seen in held:
-            seen.settled = True
-        self._finished[key] = None
-        if len(self._finished) > MAX_FINISHED:
-            del self._finished[next(iter(self._finished))]
         out.append(delivery_rows.message(self._numbered(at, message=True), row, held))
 
     def _numbered(self, at: int, *, message: bool = False) -> dict[str, Any]:
@@ -291,10 +285,6 @@ class ChannelObserver:
     def _base(self, at: int) -> dict[str, Any]:
         return {**self._columns, "event_time": at * 1000}
 
-    def _forget(self) -> None:
-        """Bound what is remembered, but for the parts of messages that wait."""
-        self._seen.forget(lambda: {hash_of(row) for row in self._pending.values()})
-
     # ---- state ---------------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
@@ -304,14 +294,15 @@ class ChannelObserver:
             now_ms=self._now,
             row_seq=self._row_seq,
             delivery_seq=self._delivery_seq,
-            pending=[pb.PendingProto(row=row_to_json(row)) for row in self._pending.values()],
-            needed_by=self._needed_by,
-            finished=list(self._finished),
+            ephemerals=list(self._ephemerals),
+            needed_ids=list(self._needed_by),
+            needed_by_ids=list(self._needed_by.values()),
             kafka_topic=self.place[0],
             kafka_partition=self.place[1],
             last_heard_ms=self._last_heard,
         )
         self._seen.write(proto)
+        self._rebuilt.write(proto)
         return proto.SerializeToString(deterministic=True)
 
     @classmethod
@@ -332,9 +323,25 @@ class ChannelObserver:
         restored._row_seq = proto.row_seq
         restored._delivery_seq = proto.delivery_seq
         restored._seen.read(proto)
-        pending = [row_from_json(p.row) for p in proto.pending]
-        restored._pending = {message_key(row): row for row in pending}
-        restored._needed_by = dict(proto.needed_by)
-        restored._finished = dict.fromkeys(proto.finished)
+        restored._rebuilt.read(proto)
+        restored._needed_by = dict(zip(proto.needed_ids, proto.needed_by_ids, strict=True))
+        restored._ephemerals = dict.fromkeys(proto.ephemerals)
         restored.place = (proto.kafka_topic, proto.kafka_partition)
         return restored
+
+
+def _accepts(events: Sequence[Event], row: InputRow) -> bool:
+    """Whether SDS accepted the very record of ``row``: delivered it, or holds it back for what it depends on."""
+    sds_id, sender_id, digest = row.sds_id, row.sender_id, digest_of(row)
+    for event in events:
+        if (
+            isinstance(event, _ACCEPTANCES)
+            and event.message_id == sds_id
+            and event.sender_id == sender_id
+            and event.digest == digest
+        ):
+            return True
+    return False
+
+
+_ACCEPTANCES = (Delivered, Buffered)

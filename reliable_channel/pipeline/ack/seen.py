@@ -1,30 +1,43 @@
-"""What a channel remembers of the SDS messages it has seen: where each stands, and what it is a part of.
+"""What a channel remembers of the SDS messages that SDS accepted: where each came from, and what it is a part of.
 
-Most of it is only carried from one micro-batch to the next, so what comes from the state stays encoded until it is
-asked for (as the entries of the log do); what is new is a plain object, and is encoded once, if it is still remembered
-at the end of the micro-batch.
+A record enters when SDS has accepted that very record, under its SDS id *and* its sender, with the digest of its
+content: what anybody else publishes under the same id never changes it.
+
+Most of it is only carried from one micro-batch to the next, so entries that come from the state stay encoded until they
+are asked for; new ones are plain objects, and are encoded once, if they are still remembered when the micro-batch ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
 from dataclasses import dataclass
-from itertools import islice
 
 from reliable_channel.pipeline.ack.observed import InputRow, hash_of
 from reliable_channel.wire._pb import pipeline_state_pb2 as pb
+
+DIGEST_BYTES = 16
+"""As in the events of SDS: the first bytes of the SHA-256 of a content."""
+
+SeenKey = str
+"""An SDS id and a sender as one text: many are read and written with every micro-batch, and tuples cost twice as much.
+Only :func:`seen_key` makes one."""
+
+
+def seen_key(sds_id: str | None, sender_id: str | None) -> SeenKey:
+    """The key of a message. With the length of the id in it, two different pairs never make the same key."""
+    sds_id = sds_id or ""
+    return f"{len(sds_id)} {sds_id}{sender_id or ''}"
 
 
 @dataclass(slots=True)
 class Seen:
     """One SDS message, as it first came. ``entire_message_hash`` in base64; what is unknown is empty or ``None``."""
 
-    sds_id: str
+    key: SeenKey
+    digest: bytes
     kafka_topic: str
     kafka_partition: int
     kafka_offset: int
     first_seen_ms: int
-    sender_id: str
     segment_kind: str
     entire_message_hash: str
     segment_index: int | None
@@ -34,22 +47,19 @@ class Seen:
     content_bytes: int | None
     repaired_by: str
     copies: int = 1
-    delivered: bool = False
     late: bool = False
     lost: tuple[str, ...] = ()
-    settled: bool = False
-    """Its application message was delivered."""
 
     @classmethod
     def first(cls, row: InputRow, now_ms: int) -> Seen:
         """What is remembered of a row that came at ``now_ms`` (event time)."""
         return cls(
-            row.sds_id or "",
+            seen_key(row.sds_id, row.sender_id),
+            digest_of(row),
             row.kafka_topic,
             row.kafka_partition,
             row.kafka_offset,
             now_ms,
-            row.sender_id or "",
             row.segment_kind or "",
             hash_of(row),
             row.segment_index,
@@ -61,87 +71,129 @@ class Seen:
         )
 
     def encoded(self) -> bytes:
-        """As it stands in the state, beside its id."""
+        """The bytes in the state, without the key, which has columns of its own."""
         return pb.SeenProto(**{name: getattr(self, name) for name in _ENCODED}).SerializeToString()
 
     @classmethod
-    def decoded(cls, sds_id: str, data: bytes) -> Seen:
+    def decoded(cls, key: SeenKey, data: bytes) -> Seen:
         """What :meth:`encoded` gave."""
         proto = pb.SeenProto.FromString(data)
         fields = {name: getattr(proto, name) for name in _ENCODED}
         fields |= {name: None for name in _MAY_BE_UNKNOWN if not proto.HasField(name)}
-        return cls(sds_id, **{**fields, "lost": tuple(proto.lost)})
+        return cls(key, **{**fields, "lost": tuple(proto.lost)})
 
 
-_ENCODED = tuple(name for name in Seen.__slots__ if name != "sds_id")
+_ENCODED = tuple(name for name in Seen.__slots__ if name != "key")
 _MAY_BE_UNKNOWN = ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
 
-_ById = dict[str, Seen | bytes]
+
+def digest_of(row: InputRow) -> bytes:
+    """The digest of a row's content; empty when it has none."""
+    return (row.content_digest or b"")[:DIGEST_BYTES]
 
 
-class SeenMessages:
-    """By SDS id: those that wait for their delivery, the first that was seen first, and those that are delivered, the
-    first that was delivered first. Bounded: of each the first go first."""
+class _Stage:
+    """Messages in one stage of their life, by key, the oldest first; at most ``limit``."""
 
-    def __init__(self, max_waiting: int, max_delivered: int) -> None:
-        self._max_waiting, self._max_delivered = max_waiting, max_delivered
-        self._waiting: _ById = {}
-        self._delivered: _ById = {}
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_key: dict[SeenKey, Seen | bytes] = {}
 
-    def read(self, proto: pb.ObserverStateProto) -> None:
-        """What :meth:`write` wrote."""
-        self._waiting = dict(zip(proto.waiting_ids, proto.waiting, strict=True))
-        self._delivered = dict(zip(proto.delivered_ids, proto.delivered, strict=True))
+    def __contains__(self, key: SeenKey) -> bool:
+        return key in self._by_key
 
-    def write(self, proto: pb.ObserverStateProto) -> None:
-        """Into the state; what was not asked for is copied as it is."""
-        proto.waiting_ids.extend(self._waiting)
-        proto.waiting.extend(_encoded(self._waiting))
-        proto.delivered_ids.extend(self._delivered)
-        proto.delivered.extend(_encoded(self._delivered))
+    def __len__(self) -> int:
+        return len(self._by_key)
 
-    def __contains__(self, sds_id: object) -> bool:
-        return sds_id in self._delivered or sds_id in self._waiting
-
-    def get(self, sds_id: str) -> Seen | None:
-        """The message of an id."""
-        among = self._delivered if sds_id in self._delivered else self._waiting
-        seen = among.get(sds_id)
+    def get(self, key: SeenKey) -> Seen | None:
+        seen = self._by_key.get(key)
         if isinstance(seen, bytes):
-            seen = among[sds_id] = Seen.decoded(sds_id, seen)
+            seen = self._by_key[key] = Seen.decoded(key, seen)
         return seen
 
-    def add(self, seen: Seen) -> None:
-        """Remember a message."""
-        self._waiting[seen.sds_id] = seen
-        if len(self._waiting) > self._max_waiting:
-            del self._waiting[next(iter(self._waiting))]
+    def add(self, key: SeenKey, seen: Seen) -> None:
+        self._by_key[key] = seen
+        over = len(self._by_key) - self._limit
+        if over > self._limit // _SLACK:
+            self._by_key = dict(list(self._by_key.items())[over:])
 
-    def deliver(self, seen: Seen) -> None:
-        """A message is delivered."""
-        seen.delivered = True
-        self._waiting.pop(seen.sds_id, None)
-        self._delivered[seen.sds_id] = seen
-
-    def forget(self, open_hashes: Callable[[], Container[str]]) -> None:
-        """Keep the bound of those that are delivered, but for parts of messages that are not (``open_hashes``)."""
-        over = len(self._delivered) - self._max_delivered
-        if over <= self._max_delivered // _SLACK:
-            return
-        spared = open_hashes()
-        gone = (i for i in [*self._delivered] if (seen := self.get(i)) and seen.entire_message_hash not in spared)
-        for sds_id in islice(gone, over):
-            del self._delivered[sds_id]
+    def discard(self, key: SeenKey) -> None:
+        self._by_key.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all."""
-        self._waiting.clear()
-        self._delivered.clear()
+        self._by_key.clear()
+
+    def write(self, proto: pb.SeenColumnsProto) -> None:
+        proto.keys.extend(self._by_key)
+        proto.seen.extend([seen if isinstance(seen, bytes) else seen.encoded() for seen in self._by_key.values()])
+
+    def read(self, proto: pb.SeenColumnsProto) -> None:
+        self._by_key = dict(zip(proto.keys, proto.seen, strict=True))
 
 
 _SLACK = 8
-"""So small a part of a bound may be over it: they are looked at together."""
+"""A stage may be over its bound by one part in this many: entries are dropped together, since finding the first key of
+a dictionary whose first keys were deleted takes long."""
 
 
-def _encoded(by_id: _ById) -> list[bytes]:
-    return [seen if isinstance(seen, bytes) else seen.encoded() for seen in by_id.values()]
+class SeenMessages:
+    """The SDS messages of one channel in three stages, each bounded, the oldest dropped first.
+
+    *Waiting*: accepted by SDS, not delivered. *Parts*: delivered, but the application message they are segments of is
+    not. *Settled*: delivered, and remembered for acknowledgements only."""
+
+    def __init__(self, max_waiting: int, max_parts: int, max_settled: int) -> None:
+        self._waiting, self._parts, self._settled = _Stage(max_waiting), _Stage(max_parts), _Stage(max_settled)
+
+    def read(self, proto: pb.ObserverStateProto) -> None:
+        """What :meth:`write` wrote."""
+        self._waiting.read(proto.waiting)
+        self._parts.read(proto.parts)
+        self._settled.read(proto.settled)
+
+    def write(self, proto: pb.ObserverStateProto) -> None:
+        """Into the state; what was not asked for is copied as it is."""
+        self._waiting.write(proto.waiting)
+        self._parts.write(proto.parts)
+        self._settled.write(proto.settled)
+
+    def __contains__(self, key: SeenKey) -> bool:
+        return key in self._settled or key in self._parts or key in self._waiting
+
+    def get(self, key: SeenKey) -> Seen | None:
+        """The message of an id and a sender, in any stage."""
+        return self._settled.get(key) or self._parts.get(key) or self._waiting.get(key)
+
+    def is_settled(self, key: SeenKey) -> bool:
+        """Whether the application message of a message was delivered, or it is one itself."""
+        return key in self._settled
+
+    def part(self, key: SeenKey, entire_message_hash: str) -> Seen | None:
+        """A delivered segment of the application message with this hash (base64), while that is not delivered."""
+        seen = self._parts.get(key)
+        return seen if seen is not None and seen.entire_message_hash == entire_message_hash else None
+
+    def accept(self, seen: Seen) -> None:
+        """SDS accepted a record. It takes the place of another one with the same id and sender, whose content lost."""
+        key = seen.key
+        self._parts.discard(key)
+        self._settled.discard(key)
+        self._waiting.discard(key)
+        self._waiting.add(key, seen)
+
+    def deliver(self, seen: Seen) -> None:
+        """SDS delivered a message; a segment becomes a part, anything else is settled."""
+        key = seen.key
+        self._waiting.discard(key)
+        (self._parts if seen.segment_kind in ("data", "parity") else self._settled).add(key, seen)
+
+    def settle(self, seen: Seen) -> None:
+        """The application message of a part was delivered."""
+        key = seen.key
+        self._parts.discard(key)
+        self._settled.add(key, seen)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for stage in (self._waiting, self._parts, self._settled):
+            stage.clear()

@@ -22,7 +22,7 @@ from reliable_channel.segmentation import (
     SegmentRefused,
     missing_segments,
 )
-from reliable_channel.wire.hashing import js_message_id, sds_message_id, sha256
+from reliable_channel.wire.hashing import IdScheme, sha256
 
 
 class Result(NamedTuple):
@@ -123,7 +123,7 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
         return
     for segment in missing:
         yield {
-            "sds_id": _recomputed(scheme, event.scope[3], event.first_lamport or 0, segment.content),
+            "sds_id": scheme.message_id(event.scope[3], event.first_lamport, segment.content),
             "sds_kind": "content",
             "lamport_timestamp": segment.lamport,
             "content_digest": _base64(sha256(segment.content)),
@@ -132,11 +132,11 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
             "segment_index": segment.index,
             "parity_count": event.parity_count,
             "repaired_by": "message" if segment.is_parity else "parity",
-            "id_scheme": scheme,
+            "id_scheme": scheme.value,
         }
 
 
-def _id_scheme(event: MessageCompleted) -> str | None:
+def _id_scheme(event: MessageCompleted) -> IdScheme | None:
     """How this sender makes its ids, found on a segment that was received."""
     known: HeldSegment = next((s for s in event.received if not s.is_parity), event.received[0])
     parity = tuple(HeldSegment(True, index, "") for index in range(event.parity_count or 0))  # nothing to encode
@@ -147,16 +147,10 @@ def _id_scheme(event: MessageCompleted) -> str | None:
     content = next((s.content for s in again if (s.is_parity, s.index) == (known.is_parity, known.index)), None)
     if content is None:
         return None
-    for scheme in ("keccak", "sha256"):
-        if scheme == "keccak" and event.first_lamport is None:
-            continue
-        if _recomputed(scheme, event.scope[3], event.first_lamport or 0, content) == known.sds_id:
+    for scheme in IdScheme:
+        if scheme.message_id(event.scope[3], event.first_lamport, content) == known.sds_id:
             return scheme
     return None
-
-
-def _recomputed(scheme: str, sender_id: str, first_lamport: int, content: bytes) -> str:
-    return sds_message_id(sender_id, first_lamport, content) if scheme == "keccak" else js_message_id(content)
 
 
 def incomplete_result(

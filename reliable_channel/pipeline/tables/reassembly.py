@@ -41,7 +41,7 @@ SDS_INPUT = Table(
         Column(
             "id_scheme",
             "STRING",
-            "repaired rows: how the id was recomputed, keccak or sha256 (protocol.md §4)",
+            "repaired rows: how the id was recomputed: keccak, keccak_joined or sha256 (docs/sds.md, Message ids)",
             example="keccak",
         ),
         Column(

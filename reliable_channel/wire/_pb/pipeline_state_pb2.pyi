@@ -25,46 +25,49 @@ class ScopeStateProto(_message.Message):
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., reassembler: _Optional[bytes] = ...) -> None: ...
 
 class ObserverStateProto(_message.Message):
-    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "pending", "needed_by", "finished", "kafka_topic", "kafka_partition", "last_heard_ms", "waiting_ids", "waiting", "delivered_ids", "delivered")
-    class NeededByEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: str
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "pending", "kafka_topic", "kafka_partition", "last_heard_ms", "finished", "waiting", "parts", "settled", "ephemerals", "needed_ids", "needed_by_ids")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_SEQ_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_SEQ_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
-    NEEDED_BY_FIELD_NUMBER: _ClassVar[int]
-    FINISHED_FIELD_NUMBER: _ClassVar[int]
     KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
     LAST_HEARD_MS_FIELD_NUMBER: _ClassVar[int]
-    WAITING_IDS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
-    DELIVERED_IDS_FIELD_NUMBER: _ClassVar[int]
-    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    EPHEMERALS_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_IDS_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_BY_IDS_FIELD_NUMBER: _ClassVar[int]
     channel: bytes
     now_ms: int
     row_seq: int
     delivery_seq: int
     pending: _containers.RepeatedCompositeFieldContainer[PendingProto]
-    needed_by: _containers.ScalarMap[str, str]
-    finished: _containers.RepeatedScalarFieldContainer[str]
     kafka_topic: str
     kafka_partition: int
     last_heard_ms: int
-    waiting_ids: _containers.RepeatedScalarFieldContainer[str]
-    waiting: _containers.RepeatedScalarFieldContainer[bytes]
-    delivered_ids: _containers.RepeatedScalarFieldContainer[str]
-    delivered: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., needed_by: _Optional[_Mapping[str, str]] = ..., finished: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., last_heard_ms: _Optional[int] = ..., waiting_ids: _Optional[_Iterable[str]] = ..., waiting: _Optional[_Iterable[bytes]] = ..., delivered_ids: _Optional[_Iterable[str]] = ..., delivered: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    finished: _containers.RepeatedScalarFieldContainer[bytes]
+    waiting: SeenColumnsProto
+    parts: SeenColumnsProto
+    settled: SeenColumnsProto
+    ephemerals: _containers.RepeatedScalarFieldContainer[bytes]
+    needed_ids: _containers.RepeatedScalarFieldContainer[str]
+    needed_by_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., last_heard_ms: _Optional[int] = ..., finished: _Optional[_Iterable[bytes]] = ..., waiting: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., parts: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., settled: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., ephemerals: _Optional[_Iterable[bytes]] = ..., needed_ids: _Optional[_Iterable[str]] = ..., needed_by_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SeenColumnsProto(_message.Message):
+    __slots__ = ("keys", "seen")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    seen: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., seen: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SeenProto(_message.Message):
-    __slots__ = ("kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_id", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "delivered", "lost", "late", "settled")
+    __slots__ = ("kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "lost", "late", "digest")
     KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
     KAFKA_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -74,15 +77,13 @@ class SeenProto(_message.Message):
     SEGMENT_INDEX_FIELD_NUMBER: _ClassVar[int]
     DATA_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARITY_COUNT_FIELD_NUMBER: _ClassVar[int]
-    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_TIMESTAMP_NS_FIELD_NUMBER: _ClassVar[int]
     CONTENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
     REPAIRED_BY_FIELD_NUMBER: _ClassVar[int]
-    DELIVERED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
-    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     kafka_topic: str
     kafka_partition: int
     kafka_offset: int
@@ -92,16 +93,14 @@ class SeenProto(_message.Message):
     segment_index: int
     data_count: int
     parity_count: int
-    sender_id: str
     sender_timestamp_ns: int
     content_bytes: int
     copies: int
     repaired_by: str
-    delivered: bool
     lost: _containers.RepeatedScalarFieldContainer[str]
     late: bool
-    settled: bool
-    def __init__(self, kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_id: _Optional[str] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., delivered: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ..., settled: _Optional[bool] = ...) -> None: ...
+    digest: bytes
+    def __init__(self, kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class PendingProto(_message.Message):
     __slots__ = ("row",)

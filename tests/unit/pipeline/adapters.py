@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -103,7 +104,8 @@ class Adapters:
             if result.kind in ("repaired", "completed"):
                 history = json.loads(json.dumps(fields.get("causal_history"))) or []
                 fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in history)
-                fields["content_digest"] = row.content_digest if result.kind == "completed" else bytes(32)
+                digest = fields.get("content_digest")
+                fields["content_digest"] = None if digest is None else base64.b64decode(digest)
                 fields["row_kind"], fields["sds_ids"] = result.kind, tuple(fields.get("sds_ids") or ())
                 yield result.kind, fields
 
@@ -123,7 +125,9 @@ class Adapters:
         self.tables.row_numbers.append((channel, f["row_seq"]))
         if f.get("segment_kind") is not None and not ephemeral:
             repaired = f.get("repaired_by") is not None
-            self.tables.segments.append(DeliveredSegment(channel, f["sds_id"], f["row_seq"], f["late"], repaired))
+            self.tables.segments.append(
+                DeliveredSegment(channel, f["sds_id"], f["row_seq"], f["late"], repaired, (), f["sender_id"])
+            )
         if f["row_kind"] == "message":
             first = f["first_sds_id"]
             row = DeliveredMessage(

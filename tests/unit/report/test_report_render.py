@@ -7,7 +7,7 @@ import io
 from report_example import faultless, true_conversation
 from rich.console import Console
 
-from reliable_channel.report.check import Difference
+from reliable_channel.report.difference import Difference
 from reliable_channel.report.render import render
 
 

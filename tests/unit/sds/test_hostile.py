@@ -19,8 +19,8 @@ from reliable_channel.sds import (
     SdsChannel,
     SegmentAcknowledged,
 )
-from reliable_channel.sds.verify import id_is_recomputed
-from reliable_channel.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.sds.verify import MAX_HASHED_BYTES, id_is_recomputed
+from reliable_channel.wire.hashing import IdScheme, joined_message_id, js_message_id, keccak256, sds_message_id
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage
 from reliable_channel.wire.segment import Dialect, Segment, encode_segment
 
@@ -251,7 +251,13 @@ def test_an_id_is_recomputed_from_any_segment_of_a_send(content: bytes, ordinal:
     first = T0 + 5
     own = message(sds_message_id("bob", first, content), "bob", first + ordinal, content=content)
     assert id_is_recomputed(own)
-    assert not id_is_recomputed(message("other", "bob", first + ordinal, content=content))
+    assert not id_is_recomputed(message("0" * 64, "bob", first + ordinal, content=content))
+
+
+def test_an_id_that_an_earlier_version_made_is_still_recomputed() -> None:
+    old = message(joined_message_id("bob", T0, b"hi"), "bob", T0, content=b"hi")
+    assert id_is_recomputed(old)
+    assert not id_is_recomputed(message(old.message_id, "mallory", T0, content=b"hi"))
 
 
 def test_the_id_of_js_waku_is_recomputed_and_what_has_no_content_is_not() -> None:
@@ -260,10 +266,26 @@ def test_the_id_of_js_waku_is_recomputed_and_what_has_no_content_is_not() -> Non
     assert not id_is_recomputed(message("x", lamport=0, content=segment_bytes(2, parity=False)))
 
 
-def test_recomputing_an_id_is_bounded() -> None:
+def test_recomputing_an_id_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A huge v0.1 parity segment would have to be hashed for every count of data segments."""
-    huge = encode_segment(Segment(keccak256(b"x"), 0, None, 1, True, bytes(3_000_000)))
-    assert not id_is_recomputed(message("unknown", content=huge))
+    huge = encode_segment(Segment(keccak256(b"x"), 0, None, 1, True, bytes(140_000)))
+    hashed = []
+
+    def counted(self: IdScheme, sender_id: str, first_lamport: int | None, content: bytes) -> str:
+        hashed.append(len(content))
+        return ""
+
+    monkeypatch.setattr(IdScheme, "message_id", counted)
+    assert not id_is_recomputed(message("0" * 64, content=huge))
+    assert sum(hashed) <= MAX_HASHED_BYTES + 2 * len(huge)
+
+
+@pytest.mark.parametrize("data_count", [8, 15, 3])
+def test_the_usual_numbers_of_data_segments_are_tried_first(data_count: int) -> None:
+    """A parity segment of v0.1 does not say how many data segments come before it."""
+    parity = encode_segment(Segment(keccak256(b"x"), 0, None, 1, True, bytes(100_000 if data_count >= 8 else 1_000)))
+    own = message(sds_message_id("bob", T0, parity), "bob", T0 + data_count, content=parity)
+    assert id_is_recomputed(own)
 
 
 def test_messages_that_name_each_other_do_not_wait_for_ever() -> None:

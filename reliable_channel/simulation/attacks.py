@@ -1,0 +1,320 @@
+"""What hostile senders put on a channel: each attack makes envelopes from what it overheard and states their fate.
+
+An attacker hears all honest traffic, may publish any bytes, and reaches the observer before or after the envelope it
+attacks. It cannot delete or alter the envelopes of others. Recipes are values of the scene and its draws alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from reliable_channel.wire.bloom import FilterFormat
+from reliable_channel.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.wire.segment import Segment, decode_segment, encode_segment
+
+BEFORE_MS, AFTER_MS = 1, 4_000
+"""After how many ms an attack reaches the observer: before any honest link brings the attacked envelope, or after."""
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+FILTER = FilterFormat()
+
+
+class Fate(StrEnum):
+    """What may become of a hostile SDS message at the observer."""
+
+    MESSAGE = "message"
+    """It is an ordinary message of whoever it claims as its sender: delivered once."""
+    ANY = "any"
+    """Delivered as what it is, refused or quarantined: limits decide. Never another's row."""
+    NOTHING = "nothing"
+    """Never delivered: an honest message is known under its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgery:
+    """One hostile SDS message. ``delay_ms`` counts from the attacked envelope's dispatch to the observer."""
+
+    attack: str
+    message: SdsMessage
+    data: bytes
+    delay_ms: int
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What an attacker knows when an honest ``victim`` was just dispatched.
+
+    ``heard`` are the honest messages so far, the newest last and the victim among them; ``now`` is in virtual Unix
+    ms; ``flood`` is the number of envelopes of one flood."""
+
+    channel_id: str
+    attacker: str
+    victim: SdsMessage
+    heard: Sequence[SdsMessage]
+    participants: tuple[str, ...]
+    now: int
+    flood: int
+    draw: random.Random
+
+    def text(self) -> str:
+        """Sixteen hexadecimal digits that no other draw gives."""
+        return self.draw.randbytes(8).hex()
+
+    def one_of_the_others(self) -> str:
+        """An honest participant who did not send the victim, or the attacker when there is none."""
+        others = [name for name in self.participants if name != self.victim.sender_id]
+        return self.draw.choice(others) if others else self.attacker
+
+    def recent(self, count: int) -> tuple[HistoryEntry, ...]:
+        """The newest honest content messages as history entries."""
+        content = [m for m in self.heard if m.content is not None and m.lamport_timestamp is not None]
+        return tuple(HistoryEntry(m.message_id) for m in content[-count:])
+
+    def made(self, content: bytes | None = None, **changes: object) -> SdsMessage:
+        """A well-formed content message of the attacker with an id that can be recomputed, but for ``changes``."""
+        content = f"hostile {self.text()}".encode() if content is None else content
+        sender = str(changes.get("sender_id", self.attacker))
+        lamport = changes.get("lamport_timestamp", self.now)
+        fields: dict[str, object] = {
+            "sender_id": sender,
+            "message_id": sds_message_id(sender, lamport if isinstance(lamport, int) else 0, content),
+            "channel_id": self.channel_id,
+            "lamport_timestamp": lamport,
+            "content": content,
+        }
+        return SdsMessage(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+Recipe = Callable[[Scene], Iterator[tuple[SdsMessage, int, Fate]]]
+
+
+def own_message(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """A stranger takes part: its message names what was said."""
+    yield scene.made(causal_history=scene.recent(2)), AFTER_MS, Fate.MESSAGE
+
+
+def spoofed_sender(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """A message in the victim's name with an id of its own. SDS has no signatures: it is a message."""
+    yield scene.made(sender_id=scene.victim.sender_id), AFTER_MS, Fate.MESSAGE
+
+
+def content_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Another text under the victim's id, in the victim's or the attacker's name, before or after it."""
+    victim = scene.victim
+    sender = scene.draw.choice((victim.sender_id, scene.attacker))
+    delay = scene.draw.choice((BEFORE_MS, AFTER_MS))
+    lamport = victim.lamport_timestamp if scene.draw.random() < 0.5 else scene.now
+    forged = scene.made(sender_id=sender, message_id=victim.message_id, lamport_timestamp=lamport or scene.now)
+    yield forged, delay, Fate.ANY
+
+
+def ephemeral_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """An ephemeral message under the victim's id."""
+    sender = scene.draw.choice((scene.victim.sender_id, scene.attacker))
+    delay = scene.draw.choice((BEFORE_MS, AFTER_MS))
+    yield (
+        scene.made(sender_id=sender, message_id=scene.victim.message_id, lamport_timestamp=None),
+        delay,
+        Fate.ANY,
+    )
+
+
+def victims_text_under_another_name(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """The victim's content under the victim's id in the attacker's name: a copy that claims another author."""
+    yield replace(scene.victim, sender_id=scene.attacker, causal_history=()), BEFORE_MS, Fate.ANY
+
+
+def refused_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """A message that SDS refuses (its clock is a day and more ahead), under the victim's id and name."""
+    victim = scene.victim
+    forged = scene.made(
+        sender_id=victim.sender_id, message_id=victim.message_id, lamport_timestamp=scene.now + DAY_MS + HOUR_MS
+    )
+    yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.NOTHING
+
+
+def history_of_nothing(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Up to a thousand names of messages that never were."""
+    names = tuple(HistoryEntry(f"{scene.text()}-{i}") for i in range(scene.draw.choice((3, 100, 1_000))))
+    yield scene.made(causal_history=names), BEFORE_MS, Fate.ANY
+
+
+def wide_ids(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Ids, sender ids and hints inside a history and a repair request, of up to 40 000 characters."""
+    size = scene.draw.choice((1_024, 1_025, 40_000))
+    entry = HistoryEntry(scene.text() + "i" * (size - 16), b"h" * size, "s" * size)
+    yield scene.made(causal_history=(entry,)), BEFORE_MS, Fate.ANY
+    yield scene.made(content=b"", repair_request=(entry,), lamport_timestamp=scene.now), BEFORE_MS, Fate.ANY
+
+
+def hint_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Retrieval hints that are no hashes, for the victim (still on its way) and for a message that never was."""
+    sizes = (0, 1, 31, 33, 500)
+    hints = [scene.draw.randbytes(scene.draw.choice(sizes)) for _ in range(2)]
+    names = (HistoryEntry(scene.victim.message_id, hints[0]), HistoryEntry(scene.text(), hints[1], "\x00" * 8))
+    yield scene.made(causal_history=names, lamport_timestamp=scene.now + 1), BEFORE_MS, Fate.ANY
+
+
+def forged_acknowledgement(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """A message in another participant's name that names what was said: its acknowledgements are false."""
+    forged = scene.made(sender_id=scene.one_of_the_others(), causal_history=scene.recent(2))
+    yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
+
+
+def forged_filter(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """All ones, all of what was said, junk below the saturation limit, or no filter at all, in another's name."""
+    words = bytearray(FILTER.byte_count)
+    kind = scene.draw.randrange(4)
+    if kind == 0:
+        words = bytearray(b"\xff" * FILTER.byte_count)
+    elif kind == 1:
+        FILTER.insert(words, [m.message_id for m in scene.heard])
+    elif kind == 2:
+        words = bytearray(scene.draw.randbytes(FILTER.byte_count))
+    else:
+        words = bytearray(scene.draw.randbytes(scene.draw.randrange(1, 40)))
+    for _ in range(2):
+        yield scene.made(sender_id=scene.one_of_the_others(), bloom_filter=bytes(words)), AFTER_MS, Fate.ANY
+
+
+def cycle(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Two messages name a third, and it names one of them; or one names itself."""
+    first, second, third = (scene.text() for _ in range(3))
+    names = {first: (third,), second: (third,), third: (first,)}
+    if scene.draw.random() < 0.3:
+        names = {first: (first,)}
+    at = [scene.now + scene.draw.randrange(3) for _ in names]
+    for (sds_id, named), lamport in zip(names.items(), at, strict=True):
+        history = tuple(HistoryEntry(name) for name in named)
+        forged = scene.made(message_id=sds_id, lamport_timestamp=lamport, causal_history=history)
+        yield forged, BEFORE_MS, Fate.ANY
+
+
+def cycle_around_victim(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Messages that name the victim before it is there, with older clocks than the victim's."""
+    before = (scene.victim.lamport_timestamp or scene.now) - scene.draw.randrange(3)
+    for _ in range(2):
+        forged = scene.made(lamport_timestamp=before, causal_history=(HistoryEntry(scene.victim.message_id),))
+        yield forged, BEFORE_MS, Fate.ANY
+
+
+def lamport_rider(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """A clock as far ahead as may be tolerated, or farther."""
+    ahead = scene.draw.choice((30_000, 119_000, 299_000, 599_000, HOUR_MS, DAY_MS - 1, DAY_MS + HOUR_MS))
+    content = None if scene.draw.random() < 0.7 else b""
+    yield scene.made(content, lamport_timestamp=scene.now + ahead), BEFORE_MS, Fate.ANY
+
+
+def conflict(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Two texts of the attacker under one id of its own."""
+    sds_id = scene.text()
+    for delay in (BEFORE_MS, AFTER_MS):
+        yield scene.made(message_id=sds_id), delay, Fate.ANY
+
+
+def equal_text(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """The same text by two senders under the hash of the text, as js-waku names messages."""
+    content = f"ok {scene.draw.randrange(4)}".encode()
+    for sender in (scene.attacker, f"{scene.attacker}-2"):
+        yield scene.made(content, sender_id=sender, message_id=js_message_id(content)), AFTER_MS, Fate.ANY
+
+
+def segment_poison(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """False bytes for the place of the victim's segment, under an id of their own and the victim's name."""
+    segment = _segment(scene.victim)
+    if segment is None:
+        return
+    counts = [segment.data_count or 1, (segment.data_count or 1) + 1]
+    for delay in (BEFORE_MS, AFTER_MS):
+        false = replace(segment, payload=scene.draw.randbytes(len(segment.payload)))
+        if not segment.is_parity and scene.draw.random() < 0.4:
+            false = replace(false, data_count=scene.draw.choice(counts), index=scene.draw.randrange(min(counts)))
+        elif segment.is_parity and scene.draw.random() < 0.4:
+            false = replace(false, parity_count=(segment.parity_count or 1) + 1)
+        sender = scene.victim.sender_id
+        lamport = scene.victim.lamport_timestamp
+        yield scene.made(encode_segment(false), sender_id=sender, lamport_timestamp=lamport), delay, Fate.ANY
+
+
+def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """A whole message in one segment under the id of the victim's: the victim's set must not count it."""
+    if _segment(scene.victim) is None:
+        return
+    text = f"hostile {scene.text()}".encode()
+    false = Segment(keccak256(text), 0, 1, 0, False, text)
+    forged = scene.made(
+        encode_segment(false),
+        sender_id=scene.draw.choice((scene.victim.sender_id, scene.attacker)),
+        message_id=scene.victim.message_id,
+        lamport_timestamp=scene.victim.lamport_timestamp,
+    )
+    yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
+
+
+def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Many messages at once, each by a sender nobody ever heard of; content, ephemeral and sync messages."""
+    for number in range(scene.flood):
+        sender = f"{scene.attacker}-{scene.text()}"
+        kind = number % 3
+        if kind == 0:
+            yield scene.made(sender_id=sender), BEFORE_MS, Fate.ANY
+        elif kind == 1:
+            yield scene.made(sender_id=sender, message_id=scene.text(), lamport_timestamp=None), BEFORE_MS, Fate.ANY
+        else:
+            yield scene.made(b"", sender_id=sender, causal_history=scene.recent(1)), BEFORE_MS, Fate.ANY
+
+
+def repair_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Sync messages that ask for the victim and for messages that never were."""
+    asked = (HistoryEntry(scene.victim.message_id), *(HistoryEntry(scene.text(), b"", "nobody") for _ in range(50)))
+    yield scene.made(b"", repair_request=asked), AFTER_MS, Fate.ANY
+
+
+ATTACKS: dict[str, Recipe] = {
+    recipe.__name__: recipe
+    for recipe in (
+        own_message,
+        spoofed_sender,
+        content_under_victims_id,
+        ephemeral_under_victims_id,
+        victims_text_under_another_name,
+        refused_under_victims_id,
+        history_of_nothing,
+        wide_ids,
+        hint_junk,
+        forged_acknowledgement,
+        forged_filter,
+        cycle,
+        cycle_around_victim,
+        lamport_rider,
+        conflict,
+        equal_text,
+        segment_poison,
+        segment_under_victims_id,
+        flood,
+        repair_junk,
+    )
+}
+
+
+def forgeries(attack: str, scene: Scene) -> list[Forgery]:
+    """The hostile messages of one attack, in the order in which they are sent. An empty content makes a sync
+    message."""
+    made = []
+    for message, delay_ms, fate in ATTACKS[attack](scene):
+        sent = replace(message, content=None) if message.content == b"" else message
+        made.append(Forgery(attack, sent, encode_sds_message(sent), delay_ms, fate))
+    return made
+
+
+def _segment(message: SdsMessage) -> Segment | None:
+    """The segment that a message carries; ``None`` for a bare payload and for no content."""
+    if message.content is None or message.lamport_timestamp is None:
+        return None
+    segment = decode_segment(message.content)
+    return None if isinstance(segment, Malformed) else segment

@@ -1,0 +1,65 @@
+"""The attackers of one channel: they overhear honest envelopes and answer some of them with an attack.
+
+What they do follows from the plan, the seed and the number of the overheard envelope.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from reliable_channel.simulation.attacks import ATTACKS, Forgery, Scene, forgeries
+from reliable_channel.simulation.randomness import stream
+from reliable_channel.simulation.scenario import ChannelPlan
+from reliable_channel.wire.sds import SdsMessage
+from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message
+
+MEMORY = 200
+"""Honest messages that attackers remember."""
+
+
+class Attackers:
+    """All hostile senders of one channel; none when the plan has no ``hostile`` part."""
+
+    def __init__(self, plan: ChannelPlan, seed: int) -> None:
+        self._plan = plan
+        self._seed = seed
+        self._heard: deque[SdsMessage] = deque(maxlen=MEMORY)
+        self._overheard = 0
+        self._sent = 0
+
+    def overhear(self, message: SdsMessage, now: int) -> list[Forgery]:
+        """An honest message was dispatched at ``now`` (virtual Unix ms): the attacks that answer it."""
+        hostile = self._plan.hostile
+        if hostile is None or not hostile.senders:
+            return []
+        self._heard.append(message)
+        self._overheard += 1
+        draw = stream(self._seed, "hostile", self._plan.channel_id, self._overheard)
+        if self._overheard <= hostile.begins_after or draw.random() >= hostile.per_envelope:
+            return []
+        names = hostile.attacks or tuple(ATTACKS)
+        scene = Scene(
+            channel_id=self._plan.channel_id,
+            attacker=draw.choice(hostile.senders),
+            victim=message,
+            heard=tuple(self._heard),
+            participants=self._plan.participants,
+            now=now,
+            flood=hostile.flood,
+            draw=draw,
+        )
+        return forgeries(draw.choice(names), scene)
+
+    def envelope(self, forgery: Forgery, now: int) -> bytes:
+        """The bytes of one more Waku envelope around a hostile message; never the same bytes twice."""
+        self._sent += 1
+        return encode_waku_message(
+            WakuMessage(
+                payload=forgery.data,
+                content_topic=self._plan.content_topic,
+                version=0,
+                timestamp=now * 1_000_000 + self._sent,
+                meta=RELIABLE_CHANNEL_META,
+                ephemeral=True if forgery.message.lamport_timestamp is None else None,
+            )
+        )

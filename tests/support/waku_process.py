@@ -1,0 +1,113 @@
+"""Running go-waku nodes on loopback for tests: started, killed, started again on the same ports and with the same key.
+
+``make test-node`` builds the program (``scripts/test-node.sh``) and names it in ``RELIABLE_CHANNEL_WAKU``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from reliable_channel.runtime.broker import free_port
+
+PROGRAM = os.environ.get("RELIABLE_CHANNEL_WAKU", "")
+CLUSTER_ID, SHARD = 16, 32
+PUBSUB_TOPIC = f"/waku/2/rs/{CLUSTER_ID}/{SHARD}"
+START_S = 60.0
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 90.0) -> None:
+    """Wait for another process. Only a failure reaches the limit."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what}: it did not happen"
+        time.sleep(0.05)
+
+
+class WakuProcess:
+    """One node with relay, store, filter, lightpush, REST and a websocket. ``peers`` are addresses it connects to.
+
+    ``joined=False`` starts it without a shard of its own: it joins when a REST client subscribes."""
+
+    def __init__(
+        self, place: Path, peers: tuple[str, ...] = (), *, joined: bool = True, rest_cache: int = 1000
+    ) -> None:
+        self.place = place
+        self.url = f"http://127.0.0.1:{(rest_port := free_port())}"
+        self._process: subprocess.Popen[bytes] | None = None
+        place.mkdir(parents=True)
+        arguments = {
+            "address": "127.0.0.1",
+            "tcp-port": free_port(),
+            "nodekey": os.urandom(32).hex(),
+            "cluster-id": CLUSTER_ID,
+            "nat": "none",
+            "rest-port": rest_port,
+            "rest-relay-cache-capacity": rest_cache,
+            "store-message-db-url": f"sqlite3://{place / 'store.db'}",
+            "websocket-address": "127.0.0.1",
+            "websocket-port": free_port(),
+        }
+        flags = ["rest", "rest-admin", "relay", "store", "filter", "lightpush", "websocket-support"]
+        self._command = [
+            PROGRAM,
+            "--discv5-discovery=false",
+            *(f"--{name}={value}" for name, value in arguments.items()),
+            *(f"--{name}" for name in flags),
+            *(f"--staticnode={peer}" for peer in peers),
+            *([f"--pubsub-topic={PUBSUB_TOPIC}"] if joined else []),
+        ]
+
+    def __enter__(self) -> WakuProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start, and wait until the REST interface answers."""
+        with (self.place / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, cwd=self.place, stdout=log, stderr=subprocess.STDOUT)
+        until(self._answers, f"the node at {self.url} answers", START_S)
+
+    def kill(self) -> None:
+        """SIGKILL. Killing twice does nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(20)
+
+    def address(self, websocket: bool = False) -> str:
+        """Its multiaddr."""
+        found = self.get("/debug/v1/info")["listenAddresses"]
+        return next(str(one) for one in found if ("/ws/" in one) is websocket)
+
+    def peer_count(self) -> int:
+        """Connected peers that share the shard."""
+        return sum(
+            peer["connected"] and PUBSUB_TOPIC in (peer["pubsubTopics"] or ()) for peer in self.get("/admin/v1/peers")
+        )
+
+    def stored(self, content_topic: str) -> int:
+        """How many messages its own archive has (Store v1), up to a page of 100."""
+        query = {"pubsubTopic": PUBSUB_TOPIC, "contentTopics": content_topic, "pageSize": "100"}
+        return len(self.get("/store/v1/messages", query)["messages"] or ())
+
+    def get(self, path: str, query: dict[str, str] | None = None) -> Any:
+        """A REST answer as JSON."""
+        return httpx.get(self.url + path, params=query, timeout=10, trust_env=False).raise_for_status().json()
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.place / "log").read_text()[-2_000:]
+        try:
+            return bool(self.get("/debug/v1/info"))
+        except httpx.HTTPError:
+            return False

