@@ -64,11 +64,12 @@ def segments(lake: Lake, message: Message) -> list[dict[str, Any]]:
 
 
 def confirmations(lake: Lake, message: Message) -> list[dict[str, Any]]:
-    """Per participant: of how many of its SDS messages there is an acknowledgement, the surest evidence, the first."""
+    """Per participant: of how many of its SDS messages there is an acknowledgement, the evidence, the best certainty
+    (the names sort so), and the first time."""
     here = _key(message).where()
     return lake.select(
         f"""
-        SELECT acknowledged_by, count(DISTINCT sds_id) AS segments, bool_or(certainty = 'certain') AS certain,
+        SELECT acknowledged_by, count(DISTINCT sds_id) AS segments, min(certainty) AS certainty,
                string_agg(DISTINCT evidence, ', ' ORDER BY evidence) AS evidence, min(latency_ms) AS latency_ms,
                min(event_time) AS first_at
         FROM acks WHERE {here} AND list_contains($ids, sds_id)

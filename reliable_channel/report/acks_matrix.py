@@ -14,10 +14,10 @@ MOST_NAMES = 24
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """SDS messages of a sender that a participant acknowledged: with certain evidence, and with probable one only."""
+    """SDS messages of a sender that a participant acknowledged: with certain and with weaker evidence only."""
 
     certain: int
-    probable: int
+    weaker: int
     p50_ms: float | None
 
 
@@ -55,7 +55,7 @@ def acks_matrix(lake: Lake, key: ChannelKey, since: dt.datetime, until: dt.datet
             SELECT sds_id, acknowledged_by, bool_or(certainty = 'certain') AS certain, min(latency_ms) AS latency_ms
             FROM acks a WHERE {key.where("a")} GROUP BY ALL)
         SELECT sender_id, acknowledged_by, count(*) FILTER (certain) AS certain,
-               count(*) FILTER (NOT certain) AS probable, median(latency_ms) AS p50_ms
+               count(*) FILTER (NOT certain) AS weaker, median(latency_ms) AS p50_ms
         FROM sent JOIN confirmed USING (sds_id) GROUP BY ALL ORDER BY count(*) DESC, acknowledged_by
         """,  # noqa: S608 - names of our own only
         parameters,
@@ -63,13 +63,13 @@ def acks_matrix(lake: Lake, key: ChannelKey, since: dt.datetime, until: dt.datet
     senders = {row["sender_id"]: row["messages"] for row in sent[:MOST_NAMES]}
     totals: dict[str | None, int] = {}
     for row in rows:
-        totals[row["acknowledged_by"]] = totals.get(row["acknowledged_by"], 0) + row["certain"] + row["probable"]
+        totals[row["acknowledged_by"]] = totals.get(row["acknowledged_by"], 0) + row["certain"] + row["weaker"]
     # Senders first, in their order, so that the diagonal is one.
     participants = [name for name in senders if name in totals]
     participants += sorted((name for name in totals if name not in senders), key=lambda name: -totals[name])
     shown = participants[:MOST_NAMES]
     cells = {
-        (row["sender_id"], row["acknowledged_by"]): Cell(row["certain"], row["probable"], row["p50_ms"])
+        (row["sender_id"], row["acknowledged_by"]): Cell(row["certain"], row["weaker"], row["p50_ms"])
         for row in rows
         if row["sender_id"] in senders and row["acknowledged_by"] in shown
     }

@@ -14,7 +14,7 @@ from reliable_channel.report.observed import Observed
 from reliable_channel.simulation.truth import Outcome, TrueMessage, TrueSegment, Truth
 
 LOST_AFTER_MS = 300_000
-LOST, BEFORE_OBSERVATION, IMPLIED = "lost", "before_observation", "causal_past"
+LOST, BEFORE_OBSERVATION = "lost", "before_observation"
 Key = TypeVar("Key", bound=tuple[object, ...])
 
 
@@ -233,8 +233,7 @@ def check_acknowledgements(truth: Truth, observed: Observed, lost_after_ms: int 
     """The certain acknowledgements that arrived are all there; none is false: whoever is said to have a message had
     it, and nobody acknowledges their own.
 
-    What was named when it was no longer, or not yet, waited for leaves no acknowledgement behind. An implied one may
-    be false of a time before the participant joined: a causal past says nothing of that (protocol.md §5)."""
+    What was named when it was no longer, or not yet, waited for leaves no acknowledgement behind."""
     promise = "acknowledgements"
     rows = {(a.channel_id, a.sds_id, a.by) for a in observed.acks if a.certain}
     segments = {(s.channel_id, s.sds_id): s for s in truth.segments}
@@ -247,15 +246,12 @@ def check_acknowledgements(truth: Truth, observed: Observed, lost_after_ms: int 
         if due and (*key, ack.by) not in rows:
             out.append(Difference(promise, ack.channel_id, ack.sds_id, f"by {ack.by} is not in the table"))
     heard = {(h.channel_id, h.sds_id, h.participant) for h in truth.heard}
-    joined = {(p.channel_id, p.participant): p.joined_at_ms for p in truth.presences}
     for row in observed.acks:
         segment = segments.get((row.channel_id, row.sds_id))
         if segment is not None and segment.sender == row.by:
             out.append(Difference(promise, row.channel_id, row.sds_id, f"by {row.by}, who sent it"))
         elif (row.channel_id, row.sds_id, row.by) not in heard:
-            absent = segment is not None and segment.made_at_ms < joined.get((row.channel_id, row.by), 0)
-            if not (absent and row.evidence == IMPLIED):
-                out.append(Difference(promise, row.channel_id, row.sds_id, f"by {row.by}, who never had it"))
+            out.append(Difference(promise, row.channel_id, row.sds_id, f"by {row.by}, who never had it"))
     return out
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from reliable_channel.report.difference import Difference
 from reliable_channel.report.observed import Observed
+from reliable_channel.sds import Evidence
 from reliable_channel.simulation.truth import Outcome, TrueMessage, Truth
 
 MOST_DIFFERENCES = 40
@@ -99,11 +100,12 @@ def describe(message: TrueMessage) -> str:
 def _facts(console: Console, truth: Truth, observed: Observed) -> None:
     reasons = Counter(row.reason for row in observed.quarantine)
     certain = sum(ack.certain for ack in observed.acks)
+    implied = sum(ack.evidence == Evidence.IMPLIED for ack in observed.acks)
     repaired = sum(segment.repaired for segment in observed.segments)
     late = sum(segment.late for segment in observed.segments)
     console.print(
         f"\n{observed.envelopes} envelopes; {len(observed.segments)} segments delivered in causal order, {repaired} of "
-        f"them rebuilt, {late} late; {len(observed.acks)} acknowledgements, {certain} certain; "
+        f"them rebuilt, {late} late; {len(observed.acks)} acknowledgements, {certain} certain, {implied} implied; "
         f"{len(observed.lost)} lost dependencies"
     )
     found = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))

@@ -1,4 +1,4 @@
-"""Who has acknowledged what, on which evidence (protocol.md §5, *Acks*).
+"""Who has acknowledged what, on which evidence (docs/sds.md, *Acknowledgements*).
 
 Holds one :class:`Tracked` per message whose acknowledgements are followed, and finds which of them a received filter
 holds. Cost of a filter: a few NumPy gathers over the messages its sender has not acknowledged yet.
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reliable_channel.sds.config import SdsConfig
+from reliable_channel.sds.events import Evidence
 from reliable_channel.wire.bloom import Bytes
 
 _FIRST_LOOK = 2
@@ -22,29 +23,52 @@ _FIRST_LOOK = 2
 class Tracked:
     """One message whose acknowledgements are followed."""
 
-    __slots__ = ("acked", "certain", "hits", "lamport", "message_id", "row", "sender_id", "since")
+    __slots__ = ("acked", "certain", "hits", "implied", "lamport", "message_id", "reached", "row", "sender_id", "since")
 
     def __init__(
-        self, message_id: str, sender_id: str, lamport: int, since: int, acked: int = 0, certain: int = 0
+        self,
+        message_id: str,
+        sender_id: str,
+        lamport: int,
+        since: int,
+        acked: int = 0,
+        implied: int = 0,
+        certain: int = 0,
+        reached: int = 0,
     ) -> None:
         self.message_id = message_id
         self.sender_id = sender_id
         self.lamport = lamport
         self.since = since
         self.row = -1
-        self.acked, self.certain = acked, certain
-        """A bit per participant that has acknowledged, and per participant that certainly has."""
+        self.acked, self.implied, self.certain = acked, implied, certain
+        """One bit per participant: who has acknowledged it, who has implied that, and who has named it."""
+        self.reached = reached
+        """One bit per participant that has the message in its causal past and was heard before it was sent: when a
+        filter of that participant holds the id too, the acknowledgement is implied."""
         self.hits: dict[str, list[str]] = {}
         """Participant → the messages of its own whose filters hold the id."""
 
-    def ack_by(self, number: int) -> bool | None:
-        """Whether the acknowledgement of a participant is certain; ``None`` when there is none."""
-        return None if not self.acked >> number & 1 else bool(self.certain >> number & 1)
+    def evidence_of(self, number: int) -> Evidence | None:
+        """The strongest evidence on which a participant has acknowledged; ``None`` when it has not."""
+        if not self.acked >> number & 1:
+            return None
+        if self.certain >> number & 1:
+            return Evidence.CAUSAL_HISTORY
+        return Evidence.IMPLIED if self.implied >> number & 1 else Evidence.FILTER
 
-    def acknowledge(self, number: int, *, certain: bool) -> None:
+    def acknowledge(self, number: int, evidence: Evidence) -> None:
         """A participant has acknowledged the message."""
-        self.acked |= 1 << number
-        self.certain |= int(certain) << number
+        bit = 1 << number
+        self.acked |= bit
+        if evidence is Evidence.IMPLIED:
+            self.implied |= bit
+        elif evidence is Evidence.CAUSAL_HISTORY:
+            self.certain |= bit
+
+    def closed(self) -> int:
+        """One bit per participant whose filters can tell nothing more of this message."""
+        return self.certain | self.implied | (self.acked & ~self.reached)
 
     def hit_count(self) -> int:
         """Different messages, of all participants, whose filters hold the id."""
@@ -52,21 +76,36 @@ class Tracked:
 
 
 class Participants:
-    """The participants heard on a channel, each with a number. Bounded: later ones have none."""
+    """The participants of a channel, each with a number and the Lamport timestamp at which it was first heard. Bounded:
+    later ones have none."""
 
     def __init__(self, max_participants: int) -> None:
         self._max = max_participants
         self._numbers: dict[str, int] = {}
+        self._heard: list[int | None] = []
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     def number(self, participant_id: str) -> int | None:
         """The number of a participant, given on first use."""
         number = self._numbers.get(participant_id)
         if number is None and len(self._numbers) < self._max:
             number = self._numbers[participant_id] = len(self._numbers)
+            self._heard.append(None)
         return number
+
+    def hear(self, number: int, lamport: int) -> None:
+        """A message of a participant has come; only the first one counts."""
+        if self._heard[number] is None:
+            self._heard[number] = lamport
+
+    def heard(self, number: int) -> int | None:
+        """The Lamport timestamp (ms) of the first message that came from a participant; ``None`` when none has."""
+        return self._heard[number]
 
     def of(self, bits: int) -> list[str]:
         """The participants whose bits are set."""
@@ -149,14 +188,14 @@ class AckTable:
         self._free.append(tracked.row)
         self._views.clear()
 
-    def close(self, tracked: Tracked, number: int) -> None:
-        """A participant has acknowledged a message: its filters need not be asked again."""
+    def ask(self, tracked: Tracked, number: int) -> None:
+        """Decide whether the filters of a participant can still tell something of a message."""
         if number < self._open.shape[0]:
-            self._open[number, tracked.row] = False
+            self._open[number, tracked.row] = not tracked.closed() >> number & 1
         self._views.pop(number, None)
 
     def held_by(self, words: Bytes, number: int) -> list[Tracked]:
-        """The tracked messages that a participant has not acknowledged and whose ids its filter holds, ascending."""
+        """The tracked messages of which a participant's filter can tell something and whose ids it holds, ascending."""
         if self._unlocated:
             self._locate()
         if number >= self._open.shape[0]:
@@ -201,8 +240,8 @@ class AckTable:
         grown = np.zeros((8 * width, self._at.shape[1]), np.bool_)
         grown[:had] = self._open
         every = (1 << 8 * width) - 1
-        acked = b"".join((tracked.acked & every).to_bytes(width, "little") for tracked in self._tracked.values())
-        bits = np.unpackbits(np.frombuffer(acked, np.uint8).reshape(-1, width), axis=1, bitorder="little")
+        closed = b"".join((tracked.closed() & every).to_bytes(width, "little") for tracked in self._tracked.values())
+        bits = np.unpackbits(np.frombuffer(closed, np.uint8).reshape(-1, width), axis=1, bitorder="little")
         grown[had:, [tracked.row for tracked in self._tracked.values()]] = bits.T[had:] == 0
         for tracked in self._tracked.values():
             owner = self._participants.number(tracked.sender_id)

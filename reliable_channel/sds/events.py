@@ -38,20 +38,37 @@ class Outgoing:
     attempt: int = 0
 
 
+class Certainty(StrEnum):
+    """How much an acknowledgement may be relied on, the strongest first."""
+
+    CERTAIN = "certain"
+    IMPLIED = "implied"
+    PROBABLE = "probable"
+
+
 class Evidence(StrEnum):
-    """What an acknowledgement rests on."""
+    """What an acknowledgement rests on, the strongest first. A stronger one may follow a weaker one."""
 
     CAUSAL_HISTORY = "causal_history"
-    """Named in a message's causal history: certain."""
-    CAUSAL_PAST = "causal_past"
-    """In the causal past of a named id: implied, as certain as SDS delivery in causal order."""
+    """Named in the causal history of a message of the participant: certain."""
+    IMPLIED = "implied"
+    """In the causal past of what the participant has named, and in the filter of a message of its own. Below certain: a
+    peer that delivers a message before its dependencies names the message without having them, and a filter may err."""
     FILTER = "filter"
     """In the filters of enough different messages: probable."""
 
     @property
-    def certain(self) -> bool:
-        """Everything but a filter's word."""
-        return self is not Evidence.FILTER
+    def certainty(self) -> Certainty:
+        """How much it may be relied on."""
+        return _CERTAINTY[self]
+
+    def is_stronger_than(self, other: Evidence | None) -> bool:
+        """Whether it says more than ``other``; anything says more than ``None``."""
+        return other is None or _RANK[self] < _RANK[other]
+
+
+_CERTAINTY = dict(zip(Evidence, Certainty, strict=True))
+_RANK = {evidence: rank for rank, evidence in enumerate(Evidence)}
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -245,7 +262,7 @@ class PossiblyAcknowledged(Event):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Acknowledged(Event):
-    """``by`` has acknowledged a segment. A probable acknowledgement is followed by a certain one if that comes."""
+    """``by`` has acknowledged a segment. Reported again when stronger evidence comes."""
 
     message_id: str
     sender_id: str
@@ -278,7 +295,8 @@ class MessageAcknowledged(Event):
     by: str
     required: int
     total: int
-    certain: bool
+    evidence: Evidence
+    """The weakest among its acknowledgements of the send's segments."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

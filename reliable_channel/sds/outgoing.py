@@ -198,12 +198,12 @@ class OutgoingBuffer:
             events.append(SendDelivered(now, send.send_id, send.failed))
         self._finish(send)
 
-    def complete(self, send: Send, by: str, certain: bool, now: int, events: list[Event]) -> None:
+    def complete(self, send: Send, by: str, evidence: Evidence, now: int, events: list[Event]) -> None:
         """A participant has acknowledged enough segments to rebuild: the rest of the send needs no retransmission."""
         if by in send.complete_for:
             return
         send.complete_for[by] = None
-        events.append(MessageAcknowledged(now, send.send_id, by, send.required, len(send.segments), certain))
+        events.append(MessageAcknowledged(now, send.send_id, by, send.required, len(send.segments), evidence))
         for segment in send.segments:
             if segment.state in OPEN_STATES:
                 segment.move(SegmentInput.RELEASE)

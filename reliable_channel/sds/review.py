@@ -1,5 +1,7 @@
-"""What a received message says about others' deliveries (protocol.md §5, *Acks*): its causal history, the causal past
-of what it names, and its filter."""
+"""Finds the acknowledgements that a received message carries (docs/sds.md, *Acknowledgements*).
+
+Naming an id in the causal history is certain. Whatever lies in the causal past of what a participant names is implied
+once a filter of that participant holds it too. Filters alone make an acknowledgement probable."""
 
 from __future__ import annotations
 
@@ -73,26 +75,30 @@ class AckReview:
 
     def review(self, message: SdsMessage, now: int, events: list[Event]) -> None:
         """Everything a received message acknowledges."""
-        by = message.sender_id
-        number = self.participants.number(by)
+        number = self.participants.number(message.sender_id)
         if number is None:
             return
+        if message.lamport_timestamp is not None:
+            self.participants.hear(number, message.lamport_timestamp)
         if len(self.table):
             self._review_history(message, number, now, events)
         if message.bloom_filter:
             self._review_filter(message, number, now, events)
 
     def arrived(self, missing: Missing, now: int, events: list[Event]) -> None:
-        """A message that others had named or passed on before it came here: they have acknowledged it, and its past."""
+        """Take a message that others had named, or had in their causal past, before it came here. Those that named it
+        have acknowledged it; for the others the filters of their next messages decide."""
         tracked = self.table.get(missing.message_id)
         for by, (via, directly) in missing.reached.items():
             number = self.participants.number(by)
             if number is None:
                 continue
             if tracked is not None and tracked.sender_id != by:
-                evidence = Evidence.CAUSAL_HISTORY if directly else Evidence.CAUSAL_PAST
-                self._acknowledge(tracked, by, number, evidence, via, now, events)
-            self._walk(by, number, [missing.message_id], via, now, events)
+                if directly:
+                    self._acknowledge(tracked, by, number, Evidence.CAUSAL_HISTORY, via, now, events)
+                else:
+                    self._reach(tracked, number)
+            self._walk(by, number, [missing.message_id], via)
 
     def _review_history(self, message: SdsMessage, number: int, now: int, events: list[Event]) -> None:
         by = message.sender_id
@@ -105,16 +111,16 @@ class AckReview:
             if tracked is not None and tracked.sender_id != by:
                 self._acknowledge(tracked, by, number, Evidence.CAUSAL_HISTORY, message.message_id, now, events)
         if named:
-            self._walk(by, number, named, message.message_id, now, events)
+            self._walk(by, number, named, message.message_id)
 
-    def _walk(self, by: str, number: int, start: list[str], via: str, now: int, events: list[Event]) -> None:
-        """The causal past of what ``by`` names, each message once per participant, no further back than is tracked."""
+    def _walk(self, by: str, number: int, start: list[str], via: str) -> None:
+        """Mark the causal past of what ``by`` names, each message once per participant, no further back than is
+        tracked."""
         floor = self.table.floor()
         if floor is None:
             return
         bit = 1 << number
         log, waiting, missing, table = self._log, self._incoming.waiting, self._incoming.missing, self.table
-        implied: list[Tracked] = []
         stack = start
         while stack:
             message_id = stack.pop()
@@ -125,14 +131,21 @@ class AckReview:
             for dependency in entry.history:
                 tracked = table.get(dependency)
                 if tracked is not None:
-                    if tracked.sender_id != by and not tracked.certain & bit:
-                        implied.append(tracked)
+                    if tracked.sender_id != by:
+                        self._reach(tracked, number)
                 elif dependency in missing:
                     missing[dependency].reached.setdefault(by, (via, False))
                 stack.append(dependency)
-        implied.sort(key=lambda tracked: (tracked.lamport, tracked.message_id))
-        for tracked in implied:
-            self._acknowledge(tracked, by, number, Evidence.CAUSAL_PAST, via, now, events)
+
+    def _reach(self, tracked: Tracked, number: int) -> None:
+        """A participant has a message in its causal past. That implies nothing of what was sent before the participant
+        was first heard: it may have joined later."""
+        heard = self.participants.heard(number)
+        if heard is None or tracked.lamport <= heard:
+            return
+        tracked.reached |= 1 << number
+        if tracked.evidence_of(number) is Evidence.FILTER:
+            self.table.ask(tracked, number)
 
     def _review_filter(self, message: SdsMessage, number: int, now: int, events: list[Event]) -> None:
         filter_format = self._config.filter_format
@@ -144,8 +157,12 @@ class AckReview:
         if saturation > self._config.saturation_limit:
             events.append(SaturatedFilter(now, message.message_id, message.sender_id, saturation))
             return
+        by, via = message.sender_id, message.message_id
         for tracked in self.table.held_by(words, number):
-            self._hit(tracked, message.sender_id, number, message.message_id, now, events)
+            if tracked.reached >> number & 1:
+                self._acknowledge(tracked, by, number, Evidence.IMPLIED, via, now, events)
+            else:
+                self._hit(tracked, by, number, via, now, events)
 
     def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[Event]) -> None:
         """A filter holds an id. Two copies of one message are one hit."""
@@ -170,13 +187,12 @@ class AckReview:
     def _acknowledge(
         self, tracked: Tracked, by: str, number: int, evidence: Evidence, via: str, now: int, events: list[Event]
     ) -> None:
-        had = tracked.ack_by(number)
-        if had or (had is False and not evidence.certain):
+        had = tracked.evidence_of(number)
+        if not evidence.is_stronger_than(had):
             return
-        tracked.acknowledge(number, certain=evidence.certain)
+        tracked.acknowledge(number, evidence)
         tracked.hits.pop(by, None)
-        if had is None:
-            self.table.close(tracked, number)
+        self.table.ask(tracked, number)
         events.append(Acknowledged(now, tracked.message_id, tracked.sender_id, by, evidence, via, tracked.since))
         segment = self._outgoing.segments.get(tracked.message_id)
         if segment is None:
@@ -186,8 +202,10 @@ class AckReview:
         if had is None:
             count = send.by_count[by] = send.by_count.get(by, 0) + 1
             if count >= send.required:
-                self._outgoing.complete(send, by, self._is_certain(send.segments, number), now, events)
+                self._outgoing.complete(send, by, self._weakest(send.segments, number), now, events)
 
-    def _is_certain(self, segments: list[Segment], number: int) -> bool:
-        acks = [tracked.ack_by(number) for segment in segments if (tracked := self.table.get(segment.message_id))]
-        return not any(ack is False for ack in acks)
+    def _weakest(self, segments: list[Segment], number: int) -> Evidence:
+        """The weakest evidence among a participant's acknowledgements of some segments, of which there is one."""
+        of_segments = [tracked for segment in segments if (tracked := self.table.get(segment.message_id))]
+        found = {evidence for tracked in of_segments if (evidence := tracked.evidence_of(number))}
+        return next(evidence for evidence in reversed(Evidence) if evidence in found)

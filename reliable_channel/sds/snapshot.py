@@ -1,4 +1,4 @@
-"""The snapshot of a channel (``proto/sds_state.proto``): version 2; version 1 is read as well.
+"""The snapshot of a channel (``proto/sds_state.proto``): version 3; versions 1 and 2 are read as well.
 
 The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
 needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,
@@ -7,11 +7,14 @@ who waits for whom) is not stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from google.protobuf.message import DecodeError
 
 from reliable_channel.errors import LocalError
 from reliable_channel.sds.acks import Tracked
 from reliable_channel.sds.config import SdsConfig
+from reliable_channel.sds.events import Evidence
 from reliable_channel.sds.incoming import Missing, Remembered, Waiting
 from reliable_channel.sds.log import Log, bits_to_bytes
 from reliable_channel.sds.outgoing import Segment, SegmentState, Send
@@ -19,8 +22,8 @@ from reliable_channel.sds.review import AckReview
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.wire._pb import sds_state_pb2 as pb
 
-VERSION = 2
-_READ = (1, VERSION)
+VERSION = 3
+_READ = (1, 2, VERSION)
 _STATES = tuple(SegmentState)
 
 
@@ -109,6 +112,8 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     participants = list(proto.participants)
     for participant in participants:
         state.review.participants.number(participant)
+    for heard in proto.participants_heard:
+        state.review.participants.hear(heard.by, heard.lamport)
     state.review.restore(_read_tracked(proto, participants))
     for send in proto.sends:
         _read_send(send, state)
@@ -204,7 +209,13 @@ def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
     proto.tracked_lamports.extend([tracked.lamport for tracked in rows])
     proto.tracked_since.extend([tracked.since for tracked in rows])
     proto.tracked_acked.extend([bits_to_bytes(tracked.acked) for tracked in rows])
+    proto.tracked_implied.extend([bits_to_bytes(tracked.implied) for tracked in rows])
     proto.tracked_certain.extend([bits_to_bytes(tracked.certain) for tracked in rows])
+    proto.tracked_reached.extend([bits_to_bytes(tracked.reached) for tracked in rows])
+    participants = review.participants
+    for number in range(len(participants)):
+        if (lamport := participants.heard(number)) is not None:
+            proto.participants_heard.add(by=number, lamport=lamport)
     for row, tracked in enumerate(rows):
         for by, vias in tracked.hits.items():
             for via in vias:
@@ -214,22 +225,30 @@ def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
 def _read_tracked(proto: pb.SdsState, participants: list[str]) -> list[Tracked]:
     if proto.version == 1:
         return [_read_tracked_1(tracked, participants) for tracked in proto.tracked]
-    acked = [int.from_bytes(bits, "little") for bits in proto.tracked_acked]
+    acked, certain = _bits(proto.tracked_acked), _bits(proto.tracked_certain)
     if any(bits >> len(participants) for bits in acked):
         raise ValueError("an acknowledgement by nobody known")
-    certain = [int.from_bytes(bits, "little") for bits in proto.tracked_certain]
-    columns = (proto.tracked_ids, proto.tracked_senders, proto.tracked_lamports, proto.tracked_since, acked, certain)
-    rows = [Tracked(*row) for row in zip(*columns, strict=True)]
+    implied, reached = _bits(proto.tracked_implied), _bits(proto.tracked_reached)
+    if proto.version == 2:
+        # What was only in the causal past counted as certain then. All of it is taken as implied.
+        none = [0] * len(acked)
+        implied, certain, reached = certain, none, none
+    columns = (proto.tracked_ids, proto.tracked_senders, proto.tracked_lamports, proto.tracked_since)
+    rows = [Tracked(*row) for row in zip(*columns, acked, implied, certain, reached, strict=True)]
     for hit in proto.tracked_hits:
         rows[hit.row].hits.setdefault(participants[hit.by], []).append(hit.via)
     return rows
+
+
+def _bits(column: Iterable[bytes]) -> list[int]:
+    return [int.from_bytes(bits, "little") for bits in column]
 
 
 def _read_tracked_1(proto: pb.Tracked, participants: list[str]) -> Tracked:
     tracked = Tracked(proto.message_id, proto.sender_id, proto.lamport, proto.since)
     for ack in proto.acks:
         participants[ack.by]  # raises IndexError for one that is unknown
-        tracked.acknowledge(ack.by, certain=ack.certain)
+        tracked.acknowledge(ack.by, Evidence.IMPLIED if ack.certain else Evidence.FILTER)
     for hit in proto.hits:
         tracked.hits.setdefault(participants[hit.by], []).append(hit.via)
     return tracked

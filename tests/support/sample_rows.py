@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
+from reliable_channel.sds import Evidence
 from tests.support.sample_messages import MessageRows
 from tests.support.sample_values import PUBSUB_TOPIC, STORE_NODES, Message, at, digest
 
@@ -28,7 +29,7 @@ class Story(MessageRows):
                 sender_id=message.sender,
                 acknowledged_by=by,
                 evidence=evidence,
-                certainty="probable" if evidence == "filter" else "certain",
+                certainty=Evidence(evidence).certainty.value,
                 evidence_sds_id=self.messages[carried_by].last.sds_id if carried_by else digest(name, by).hex()[:40],
                 entire_message_hash=message.payload_hash,
                 event_time=at(part.sent_s + 0.1 + after_s),

@@ -49,7 +49,7 @@ def talk(told: Story) -> None:
         for by in set(TALKERS) - {told.messages[name].sender}:
             if number in (20, 33, 45, 46, 47) or (by == "carol" and 30 <= number < 36):
                 continue
-            evidence = ("causal_history", "causal_past", "filter")[(number + len(by)) % 3]
+            evidence = ("causal_history", "implied", "filter")[(number + len(by)) % 3]
             told.acknowledged(name, by, 60.0 * (1 + (number + len(by)) % 2) + number, evidence, f"talk {number + 2}")
         if number % 10 == 4:  # the stronger evidence that came later
             told.acknowledged(name, "bob" if told.messages[name].sender != "bob" else "alice", 500, "causal_history")

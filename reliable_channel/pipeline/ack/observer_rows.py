@@ -31,7 +31,7 @@ def ack(base: Base, event: Acknowledged, seen: Seen | None, row: InputRow | None
         "sender_id": event.sender_id,
         "acknowledged_by": event.by,
         "evidence": event.evidence.value,
-        "certainty": "certain" if event.evidence.certain else "probable",
+        "certainty": event.evidence.certainty.value,
         "evidence_sds_id": event.via,
         "entire_message_hash": seen.entire_message_hash if seen else None,
         "latency_ms": event.at - event.since,

@@ -116,13 +116,13 @@ ACKS = Table(
         Column(
             "evidence",
             "STRING",
-            "causal_history, causal_past (of one that is named: implied), or filter",
+            "causal_history, implied (in the causal past and in the participant's filter), or filter",
             example="causal_history",
         ),
         Column(
             "certainty",
             "STRING",
-            "certain, or probable (in the filters of enough different messages)",
+            "certain (named in a causal history), implied, or probable (in enough filters); see docs/sds.md",
             example="certain",
         ),
         Column(

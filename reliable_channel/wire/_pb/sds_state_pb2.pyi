@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SdsState(_message.Message):
-    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,9 @@ class SdsState(_message.Message):
     TRACKED_ACKED_FIELD_NUMBER: _ClassVar[int]
     TRACKED_CERTAIN_FIELD_NUMBER: _ClassVar[int]
     TRACKED_HITS_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_IMPLIED_FIELD_NUMBER: _ClassVar[int]
+    TRACKED_REACHED_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_HEARD_FIELD_NUMBER: _ClassVar[int]
     SENDS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_SENDS_FIELD_NUMBER: _ClassVar[int]
     SYNC_DUE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +76,9 @@ class SdsState(_message.Message):
     tracked_acked: _containers.RepeatedScalarFieldContainer[bytes]
     tracked_certain: _containers.RepeatedScalarFieldContainer[bytes]
     tracked_hits: _containers.RepeatedCompositeFieldContainer[TrackedHit]
+    tracked_implied: _containers.RepeatedScalarFieldContainer[bytes]
+    tracked_reached: _containers.RepeatedScalarFieldContainer[bytes]
+    participants_heard: _containers.RepeatedCompositeFieldContainer[Heard]
     sends: _containers.RepeatedCompositeFieldContainer[Send]
     finished_sends: _containers.RepeatedScalarFieldContainer[str]
     sync_due: int
@@ -84,7 +90,7 @@ class SdsState(_message.Message):
     sync_owed_due: int
     sync_owed_ids: _containers.RepeatedScalarFieldContainer[str]
     sync_owed_senders: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LogEntry(_message.Message):
     __slots__ = ("sender_id", "history", "digest", "hint", "past")
@@ -239,6 +245,14 @@ class Segment(_message.Message):
     due: int
     state: int
     def __init__(self, message_id: _Optional[str] = ..., data: _Optional[bytes] = ..., attempts: _Optional[int] = ..., wait: _Optional[int] = ..., due: _Optional[int] = ..., state: _Optional[int] = ...) -> None: ...
+
+class Heard(_message.Message):
+    __slots__ = ("by", "lamport")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    by: int
+    lamport: int
+    def __init__(self, by: _Optional[int] = ..., lamport: _Optional[int] = ...) -> None: ...
 
 class Timer(_message.Message):
     __slots__ = ("message_id", "due", "sender_id")

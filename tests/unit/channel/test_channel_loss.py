@@ -127,6 +127,8 @@ def test_with_parity_a_message_is_delivered_when_any_k_segments_are_acknowledged
     world = World()
     config = replace(alone(acknowledgement_timeout_ms=10**9), segmentation=WITH_PARITY)
     alice, bob = world.join("alice", config), world.join("bob", config)
+    bob.channel.send(b"I am here")
+    world.run(1_000)
     world.link = drop(2)
     request_id = alice.channel.send(bytes(range(250)))
     world.run(1_000)

@@ -143,7 +143,7 @@ def faultless() -> Observed:
         lost=[(CHANNEL, "l0", "lost")],
         acks=[
             Acknowledgement(CHANNEL, "a0", "bob", "causal_history", True),
-            Acknowledgement(CHANNEL, "a0", "carol", "causal_past", True),
+            Acknowledgement(CHANNEL, "a0", "carol", "implied", False),
             Acknowledgement(CHANNEL, "bp", "alice", "causal_history", True),
             Acknowledgement(CHANNEL, "f0", "carol", "causal_history", True),
             Acknowledgement(CHANNEL, "c0", "bob", "causal_history", True),

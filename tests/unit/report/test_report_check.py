@@ -17,7 +17,7 @@ from reliable_channel.report.observed import (
     Observed,
     Quarantined,
 )
-from reliable_channel.simulation.truth import Presence, TrueDependency
+from reliable_channel.simulation.truth import TrueDependency
 
 Mutation = Callable[[Observed], Observed]
 
@@ -171,13 +171,11 @@ def test_what_is_older_than_the_observation_may_stand_late() -> None:
     assert check(truth, tables) == []
 
 
-def test_an_implied_acknowledgement_of_what_was_before_somebody_joined_is_not_called_false() -> None:
-    claim = Acknowledgement(CHANNEL, "f0", "dave", "causal_past", True)
-    truth, tables = true_conversation(), added("acks", claim)(faultless())
-    late = replace(truth, presences=[*truth.presences, Presence(CHANNEL, "dave", 3_000)])
-    there = replace(truth, presences=[*truth.presences, Presence(CHANNEL, "dave", 1_000)])
-    assert check(late, tables) == []
-    assert [d.what for d in check(there, tables)] == ["by dave, who never had it"]
+@pytest.mark.parametrize("evidence", ["causal_history", "implied", "filter"])
+def test_no_evidence_excuses_a_false_acknowledgement(evidence: str) -> None:
+    claim = Acknowledgement(CHANNEL, "f0", "dave", evidence, evidence == "causal_history")
+    found = check(true_conversation(), added("acks", claim)(faultless()))
+    assert [d.what for d in found] == ["by dave, who never had it"]
 
 
 def test_the_bounded_beginning_of_a_large_record_is_enough() -> None:

@@ -32,8 +32,8 @@ def test_every_table_is_there_with_the_comments_of_its_columns(sample_tables: Pa
     [
         ("delivery_status", "verdict", set(Verdict)),
         ("delivery_status", "cause", set(Cause) | {None}),
-        ("acks", "evidence", {"causal_history", "causal_past", "filter"}),
-        ("acks", "certainty", {"certain", "probable"}),
+        ("acks", "evidence", {"causal_history", "implied", "filter"}),
+        ("acks", "certainty", {"certain", "implied", "probable"}),
         ("lost_dependencies", "status", {"lost", "before_observation", "recovered"}),
         ("store_presence", "outcome", {"present", "absent", "error"}),
         ("deliveries", "segment_kind", {"bare", "data", "parity", None}),

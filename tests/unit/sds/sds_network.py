@@ -49,6 +49,12 @@ def message(
     )
 
 
+def filter_of(*ids: str) -> bytes:
+    words = bytearray(SMALL.byte_count)
+    SMALL.insert(words, ids)
+    return SMALL.encode(words)
+
+
 def opened(participant_id: str | None = "alice", **settings: object) -> SdsChannel:
     """A channel that has observed since T0."""
     channel = SdsChannel(CHANNEL, participant_id, small_config(**settings))

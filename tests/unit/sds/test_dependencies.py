@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from sds_network import CHANNEL, T0, message, of_type, opened, small_config
+from sds_network import CHANNEL, T0, filter_of, message, of_type, opened, small_config
 
 from reliable_channel.sds import (
     Acknowledged,
@@ -186,21 +186,29 @@ def test_an_observer_tracks_everybodys_acknowledgements_of_everybody() -> None:
     assert [(event.message_id, event.sender_id, event.by, event.since) for event in of_type(step, Acknowledged)] == [
         ("a1", "alice", "bob", T0 + 1)
     ]
-    step = observer.receive(message("c1", "carol", T0 + 3, ("b1",)), T0 + 3)
+    observer.receive(message("c0", "carol", T0), T0 + 3)
+    answer = message("c1", "carol", T0 + 3, ("b1",), bloom_filter=filter_of("a1", "b1"))
+    step = observer.receive(answer, T0 + 3)
     assert {(event.message_id, event.by, event.evidence) for event in of_type(step, Acknowledged)} == {
         ("b1", "carol", Evidence.CAUSAL_HISTORY),
-        ("a1", "carol", Evidence.CAUSAL_PAST),
+        ("a1", "carol", Evidence.IMPLIED),
     }
 
 
 def test_an_acknowledgement_that_came_before_its_message_is_not_lost() -> None:
     observer = observing()
+    observer.receive(message("c0", "carol", T0), T0 + 3)
     observer.receive(message("c1", "carol", T0 + 3, ("b1",)), T0 + 3)
     observer.receive(message("d1", "dave", T0 + 4, ("c1",)), T0 + 4)
     observer.receive(message("b1", "bob", T0 + 2, ("a1",)), T0 + 5)
     step = observer.receive(message("a1", "alice", T0 + 1), T0 + 6)
-    known = {(event.message_id, event.by) for event in of_type(step, Acknowledged)}
-    assert {("a1", "bob"), ("a1", "carol"), ("a1", "dave")} <= known
+    assert {(event.message_id, event.by) for event in of_type(step, Acknowledged)} >= {("a1", "bob")}
+    both = filter_of("a1", "b1")
+    for name in ("carol", "dave"):
+        step = observer.receive(message(f"{name} 2", name, T0 + 9, bloom_filter=both), T0 + 9)
+        implied = {event.message_id for event in of_type(step, Acknowledged) if event.evidence is Evidence.IMPLIED}
+        # Dave was first heard after both had been sent.
+        assert implied == ({"a1"} if name == "carol" else set())
 
 
 def test_tracking_is_bounded_and_says_so() -> None:
@@ -225,7 +233,8 @@ def test_a_pipeline_with_a_participant_tracks_everyone_and_its_own_buffer() -> N
     assert {type(event).__name__ for event in step.events} == {
         "Acknowledged", "SegmentAcknowledged", "SendDelivered", "MessageAcknowledged", "Delivered",
     }  # fmt: skip
-    step = pipeline.receive(message("c1", "carol", T0 + 3, ("b1",)), T0 + 3_002)
+    pipeline.receive(message("c0", "carol", T0), T0 + 3_002)
+    step = pipeline.receive(message("c1", "carol", T0 + 3, ("b1",), bloom_filter=filter_of("mine")), T0 + 3_002)
     assert {event.message_id for event in of_type(step, Acknowledged)} == {"b1", "mine"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sds_network import SMALL, T0, Network, message, of_type, opened, small_config
+from sds_network import T0, Network, filter_of, message, of_type, opened, small_config
 
 from reliable_channel.sds import (
     Acknowledged,
@@ -13,12 +13,6 @@ from reliable_channel.sds import (
     SdsChannel,
     SegmentAcknowledged,
 )
-
-
-def filter_of(*ids: str) -> bytes:
-    words = bytearray(SMALL.byte_count)
-    SMALL.insert(words, ids)
-    return SMALL.encode(words)
 
 
 def test_ones_own_message_does_not_acknowledge() -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sds_network import SMALL, T0, message, of_type, opened
+from sds_network import SMALL, T0, filter_of, message, of_type, opened
 
 from reliable_channel.errors import EmptyMessage, LocalError
 from reliable_channel.sds import (
@@ -24,7 +24,7 @@ from reliable_channel.sds import (
 )
 from reliable_channel.sds.outgoing import LIFECYCLE, OPEN_STATES, Segment, SegmentInput, SegmentState, Send
 from reliable_channel.wire.hashing import sds_message_id
-from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.wire.sds import SdsMessage, decode_sds_message
 
 PAIRS = list(itertools.product(SegmentState, SegmentInput))
 WAITS = [5_000, 10_000, 20_000, 40_000, 80_000]
@@ -67,12 +67,6 @@ def test_any_sequence_of_possible_inputs_keeps_the_count_of_open_segments(inputs
         if (segment.state, event) in LIFECYCLE:
             segment.move(event)
         assert segment.send.open == int(segment.state in OPEN_STATES)
-
-
-def filter_of(*ids: str) -> bytes:
-    words = bytearray(SMALL.byte_count)
-    SMALL.insert(words, ids)
-    return SMALL.encode(words)
 
 
 def sent_ids(channel: SdsChannel, *contents: bytes, required: int | None = None) -> list[str]:
@@ -213,7 +207,9 @@ def test_any_required_segments_complete_a_message_and_release_the_rest() -> None
     acknowledged = of_type(two, SegmentAcknowledged)
     assert [(event.index, event.acknowledged, event.total) for event in acknowledged] == [(0, (0,), 3), (2, (0, 2), 3)]
     whole = of_type(two, MessageAcknowledged)
-    assert [(event.by, event.required, event.total, event.certain) for event in whole] == [("bob", 2, 3, False)]
+    assert [(event.by, event.required, event.total, event.evidence) for event in whole] == [
+        ("bob", 2, 3, Evidence.FILTER)
+    ]
     assert len(of_type(two, SendDelivered)) == 1
     assert alice.unacknowledged() == ()
     certain = alice.receive(message("b3", lamport=T0 + 3, history=(ids[1],)), T0 + 3)
@@ -224,7 +220,7 @@ def test_each_participant_completes_a_message_for_itself() -> None:
     alice = opened()
     ids = sent_ids(alice, b"a", b"b")
     steps = [
-        alice.receive(message(f"{name}1", name, T0 + 5, (ids[1],)), T0 + 5 + number)
+        alice.receive(message(f"{name}1", name, T0 + 5, tuple(ids)), T0 + 5 + number)
         for number, name in enumerate(("bob", "carol"))
     ]
     assert [event.by for step in steps for event in of_type(step, MessageAcknowledged)] == ["bob", "carol"]
@@ -241,16 +237,57 @@ def test_segments_acknowledged_by_different_participants_are_delivered_but_by_no
     assert of_type(step, MessageAcknowledged) == []
 
 
-def test_the_causal_past_of_a_named_id_is_implied() -> None:
+def heard_early(name: str = "bob") -> SdsMessage:
+    """A message by which a participant is known before anything is sent here."""
+    return message(f"{name} was here", name, T0 - 1)
+
+
+def test_what_is_in_the_causal_past_and_in_the_filter_is_implied() -> None:
     alice = opened()
+    alice.receive(heard_early(), T0)
     ids = sent_ids(alice, *(b"%d" % number for number in range(6)))
-    step = alice.receive(message("b1", lamport=T0 + 10, history=(ids[5],)), T0 + 10)
-    evidence = {event.message_id: event.evidence for event in of_type(step, Acknowledged)}
-    assert evidence == {
-        **dict.fromkeys(ids[:5], Evidence.CAUSAL_PAST),
+    answer = message("b1", lamport=T0 + 10, history=(ids[5],), bloom_filter=filter_of(*ids[1:]))
+    step = alice.receive(answer, T0 + 10)
+    assert {event.message_id: event.evidence for event in of_type(step, Acknowledged)} == {
+        **dict.fromkeys(ids[1:5], Evidence.IMPLIED),
         ids[5]: Evidence.CAUSAL_HISTORY,
     }
-    assert all(event.certain for event in evidence.values())
+    assert [outgoing.message.message_id for outgoing in alice.unacknowledged()] == ids[:1]
+    later = alice.receive(message("b2", lamport=T0 + 11, bloom_filter=filter_of(ids[0])), T0 + 11)
+    assert [(event.message_id, event.evidence) for event in of_type(later, Acknowledged)] == [
+        (ids[0], Evidence.IMPLIED)
+    ]
+
+
+@pytest.mark.parametrize("bloom_filter", [None, b"", b"too short", filter_of(*map(str, range(100_000)))])
+def test_a_message_without_a_usable_filter_implies_nothing(bloom_filter: bytes | None) -> None:
+    alice = opened()
+    alice.receive(heard_early(), T0)
+    ids = sent_ids(alice, b"first", b"second")
+    step = alice.receive(message("b1", lamport=T0 + 10, history=(ids[1],), bloom_filter=bloom_filter), T0 + 10)
+    assert [event.message_id for event in of_type(step, Acknowledged)] == [ids[1]]
+
+
+def test_nothing_is_implied_of_what_was_sent_before_a_participant_was_first_heard() -> None:
+    alice = opened()
+    ids = sent_ids(alice, b"first", b"second")
+    answer = message("b1", lamport=T0 + 10, history=(ids[1],), bloom_filter=filter_of(*ids))
+    step = alice.receive(answer, T0 + 10)
+    assert [event.message_id for event in of_type(step, Acknowledged)] == [ids[1]]
+    assert [event.message_id for event in of_type(step, PossiblyAcknowledged)] == [ids[0]]
+
+
+def test_stronger_evidence_follows_weaker_evidence_once() -> None:
+    alice = opened()
+    alice.receive(heard_early(), T0)
+    first, second = sent_ids(alice, b"first", b"second")
+    both = filter_of(first, second)
+    found = []
+    for number, history in enumerate([(), (), (second,), (second,), (first,), (first,), ()], start=1):
+        answer = message(f"b{number}", lamport=T0 + 10 + number, history=history, bloom_filter=both)
+        step = alice.receive(answer, T0 + 10 + number)
+        found.append([event.evidence for event in of_type(step, Acknowledged) if event.message_id == first])
+    assert found == [[], [Evidence.FILTER], [Evidence.IMPLIED], [], [Evidence.CAUSAL_HISTORY], [], []]
 
 
 def test_filters_of_two_participants_empty_the_buffer_but_acknowledge_for_neither() -> None:

@@ -18,6 +18,7 @@ from reliable_channel.sds import (
     DependencyFound,
     DependencyLost,
     EphemeralReceived,
+    Evidence,
     SdsChannel,
     Step,
 )
@@ -177,7 +178,9 @@ class PlainObserver:
             elif isinstance(event, Acknowledged):
                 evidence = event.evidence
                 self.tables.acks.append(
-                    Acknowledgement(name, event.message_id, event.by, evidence.value, evidence.certain)
+                    Acknowledgement(
+                        name, event.message_id, event.by, evidence.value, evidence is Evidence.CAUSAL_HISTORY
+                    )
                 )
 
     def _delivered(self, name: str, channel: Channel, event: Delivered) -> None:
