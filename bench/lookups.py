@@ -17,7 +17,8 @@ from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.open_keys import KeyChange, Log, record
 from reliable_channel.pipeline.reassembly.memory import Rebuilt
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import BatchSink, append_rows, create_unclustered
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import BatchSink, append_rows
 from reliable_channel.pipeline.tables import MESSAGES, OPEN_KEYS
 
 _PLACE = ("waku.envelopes", 0)
@@ -34,8 +35,8 @@ def lookups() -> Iterator[Result]:
     young = 10 if SIZES.quick else 40
     with tempfile.TemporaryDirectory() as run_dir:
         paths = PathSettings(run_dir=run_dir)
-        create_unclustered(paths, OPEN_KEYS)
-        create_unclustered(paths, MESSAGES)
+        create_tables(paths, (OPEN_KEYS,))
+        create_tables(paths, (MESSAGES,))
         times = {}
         written = 0
         for batches in (young, young * _AGE):

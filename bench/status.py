@@ -59,12 +59,13 @@ def _fill(place: str, commits: int) -> None:
     """All tables, those that grow with history, and checkpoints that are half way through it."""
     from reliable_channel.config import PathSettings
     from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-    from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
+    from reliable_channel.pipeline.storage.ddl import create_tables
+    from reliable_channel.pipeline.storage.io import append_rows
     from reliable_channel.pipeline.tables import BY_NAME, TABLES
 
     paths = PathSettings(run_dir=place)
     for table in TABLES:
-        create_unclustered(paths, table)
+        create_tables(paths, (table,))
     for name in (*READERS, "envelopes", "quarantine", "refetch_requests", "open_keys", "delivered_messages"):
         table = BY_NAME[name]
         rows = as_arrow([_row(number) for number in range(ROWS)], table)

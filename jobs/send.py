@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name Spark's users know
 
@@ -28,7 +27,7 @@ from reliable_channel.config import Settings, load
 from reliable_channel.errors import ConfigurationError, EnvironmentFault, LocalError
 from reliable_channel.gateway.participant import Participant, participant
 from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import read_table
+from reliable_channel.pipeline.storage.io import append_frame, exists, read_table
 from reliable_channel.pipeline.tables import ACKS, SENT_ROWS
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.spark import spark_session
@@ -89,11 +88,11 @@ def with_acknowledgements(sent: DataFrame, acks: DataFrame) -> DataFrame:
 
 def append_new(spark: SparkSession, settings: Settings, rows: list[Row]) -> None:
     """Add the rows that ``sent_rows`` does not have yet; a re-run adds nothing twice."""
-    create_tables(spark, settings.paths, [SENT_ROWS])
+    create_tables(settings.paths, [SENT_ROWS])
     known = read_table(spark, settings.paths, SENT_ROWS)
     new = spark.createDataFrame([tuple(row[name] for name in SENT_ROWS.names()) for row in rows], SENT_ROWS.ddl())
     new = new.join(known, list(SENT_ROWS.key), "left_anti").select(*SENT_ROWS.names())
-    new.write.format("delta").mode("append").save(settings.paths.table(SENT_ROWS.name))
+    append_frame(settings.paths, SENT_ROWS, new)
 
 
 def send_table(spark: SparkSession, settings: Settings, who: Participant, source: DataFrame, wait_s: float) -> int:
@@ -131,7 +130,7 @@ def main() -> int:
             count = send_table(spark, settings, who, source, options.wait)
             place = settings.paths.table(SENT_ROWS.name)
             sys.stdout.write(f"{count} messages sent; their segments stand in {place}\n")
-            if count and DeltaTable.isDeltaTable(spark, settings.paths.table(ACKS.name)):
+            if count and exists(settings.paths, ACKS):
                 sent, acks = (read_table(spark, settings.paths, table) for table in (SENT_ROWS, ACKS))
                 done = with_acknowledgements(sent, acks).where(F.size("acknowledged_by") > 0).count()
                 sys.stdout.write(f"{done} rows are acknowledged by somebody\n")

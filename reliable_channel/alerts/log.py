@@ -19,7 +19,8 @@ from deltalake.exceptions import CommitFailedError
 from reliable_channel.alerts.changes import Change, Key, State
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema, create_table
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.ddl import create_table
 from reliable_channel.pipeline.tables import ALERTS
 from reliable_channel.report.lake import Lake
 

@@ -45,7 +45,7 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
     from reliable_channel.pipeline.storage.ddl import create_tables
     from reliable_channel.pipeline.verdict import verdicts
 
-    create_tables(spark, settings.paths, verdicts.TABLES_READ)
+    create_tables(settings.paths, verdicts.TABLES_READ)
     collect_evidence(settings)
     say(f"verdict: {verdicts.run(spark, settings)} messages")
     say(f"alerts: {summary(check(settings))}")

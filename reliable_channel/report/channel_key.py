@@ -25,7 +25,7 @@ class ChannelKey(NamedTuple):
 
     def where(self, table: str = "") -> str:
         """The condition for rows of this channel, of ``table`` if more than one has such columns. Plain equality, which
-        reaches the files: clustered tables are read in part only."""
+        reaches the files: of tables that maintenance has ordered, only some are read."""
         dot = f"{table}." if table else ""
         return " AND ".join(
             f"{dot}{name} IS NULL" if value is None else f"{dot}{name} = $key_{name}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.running.queries import Query
@@ -37,9 +37,9 @@ class CrashingSink(BatchSink):
 
     appends_left: list[int]
 
-    def add_files(self, spark: SparkSession, table: Table, files: Sequence[WrittenFile]) -> None:
+    def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
         self._count()
-        super().add_files(spark, table, files)
+        super().add_files(table, files)
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
         self._count()

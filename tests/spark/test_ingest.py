@@ -43,7 +43,7 @@ def envelope(number: int, topic: str = TOPIC) -> bytes:
 def run_ingest(
     spark: SparkSession, settings: Settings, log: KafkaLog, writer: Callable[[DataFrame, BatchSink], None] | None = None
 ) -> None:
-    create_tables(spark, settings.paths, (*TABLES_WRITTEN, tables.CLOCK))
+    create_tables(settings.paths, (*TABLES_WRITTEN, tables.CLOCK))
     query = (
         log.stream()
         .transform(records_of(settings.pipeline))

@@ -22,6 +22,7 @@ from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.operations import maintain
 from reliable_channel.pipeline.operations.metrics import measured
 from reliable_channel.pipeline.operations.status import collect
+from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.sds import SdsChannel
@@ -160,11 +161,11 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     # The other jobs lag behind by a commit whose files OPTIMIZE replaces, and VACUUM would take at once.
     before = contents(eager)
     written = len(open_table(eager.paths, tables.SEGMENTS).file_uris())
-    planned = {outcome.table: outcome for outcome in maintain.run(spark, eager, dry_run=True, only=MAINTAINED)}
+    planned = {outcome.table: outcome for outcome in maintain.run(eager, dry_run=True, only=MAINTAINED)}
     assert contents(eager) == before
     assert len(open_table(eager.paths, tables.SEGMENTS).file_uris()) == written
     assert planned["segments"].held_by == "reassembly"
-    done = {outcome.table: outcome for outcome in maintain.run(spark, eager, only=MAINTAINED)}
+    done = {outcome.table: outcome for outcome in maintain.run(eager, only=MAINTAINED)}
     assert done["segments"].files_vacuumed == 0
     assert done["deliveries"].held_by is None
     assert contents(eager) == before
@@ -203,6 +204,11 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     older.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(messages)
     for name in ("acks", "clock"):
         spark.sql(f"ALTER TABLE delta.`{eager.paths.table(name)}` ADD COLUMNS (legacy STRING)")
+    # Version 0.1 clustered these.
+    for table in (tables.ENVELOPES, tables.SEGMENTS, tables.DELIVERED_MESSAGES):
+        spark.sql(f"ALTER TABLE delta.`{eager.paths.table(table.name)}` CLUSTER BY (content_topic, event_time)")
+        with pytest.raises(ConfigurationError, match=f"{table.name} has liquid clustering.*an earlier version"):
+            create_tables(eager.paths, (table,))
 
     report = shell(eager, "rebuild")
     assert f"Rebuilt from {len(reference['envelopes']):,} envelopes." in report

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.storage.arrow_files import dataset_of
-from reliable_channel.pipeline.storage.ddl import schema_of
 from reliable_channel.report.lake import Lake
 from reliable_channel.runtime import spark as runtime
 from tests.support.doc_blocks import blocks_of
@@ -36,7 +35,7 @@ def test_spark_and_duckdb_give_the_same_answers(
     exec(compile(opening.text, str(opening), "exec"), {"__name__": "example"})  # noqa: S102  our own document
     for name in tables.BY_NAME.keys() - {table.name for table in OPENED}:
         rows = dataset_of(DeltaTable(str(sample_tables / name))).to_table()
-        given = spark.createDataFrame(rows if rows.num_rows else [], schema_of(tables.BY_NAME[name]))
+        given = spark.createDataFrame(rows if rows.num_rows else [], tables.BY_NAME[name].ddl())
         given.createOrReplaceTempView(name)
     lake = Lake(PathSettings(data_dir=str(sample_tables)))
     different = {}

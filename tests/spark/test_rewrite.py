@@ -1,4 +1,4 @@
-"""Rows that are deleted or filled in while a stream appends to the table, on real Delta."""
+"""Rows that are rewritten or filled in while a stream appends to the table, on real Delta."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
 from reliable_channel.pipeline.clock import Reached
 from reliable_channel.pipeline.ingest.stream import tick_files
 from reliable_channel.pipeline.storage import rewrite as rewriting
 from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.delta_log import Commit
 from reliable_channel.pipeline.storage.io import BatchSink, read_table
-from reliable_channel.pipeline.storage.rewrite import delete, fill_in, rewrite
+from reliable_channel.pipeline.storage.rewrite import fill_in, rewrite
 from reliable_channel.pipeline.tables import SEGMENTS
 
 from .chain import rows
@@ -29,42 +27,48 @@ def append(spark: SparkSession, settings: Settings, batch_id: int) -> None:
     """What a micro-batch of a stream does: rows of four partitions, whose offset is its number."""
     reached = {("t", partition): Reached(10**15 + batch_id, batch_id + 1) for partition in range(4)}
     files = tick_files(settings.paths, reached, 10**15)
-    BatchSink(settings.paths, "stream", batch_id).add_files(spark, SEGMENTS, files)
+    BatchSink(settings.paths, "stream", batch_id).add_files(SEGMENTS, files)
 
 
 def left(settings: Settings) -> list[tuple[int, int]]:
     return sorted((row["kafka_partition"], row["kafka_offset"]) for row in rows(settings, SEGMENTS))
 
 
-def test_what_is_appended_meanwhile_neither_hinders_a_deletion_nor_goes_with_it(
+def delete(spark: SparkSession, settings: Settings, gone: str) -> int:
+    """Delete the rows for which ``gone`` is true; how many they are."""
+    return rewrite(
+        spark, settings.paths, SEGMENTS, lambda rows: rows.where(gone), lambda rows: rows.where(f"not ({gone})")
+    )
+
+
+def test_what_is_appended_meanwhile_neither_hinders_a_rewrite_nor_goes_with_it(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_tables(spark, settings.paths, (SEGMENTS,))
+    create_tables(settings.paths, (SEGMENTS,))
     append(spark, settings, 0)
-    gone = F.col("kafka_partition") < 3
-    assert delete(spark, settings.paths, SEGMENTS, gone, dry_run=True) == 3
-    assert len(left(settings)) == 4
 
     def while_appending(rows: DataFrame) -> DataFrame:
         append(spark, settings, 1)
-        return rows.where(gone)
+        return rows.where("kafka_partition < 3")
 
-    really = Commit.replace
+    really = rewriting.replace_files
 
-    def too_late(commit: Commit, *files: Any) -> None:
-        monkeypatch.setattr(Commit, "replace", really)
+    def too_late(*arguments: Any) -> None:
         append(spark, settings, 2)
-        really(commit, *files)
+        really(*arguments)
 
-    monkeypatch.setattr(Commit, "replace", too_late)
-    assert rewrite(spark, settings.paths, SEGMENTS, while_appending, lambda rows: rows.where(~gone)) == 3
+    monkeypatch.setattr(rewriting, "replace_files", too_late)
+    left_over = rewrite(
+        spark, settings.paths, SEGMENTS, while_appending, lambda rows: rows.where("kafka_partition >= 3")
+    )
+    assert left_over == 3
     assert left(settings) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2)]
 
 
 def test_of_two_that_rewrite_a_file_the_second_looks_again(spark: SparkSession, settings: Settings) -> None:
-    create_tables(spark, settings.paths, (SEGMENTS,))
+    create_tables(settings.paths, (SEGMENTS,))
     append(spark, settings, 0)
-    others = iter([lambda: delete(spark, settings.paths, SEGMENTS, F.col("kafka_partition") == 0)])
+    others = iter([lambda: delete(spark, settings, "kafka_partition = 0")])
 
     def while_another_deletes(rows: DataFrame) -> DataFrame:
         for other in others:
@@ -81,11 +85,11 @@ def test_of_two_that_rewrite_a_file_the_second_looks_again(spark: SparkSession, 
 def test_of_two_that_fill_in_at_a_time_each_row_is_there_once(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_tables(spark, settings.paths, (SEGMENTS,))
+    create_tables(settings.paths, (SEGMENTS,))
     append(spark, settings, 0)
     append(spark, settings, 1)
     lacking = read_table(spark, settings.paths, SEGMENTS).localCheckpoint()
-    assert delete(spark, settings.paths, SEGMENTS, F.col("kafka_offset") == 1) == 4
+    assert delete(spark, settings, "kafka_offset = 1") == 4
     really = rewriting.written
 
     def after_the_other(*arguments: Any) -> Any:

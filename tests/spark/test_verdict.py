@@ -159,7 +159,7 @@ def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, 
     log.produce(kept_in_kafka(world))
     # A tick just behind the last record: what opened a set in the same micro-batch is only woken by the next one.
     run_once(spark, configured, close_after_ms=1, queries=chain_over(log))
-    create_tables(spark, configured.paths, (tables.SENDER_EVENTS, tables.STORE_PRESENCE))
+    create_tables(configured.paths, (tables.SENDER_EVENTS, tables.STORE_PRESENCE))
     write_evidence(configured, world)
     verdicts.run(spark, configured)
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema, create_table
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.ddl import create_table
 from reliable_channel.pipeline.tables import TABLES
 from tests.support import sample_story
 from tests.support.sample_rows import Story

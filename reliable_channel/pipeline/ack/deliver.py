@@ -45,7 +45,7 @@ class DeliverWriter:
         def made(batch: pa.RecordBatch) -> Iterator[pa.Table]:
             return (delivered(chunk, paths, now_us) for chunk in chunks(batch, CHUNK_BYTES))
 
-        sink.add_files(rows.sparkSession, DELIVERED_MESSAGES, written(rows, paths, DELIVERED_MESSAGES, made))
+        sink.add_files(DELIVERED_MESSAGES, written(rows, paths, DELIVERED_MESSAGES, made))
 
 
 def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:

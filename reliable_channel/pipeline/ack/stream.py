@@ -210,6 +210,6 @@ class AckWriter:
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         results = written_results(rows, self._paths, _KINDS)
         sink.together(
-            *(partial(sink.add_files, rows.sparkSession, table, results.files) for table in TABLES_WRITTEN),
+            *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),
             partial(open_keys.record, sink, JOB, open_keys.changes_of(results.told.get("open_key", ()))),
         )

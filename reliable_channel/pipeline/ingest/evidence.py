@@ -17,7 +17,8 @@ from deltalake import CommitProperties, Transaction
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import append_rows, create_unclustered, open_table
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows, open_table
 from reliable_channel.pipeline.tables import SENDER_EVENTS, SOURCE_GAPS, Table
 
 MAX_RECORD_BYTES = 64 * 1024
@@ -40,7 +41,7 @@ class EvidenceRecord:
 def position(paths: PathSettings, topic: str, partition: int) -> int:
     """The offset that is taken next: the smaller of what the two tables have. Creates them where they do not exist."""
     for table in WRITTEN:
-        create_unclustered(paths, table)
+        create_tables(paths, (table,))
     return min(_position(paths, table, topic, partition) for table in WRITTEN)
 
 

@@ -36,7 +36,7 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
     What is refused again, or is above a quota still, stays as it is. Records of which only a part was kept cannot be
     decoded and stay, too."""
     paths = settings.paths
-    create_tables(spark, paths, (ENVELOPES, SEGMENTS, QUARANTINE))
+    create_tables(paths, (ENVELOPES, SEGMENTS, QUARANTINE))
     records = _records(spark, settings, reasons)
     refused = _above_quota(records, settings)
     segments, envelopes = (

@@ -21,9 +21,9 @@ from reliable_channel.pipeline.ingest.gaps import gap_rows, missing_offsets
 from reliable_channel.pipeline.ingest.task import Answer, IngestTask
 from reliable_channel.pipeline.operations import counters
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.storage.delta_log import discard
 from reliable_channel.pipeline.storage.io import BatchSink
 from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answers
+from reliable_channel.pipeline.storage.transactions import discard
 from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, SOURCE_GAPS
 
 TABLES_WRITTEN = (ENVELOPES, SEGMENTS, QUARANTINE, SOURCE_GAPS)
@@ -111,7 +111,7 @@ class IngestWriter:
         files = [*answer.files, *tick_files(sink.paths, reached, clock_us)]
         gaps = gap_rows(missing_offsets(answer.parts, self.clock.reached))
         sink.together(
-            *(partial(sink.add_files, spark, table, files) for table in (ENVELOPES, SEGMENTS, QUARANTINE)),
+            *(partial(sink.add_files, table, files) for table in (ENVELOPES, SEGMENTS, QUARANTINE)),
             partial(sink.append_small, gaps, SOURCE_GAPS),
             partial(self.clock.record, sink, reached),
         )

@@ -9,20 +9,20 @@ from __future__ import annotations
 import threading
 import time
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
 from reliable_channel.pipeline.ingest.stream import running_writer, tick_files
-from reliable_channel.pipeline.storage.delta_log import Commit
+from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.storage.transactions import append_files
 from reliable_channel.pipeline.tables import SEGMENTS
 
 WALL_CLOCK_GRACE_US = 10_000_000
 """How far idle ticks stay behind the wall clock: brokers' clocks differ from ours."""
 
 
-def advance(spark: SparkSession, paths: PathSettings, clock: IngestClock, kind: str, at_us: int | None) -> bool:
+def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int | None) -> bool:
     """Advance every partition to ``at_us`` (µs; ``None``: wall clock) while ingest is at rest; whether one moved."""
     last = last_batch(paths)
     if last is None:
@@ -31,35 +31,33 @@ def advance(spark: SparkSession, paths: PathSettings, clock: IngestClock, kind: 
     at = now_us - WALL_CLOCK_GRACE_US if at_us is None else at_us
     moved = clock.record_tick(*last, kind, at)
     if moved:
-        Commit(spark, paths.table(SEGMENTS.name)).add(tick_files(paths, moved, now_us))
+        append_files(open_table(paths, SEGMENTS), tick_files(paths, moved, now_us))
     return bool(moved)
 
 
-def close(spark: SparkSession, settings: Settings, after_ms: int | None) -> bool:
+def close(settings: Settings, after_ms: int | None) -> bool:
     """The tick at the end of a run over what is there: ``after_ms`` after the last record, or the wall clock."""
     clock = IngestClock(settings.paths, recorded(settings.paths))
     if not clock.reached:
         return False
     if after_ms is None:
-        return advance(spark, settings.paths, clock, "idle", None)
+        return advance(settings.paths, clock, "idle", None)
     newest = max(at.event_time_us for at in clock.reached.values())
-    return advance(spark, settings.paths, clock, "closing", newest + after_ms * 1000)
+    return advance(settings.paths, clock, "closing", newest + after_ms * 1000)
 
 
-def ticker_for(spark: SparkSession, settings: Settings, query: StreamingQuery) -> IdleTicker:
+def ticker_for(settings: Settings, query: StreamingQuery) -> IdleTicker:
     """The ticker of a continuous ingest query."""
     writer = running_writer(settings.paths)
-    return IdleTicker(spark, settings, writer.clock, writer.lock, query)
+    return IdleTicker(settings, writer.clock, writer.lock, query)
 
 
 class IdleTicker(threading.Thread):
     """Ticks with the wall clock while a continuous ingest query waits for data."""
 
-    def __init__(
-        self, spark: SparkSession, settings: Settings, clock: IngestClock, lock: threading.Lock, query: StreamingQuery
-    ) -> None:
+    def __init__(self, settings: Settings, clock: IngestClock, lock: threading.Lock, query: StreamingQuery) -> None:
         super().__init__(name="idle-ticker", daemon=True)
-        self._spark, self._settings, self._clock, self._lock, self._query = spark, settings, clock, lock, query
+        self._settings, self._clock, self._lock, self._query = settings, clock, lock, query
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -71,7 +69,7 @@ class IdleTicker(threading.Thread):
                 continue
             if self._lock.acquire(blocking=False):
                 try:
-                    advance(self._spark, self._settings.paths, self._clock, "idle", None)
+                    advance(self._settings.paths, self._clock, "idle", None)
                 finally:
                     self._lock.release()
 

@@ -1,8 +1,7 @@
-"""Maintenance of the Delta tables, with the streams running on: retention, OPTIMIZE, VACUUM (docs/operations.md).
+"""Maintains the Delta tables while the streams run: retention, compaction with z-order, vacuum (docs/operations.md).
 
-Streams read with ``skipChangeCommits`` and append blindly, and what is deleted here leaves alone what they append
-meanwhile (:mod:`~reliable_channel.pipeline.storage.rewrite`), so neither side waits for the other; what collides all
-the same (two maintenance runs) is tried again.
+delta-rs does all of it, in this process and without Spark. Streams read with ``skipChangeCommits`` and only append, so
+neither side waits for the other. A step that collides with another writer (two maintenance runs) is tried again.
 """
 
 from __future__ import annotations
@@ -15,26 +14,37 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import LocalError
 from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.operations.maintain_plan import TablePlan, plans
+from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.checkpoints import filesystem, read_checkpoints
 from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.pipeline.storage.rewrite import again, delete
-from reliable_channel.pipeline.storage.session import set_meanwhile
-from reliable_channel.pipeline.tables import BY_NAME, OPEN_KEYS
+from reliable_channel.pipeline.storage.retrying import again
+from reliable_channel.pipeline.tables import BY_NAME, OPEN_KEYS, Table
 
 HOUR_MS = 3_600_000
+
+FILE_BYTES = 128 * 1024 * 1024
+"""The size that compaction aims at."""
+
+SMALL_FILE_BYTES = FILE_BYTES // 2
+"""Nothing is compacted while fewer than two files are smaller than this."""
+
+Z_ORDER_BYTES = 4 * 1024 * 1024 * 1024
+"""A z-order writes the whole table anew. Larger tables are compacted only: their files then hold rows that arrived one
+after the other, and so still differ by time."""
+
+SPILL_BYTES = 512 * 1024 * 1024
+"""What a z-order holds in memory before it goes to disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done to a table, or would be: rows deleted, files before and after OPTIMIZE, files removed from disk."""
+    """What was done to a table, or would be: rows deleted, files before and after compaction, files removed."""
 
     table: str
     rows_deleted: int
@@ -55,7 +65,6 @@ class Outcome:
 
 
 def run(
-    spark: SparkSession,
     settings: Settings,
     *,
     dry_run: bool = False,
@@ -71,13 +80,13 @@ def run(
     done = []
     for plan in plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms):
         if not only or plan.table.name in only:
-            done.append(_maintained(spark, settings, plan, dry_run))
+            done.append(_maintained(settings, plan, dry_run))
             say(str(done[-1]))
     return done
 
 
-def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_run: bool) -> Outcome:
-    """Every step starts Spark only where there is something to do: most tables are small, and most days quiet."""
+def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> Outcome:
+    """Every step looks first whether there is something to do: most tables are small, and most days quiet."""
     paths, name = settings.paths, plan.table.name
     place = paths.table(name)
     files = len(open_table(paths, plan.table).file_uris())
@@ -87,30 +96,35 @@ def _maintained(spark: SparkSession, settings: Settings, plan: TablePlan, dry_ru
     elif plan.table is OPEN_KEYS:
         deleted = _forget_keys(paths, dry_run)
     else:
-        deleted = _delete_expired(spark, paths, plan, dry_run)
+        deleted = _delete_expired(paths, plan, dry_run)
     if not dry_run:
-        if len(open_table(paths, plan.table).file_uris()) > 1:
-            _optimize(spark, place)
+        _optimize(paths, plan.table)
         table = open_table(paths, plan.table)
         after = len(table.file_uris())
         table.create_checkpoint()
         if plan.held_by is None:
             table.cleanup_metadata()
     replaced = _files_on_disk(place) > len(open_table(paths, plan.table).file_uris())
-    vacuumed = _vacuum(spark, place, plan.keep_files_ms, dry_run) if replaced else 0
+    vacuumed = _vacuum(open_table(paths, plan.table), plan.keep_files_ms, dry_run) if replaced else 0
     return Outcome(name, deleted, files, after, vacuumed, plan.keep_files_ms, plan.held_by)
 
 
-def _delete_expired(spark: SparkSession, paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
-    if plan.delete_before is None or not _may_hold_older(paths, plan):
+@again
+def _delete_expired(paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
+    """Delete the rows before ``plan.delete_before``; how many they are. Tried again when a stream appends rows as old
+    as these meanwhile."""
+    table, column = open_table(paths, plan.table), plan.table.retention_column
+    if plan.delete_before is None or not _may_hold_older(table, plan):
         return 0
-    expired = F.col(plan.table.retention_column) < F.lit(plan.delete_before)
-    return delete(spark, paths, plan.table, expired, dry_run=dry_run)
+    if dry_run:
+        return int(dataset_of(table).count_rows(filter=pc.field(column) < pa.scalar(plan.delete_before)))
+    done = table.delete(f"{column} < '{plan.delete_before:%Y-%m-%dT%H:%M:%S.%fZ}'")
+    return int(done["num_deleted_rows"] or 0)
 
 
-def _may_hold_older(paths: PathSettings, plan: TablePlan) -> bool:
+def _may_hold_older(table: DeltaTable, plan: TablePlan) -> bool:
     """Whether a row may be older than its retention, by the statistics of the files; without them: yes."""
-    files = pa.table(open_table(paths, plan.table).get_add_actions(flatten=True))
+    files = pa.table(table.get_add_actions(flatten=True))
     name = f"min.{plan.table.retention_column}"
     oldest = pc.min(files[name], skip_nulls=False).as_py() if name in files.column_names else None
     if oldest is None:
@@ -128,20 +142,25 @@ def _forget_keys(paths: PathSettings, dry_run: bool) -> int:
 
 
 @again
-def _optimize(spark: SparkSession, place: str) -> None:
-    """Compaction, and liquid clustering where the table is clustered."""
-    DeltaTable.forPath(spark, place).optimize().executeCompaction()
+def _optimize(paths: PathSettings, table: Table) -> None:
+    """Merge small files into large ones. Where the table names columns to order by and is small enough to be written
+    anew, all its rows are ordered along a z-curve, so that a query over these columns reads few files."""
+    opened = open_table(paths, table)
+    sizes = pa.table(opened.get_add_actions(flatten=True))["size_bytes"].to_pylist()
+    if sum(size < SMALL_FILE_BYTES for size in sizes) < 2:
+        return
+    if table.z_order_by and sum(sizes) <= Z_ORDER_BYTES:
+        opened.optimize.z_order(table.z_order_by, target_size=FILE_BYTES, max_spill_size=SPILL_BYTES)
+    else:
+        opened.optimize.compact(target_size=FILE_BYTES)
 
 
-def _vacuum(spark: SparkSession, place: str, keep_files_ms: int, dry_run: bool) -> int:
-    """Remove files that no version younger than ``keep_files_ms`` needs; how many."""
-    with set_meanwhile(spark, _for_vacuum(spark)):
-        hours = math.ceil(keep_files_ms / HOUR_MS)  # Delta rounds to the nearest hour: 20 minutes would be none
-        if dry_run:
-            return spark.sql(f"VACUUM delta.`{place}` RETAIN {hours} HOURS DRY RUN").count()
-        before = _files_on_disk(place)
-        DeltaTable.forPath(spark, place).vacuum(float(hours))
-        return max(0, before - _files_on_disk(place))
+def _vacuum(table: DeltaTable, keep_files_ms: int, dry_run: bool) -> int:
+    """Remove files that no version younger than ``keep_files_ms`` needs, and files as old that no commit names; how
+    many."""
+    hours = math.ceil(keep_files_ms / HOUR_MS)
+    gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    return len(gone)
 
 
 def _files_on_disk(place: str) -> int:
@@ -149,13 +168,3 @@ def _files_on_disk(place: str) -> int:
     files, root = filesystem(place)
     found = files.get_file_info(pafs.FileSelector(root, recursive=True))
     return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in found)
-
-
-def _for_vacuum(spark: SparkSession) -> dict[str, str]:
-    """Delta refuses retentions under a week, not knowing who reads; the plan knows. And it lists files in 10 000 tasks
-    by default, which takes minutes per table on one machine (measured), for directories that one task lists in no time.
-    """
-    return {
-        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(4 * spark.sparkContext.defaultParallelism),
-    }

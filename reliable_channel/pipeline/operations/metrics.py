@@ -153,7 +153,7 @@ def measured(spark: SparkSession, settings: Settings, *, serve: bool, port_offse
 
     The endpoint is ``http://<metrics.host>:<metrics.port + port_offset>/metrics``; ``metrics.port`` 0 means none. A
     port that is taken is one line in the log: metrics must not keep the pipeline from running."""
-    create_tables(spark, settings.paths, [PIPELINE_METRICS])
+    create_tables(settings.paths, [PIPELINE_METRICS])
     prometheus = PrometheusMetrics()
     listener = MetricsListener(settings.paths, prometheus)
     server = _served(settings, prometheus, port_offset) if serve and settings.metrics.port else None

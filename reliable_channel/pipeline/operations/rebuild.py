@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.fs as pafs
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -28,9 +27,8 @@ from reliable_channel.pipeline.running.queries import CHAIN, INGEST, start
 from reliable_channel.pipeline.running.run import wait_for
 from reliable_channel.pipeline.storage.checkpoints import filesystem, read_checkpoint
 from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import BatchSink, conformed, open_table, read_table
+from reliable_channel.pipeline.storage.io import BatchSink, append_frame, conformed, exists, open_table, read_table
 from reliable_channel.pipeline.storage.task_files import written
-from reliable_channel.pipeline.tables import Table
 from reliable_channel.pipeline.verdict import verdicts
 
 CARRIED_OVER = (
@@ -78,7 +76,7 @@ def rebuild(
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
-    create_tables(spark, beside, [table for table in tables.TABLES if exists(paths, table)])
+    create_tables(beside, [table for table in tables.TABLES if exists(paths, table)])
     snapshot = spark.read.format("delta").option("versionAsOf", version).load(paths.table(tables.ENVELOPES.name))
     say("carrying over what cannot be derived")
     _carry_over(spark, paths, beside, snapshot)
@@ -120,15 +118,6 @@ def swap(paths: PathSettings, new: PathSettings) -> str:
     return f"{paths.data_dir}.before-{stamp}"
 
 
-def exists(paths: PathSettings, table: Table) -> bool:
-    """Whether a table exists."""
-    try:
-        open_table(paths, table)
-    except EnvironmentFault:
-        return False
-    return True
-
-
 def _fit_to_rebuild(paths: PathSettings) -> int:
     """The version of ``envelopes`` to rebuild from."""
     version = open_table(paths, tables.ENVELOPES).version()
@@ -144,15 +133,12 @@ def _fit_to_rebuild(paths: PathSettings) -> int:
 def _carry_over(spark: SparkSession, old: PathSettings, new: PathSettings, snapshot: DataFrame) -> None:
     for table in CARRIED_OVER:
         if exists(old, table):
-            conformed(read_table(spark, old, table), table).write.format("delta").mode("append").save(
-                new.table(table.name)
-            )
+            append_frame(new, table, conformed(read_table(spark, old, table), table))
     if exists(old, tables.QUARANTINE):
         never_envelopes = read_table(spark, old, tables.QUARANTINE).join(
             snapshot.select(*_PLACE), [*_PLACE], "left_anti"
         )
-        rows = conformed(never_envelopes, tables.QUARANTINE)
-        rows.write.format("delta").mode("append").save(new.table(tables.QUARANTINE.name))
+        append_frame(new, tables.QUARANTINE, conformed(never_envelopes, tables.QUARANTINE))
 
 
 def _decode_again(
@@ -175,10 +161,10 @@ def _decode_again(
             inside = inside & (at < high)
         sink = BatchSink(new, _SINK, number)
         answer = admitted(_records(settings, snapshot.where(inside)), settings, new, {}, admission)
-        sink.add_files(spark, tables.ENVELOPES, answer.files)
+        sink.add_files(tables.ENVELOPES, answer.files)
         told = written(ticks.where(inside), new, tables.SEGMENTS)
-        sink.add_files(spark, tables.SEGMENTS, [*answer.files, *told])
-        sink.add_files(spark, tables.QUARANTINE, answer.files)
+        sink.add_files(tables.SEGMENTS, [*answer.files, *told])
+        sink.add_files(tables.QUARANTINE, answer.files)
     return count
 
 
@@ -242,7 +228,7 @@ def _copy_checkpoint(old: PathSettings, new: PathSettings, query: str) -> None:
 
 
 def _older_rows(spark: SparkSession, paths: PathSettings, snapshot: DataFrame) -> int:
-    if not DeltaTable.isDeltaTable(spark, paths.table(tables.DELIVERED_MESSAGES.name)):
+    if not exists(paths, tables.DELIVERED_MESSAGES):
         return 0
     oldest = snapshot.agg(F.min("event_time").alias("oldest"))
     delivered = read_table(spark, paths, tables.DELIVERED_MESSAGES).select("event_time")

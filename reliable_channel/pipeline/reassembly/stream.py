@@ -319,13 +319,12 @@ class ReassemblyWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        spark = rows.sparkSession
         results = written_results(rows, self._paths, _KINDS)
-        sink.add_files(spark, MESSAGES, results.files)
+        sink.add_files(MESSAGES, results.files)
         given_up = _incomplete_files(results.told.get("incomplete", ()), self._paths)
         sink.together(
-            *(partial(sink.add_files, spark, table, results.files) for table in (CHANNEL_EVENTS, SDS_INPUT)),
-            partial(sink.add_files, spark, INCOMPLETE_MESSAGES, given_up),
+            *(partial(sink.add_files, table, results.files) for table in (CHANNEL_EVENTS, SDS_INPUT)),
+            partial(sink.add_files, INCOMPLETE_MESSAGES, given_up),
             partial(open_keys.record, sink, JOB, open_keys.changes_of(results.told.get("open_key", ()))),
         )
 

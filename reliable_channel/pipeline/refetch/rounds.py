@@ -21,7 +21,8 @@ from reliable_channel.config import Settings
 from reliable_channel.pipeline.refetch.audit import Audited, to_audit
 from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import append_rows, create_unclustered, open_table
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows, open_table
 from reliable_channel.pipeline.tables import (
     ENVELOPES,
     REFETCH_REQUESTS,
@@ -68,7 +69,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
     """Ask for everything that is open, once. Does nothing when no store node is configured."""
     if not client.nodes:
         return Outcome()
-    create_unclustered(settings.paths, STORE_PRESENCE)
+    create_tables(settings.paths, (STORE_PRESENCE,))
     asked = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
         columns=["purpose", "channel_id", "sds_id", "attempt", "detail", "message_hash"]
     )

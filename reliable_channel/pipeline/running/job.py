@@ -45,19 +45,15 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
     return 0
 
 
-def main_batch(name: str, run: Callable[..., object], arguments: list[str] | None = None, **switches: str) -> int:
-    """Run one batch job, ``run(spark, settings)``, and return the exit code as :func:`main` does.
-
-    ``switches``: options without a value, each with its help; ``run`` gets them as keyword arguments."""
+def main_batch(name: str, run: Callable[..., object], arguments: list[str] | None = None) -> int:
+    """Run one batch job, ``run(spark, settings)``, and return the exit code as :func:`main` does."""
     parser = argparse.ArgumentParser(prog=f"jobs/{name}.py")
     parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
-    for switch, text in switches.items():
-        parser.add_argument(f"--{switch.replace('_', '-')}", action="store_true", help=text)
     options = parser.parse_args(arguments)
     try:
         settings = load(options.config)
         with spark_session(settings, f"reliable-channel {name}") as spark:
-            run(spark, settings, **{switch: getattr(options, switch) for switch in switches})
+            run(spark, settings)
     except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, name)
     return 0

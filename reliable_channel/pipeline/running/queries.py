@@ -83,7 +83,7 @@ def start(
     checkpoint makes a restart continue where the last run stopped. Raises ``ConfigurationError`` when the checkpoint
     was made with settings that it freezes and that differ now."""
     settings_guard.check(settings, query.name, {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS})
-    create_tables(spark, settings.paths, query.tables)
+    create_tables(settings.paths, query.tables)
     # A micro-batch without data would only evict what de-duplication no longer needs; the next one with data does it.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}

@@ -51,7 +51,7 @@ def run_once(
             if read == before:
                 break
             on_progress("clock")
-            ticks.close(spark, settings, close_after_ms)
+            ticks.close(settings, close_after_ms)
             before = open_table(settings.paths, SEGMENTS).version()
             for query in queries[1:]:
                 run(query)
@@ -80,7 +80,7 @@ def run_continuously(
         if query.name == INGEST.name:
             if ticker is not None:
                 ticker.stop()
-            ticker = ticks.ticker_for(spark, settings, running[query.name])
+            ticker = ticks.ticker_for(settings, running[query.name])
             ticker.start()
 
     try:

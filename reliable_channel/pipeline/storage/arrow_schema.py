@@ -1,14 +1,12 @@
-"""The tables of :mod:`reliable_channel.pipeline.tables` as Arrow: schemas, rows, and making them without Spark."""
+"""The tables of :mod:`reliable_channel.pipeline.tables` as Arrow: schemas and rows."""
 
 from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from os import PathLike
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from reliable_channel.pipeline.tables import HISTORY_TYPE, Table
 
@@ -73,10 +71,3 @@ def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     hint = entry["retrieval_hint"]
     return {**entry, "retrieval_hint": b64decode(hint) if isinstance(hint, str) else hint}
-
-
-def create_table(place: str | PathLike[str], table: Table) -> None:
-    """Create an empty Delta table there without Spark, and so without clustering; one that exists is left as it is."""
-    partitions = list(table.partition_by) or None
-    schema = arrow_schema(table)
-    DeltaTable.create(str(place), schema, mode="ignore", description=table.comment, partition_by=partitions)

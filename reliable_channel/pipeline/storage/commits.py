@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from reliable_channel.pipeline.storage.transactions import REPLACED_FILES
+
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
@@ -60,7 +62,7 @@ def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Comm
 
 def _appends(entry: Mapping[str, Any]) -> bool:
     """Whether a stream reads the commit. What streams read is never merged into."""
-    return entry.get("operation") not in MAINTENANCE
+    return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES)
 
 
 def _rows(entry: Mapping[str, Any]) -> int | None:

@@ -1,8 +1,8 @@
 """The one place that reads and writes tables for the jobs, exactly once (design.md *Exactly once*).
 
 A micro-batch that is replayed after a crash finds by table whether its rows are there already: every append carries
-``(query id, batch id)`` as Delta's application transaction. What is in the driver goes through delta-rs (a commit in
-10–20 ms, with no Spark job); everything else is written by tasks (:mod:`.task_files`).
+``(query id, batch id)`` as Delta's application transaction. delta-rs commits everything, without a Spark job; rows that
+are not in the driver are written by tasks (:mod:`.task_files`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from pyspark.sql.types import StructType
 
 from reliable_channel.config import PathSettings
 from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.storage.arrow_schema import create_table
-from reliable_channel.pipeline.storage.delta_log import Commit, discard
 from reliable_channel.pipeline.storage.task_files import WrittenFile, written
+from reliable_channel.pipeline.storage.transactions import append_files, discard
 from reliable_channel.pipeline.tables import Table
 
 QUERY_ID = "sql.streaming.queryId"
@@ -66,6 +65,15 @@ def open_table(paths: PathSettings, table: Table) -> DeltaTable:
         ) from None
 
 
+def exists(paths: PathSettings, table: Table) -> bool:
+    """Whether a table exists."""
+    try:
+        open_table(paths, table)
+    except EnvironmentFault:
+        return False
+    return True
+
+
 def conformed(rows: DataFrame, table: Table) -> DataFrame:
     """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
     types = StructType.fromDDL(table.ddl())
@@ -74,11 +82,6 @@ def conformed(rows: DataFrame, table: Table) -> DataFrame:
     return rows.select(
         *(F.col(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name) for f in types.fields)
     )
-
-
-def create_unclustered(paths: PathSettings, table: Table) -> None:
-    """Create a table without Spark, for the jobs that do without it; one that exists is left as it is."""
-    create_table(paths.table(table.name), table)
 
 
 @dataclass(frozen=True)
@@ -93,25 +96,28 @@ class BatchSink:
 
     def written(self, table: Table) -> bool:
         """Whether this micro-batch is in the table already: it is then a replay."""
-        last = open_table(self.paths, table).transaction_version(self.query_id)
-        return last is not None and last >= self.batch_id
+        return _has(open_table(self.paths, table), self.query_id, self.batch_id)
 
     def append(self, rows: DataFrame, table: Table) -> None:
         """Append through Spark's tasks. In a replay ``rows`` are not computed."""
         if not self.written(table):
-            self.add_files(rows.sparkSession, table, written(rows.select(*table.names()), self.paths, table))
+            self.add_files(table, written(rows.select(*table.names()), self.paths, table))
 
-    def add_files(self, spark: SparkSession, table: Table, files: Sequence[WrittenFile]) -> None:
-        """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted."""
+    def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
+        """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted.
+
+        The table is opened once, before it is asked whether the micro-batch is there: if another writer of the same
+        query commits in between, delta-rs refuses this commit."""
         own = [file for file in files if file.table == table.name]
         if not own:
             return
-        commit = Commit(spark, self.paths.table(table.name), (self.query_id, self.batch_id))
-        if self.written(table):
+        to = open_table(self.paths, table)
+        if _has(to, self.query_id, self.batch_id):
             discard(self.paths, own)
         else:
             self.announce(table.name)
-            _keep_short(self.paths, table, commit.add(own))
+            append_files(to, own, (self.query_id, self.batch_id))
+            _keep_short(self.paths, table, to.version())
 
     def together(self, *writes: Callable[[], None]) -> None:
         """Writes of this micro-batch that do not lead readers to one another, side by side: most of a commit is
@@ -129,6 +135,11 @@ class BatchSink:
         append_rows(self.paths, table, rows, transaction)
 
 
+def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
+    last = table.transaction_version(query_id)
+    return last is not None and last >= batch_id
+
+
 class Turn(Protocol):
     """The turns of one query among those of a session."""
 
@@ -142,17 +153,25 @@ class Turn(Protocol):
 def append_rows(
     paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
 ) -> None:
-    """Append rows through delta-rs. For tables without clustering only, which delta-rs does not write."""
+    """Append rows that are in the driver."""
     to = open_table(paths, table)
     write_deltalake(to, rows, mode="append", commit_properties=commit_properties)
     _keep_short(paths, table, to.version())
 
 
+def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
+    """Append the rows of a ``DataFrame`` with the columns of ``table``: tasks write them, one commit adds them."""
+    to = open_table(paths, table)
+    files = written(rows.select(*table.names()), paths, table)
+    if files:
+        append_files(to, files)
+        _keep_short(paths, table, to.version())
+
+
 def _keep_short(paths: PathSettings, table: Table, version: int) -> None:
     """Write a checkpoint of Delta's log (not of a query) where one is due, so that nobody reads it from its beginning.
 
-    Through delta-rs, in 30 ms. Delta itself takes seconds and makes the commit wait, of all tables in the same round:
-    everything stood for 17 s (docs/pipeline.md *Measurements*). Here every table has a round of its own."""
+    Every table has a round of its own, so that the tables of one micro-batch do not all write theirs at once."""
     if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
         open_table(paths, table).create_checkpoint()
 

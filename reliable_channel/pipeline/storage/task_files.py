@@ -1,4 +1,4 @@
-"""Parquet files of Delta tables, written by Spark's tasks from Arrow; the driver commits them (:mod:`.delta_log`).
+"""Parquet files of Delta tables, written by Spark's tasks from Arrow; the driver commits them (:mod:`.transactions`).
 
 What Delta's own writer does in the JVM, without a second trip of the rows: they are in Python already, or come there in
 batches of columns. A task answers with one small row per file. A file that is never committed, of a task that failed or

@@ -1,8 +1,8 @@
-"""The one place that says which Delta tables exist: columns, units, keys, clustering, retention, and who writes them.
+"""The one place that says which Delta tables exist: columns, units, keys, z-order, retention, and who writes them.
 
 Values only; :mod:`reliable_channel.pipeline.storage.ddl` creates them, ``reliable-channel tables docs`` prints them as
 ``docs/tables.md``. Times are Spark ``TIMESTAMP`` (µs, UTC) unless the name says ``_ns`` or ``_ms``; hashes are bytes.
-Deletion vectors stay off, so that plain readers (delta-rs, DuckDB, Polars) read every table (design.md *Decisions*).
+Deletion vectors stay off, so that plain readers (delta-rs, DuckDB, Polars) read every table (docs/decisions.md).
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ DELIVERIES = Table(
         ),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "row_seq"),
-    cluster_by=("content_topic", "event_time"),
+    z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )
 
@@ -149,7 +149,7 @@ ACKS = Table(
         Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
-    cluster_by=("content_topic", "event_time"),
+    z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )
 

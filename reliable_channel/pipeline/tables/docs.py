@@ -40,8 +40,8 @@ def _writer(table: Table) -> str:
 
 def _section(table: Table) -> str:
     facts = [("written by", _writer(table)), ("key", _names(table.key))]
-    if table.cluster_by:
-        facts.append(("clustered by", _names(table.cluster_by)))
+    if table.z_order_by:
+        facts.append(("ordered by z-order of", _names(table.z_order_by)))
     if table.partition_by:
         facts.append(("partitioned by", _names(table.partition_by)))
     kept = "rows are kept" if table.retention_ms is None else f"{table.retention_ms // DAY_MS} days"

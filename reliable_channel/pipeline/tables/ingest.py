@@ -57,7 +57,7 @@ ENVELOPES = Table(
         ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
-    cluster_by=("content_topic", "event_time"),
+    z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -95,7 +95,7 @@ SEGMENTS = Table(
         ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
-    cluster_by=("content_topic", "event_time"),
+    z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -163,7 +163,7 @@ QUARANTINE = Table(
         ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset", "reason"),
-    cluster_by=("reason", "event_time"),
+    z_order_by=("reason", "event_time"),
     retention_ms=90 * DAY_MS,
 )
 

@@ -43,7 +43,7 @@ class Table:
     writer: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
-    cluster_by: tuple[str, ...] = ()
+    z_order_by: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     retention_ms: int | None = None
     retention_column: str = "event_time"

@@ -71,7 +71,7 @@ DELIVERED_MESSAGES = Table(
         WRITTEN_AT,
     ),
     ("pubsub_topic", "content_topic", "channel_id", "delivery_seq"),
-    cluster_by=("content_topic", "event_time"),
+    z_order_by=("content_topic", "event_time"),
     retention_ms=365 * DAY_MS,
 )
 
@@ -122,7 +122,7 @@ DELIVERY_STATUS = Table(
         Column("settled", "BOOLEAN", "the settle delay has passed; else it is looked at again", example="true"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "message_key"),
-    cluster_by=("content_topic", "as_of"),
+    z_order_by=("content_topic", "as_of"),
     retention_ms=365 * DAY_MS,
     retention_column="as_of",
 )

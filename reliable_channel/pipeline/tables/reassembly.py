@@ -129,7 +129,7 @@ MESSAGES = Table(
         ),
     ),
     ("kafka_topic", "kafka_partition", "kafka_offset"),
-    cluster_by=("content_topic", "event_time"),
+    z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -179,6 +179,6 @@ INCOMPLETE_MESSAGES = Table(
         Column("last_seen", "TIMESTAMP", "event time of the last segment held", example="2026-01-01T00:04:03.285Z"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash", "event_time"),
-    cluster_by=("content_topic", "event_time"),
+    z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )

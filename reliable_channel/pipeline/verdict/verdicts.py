@@ -69,7 +69,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     """Judge every message known to exist and merge the verdicts into ``delivery_status``; how many there are.
 
     The time of judgement is the recorded clock's, so the same tables give the same verdicts."""
-    create_tables(spark, settings.paths, (*TABLES_READ, DELIVERY_STATUS))
+    create_tables(settings.paths, (*TABLES_READ, DELIVERY_STATUS))
     as_of_us = max((reached.event_time_us for reached in recorded(settings.paths).values()), default=None)
     if as_of_us is None:
         return 0

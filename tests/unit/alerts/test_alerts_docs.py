@@ -13,7 +13,7 @@ from reliable_channel.alerts.rules import Rule, load_rules, parse_rules
 from reliable_channel.alerts.webhook import PAGE
 from reliable_channel.cli import main
 from reliable_channel.config import load
-from reliable_channel.pipeline.storage.arrow_schema import create_table
+from reliable_channel.pipeline.storage.ddl import create_table
 from reliable_channel.pipeline.tables import ALERTS, CLOCK
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.reassembly.leftovers import MAX_RANGES, SPREAD_MS, merged, without_leftovers
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow, create_table
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.ddl import create_table
 from reliable_channel.pipeline.tables import INCOMPLETE_MESSAGES, MESSAGES, Table
 
 HOUR_MS = 3_600_000

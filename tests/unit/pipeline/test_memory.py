@@ -12,8 +12,9 @@ from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.reassembly.memory import Done, Rebuilt, completed_before
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.increments import DataFile, Followed
-from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
+from reliable_channel.pipeline.storage.io import append_rows
 from reliable_channel.segmentation import CompletedSend
 
 START_MS = 1_767_225_600_000
@@ -58,7 +59,7 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
 
 
 def write(paths: PathSettings, rows: list[dict[str, object]]) -> None:
-    create_unclustered(paths, tables.MESSAGES)
+    create_tables(paths, (tables.MESSAGES,))
     append_rows(paths, tables.MESSAGES, as_arrow(rows, tables.MESSAGES))
 
 

@@ -15,8 +15,9 @@ from reliable_channel.config import PathSettings
 from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.open_keys import KeyChange, Log, OpenKeys, forget, record
 from reliable_channel.pipeline.storage.arrow_files import rows_of
+from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.increments import Followed, PerQuery
-from reliable_channel.pipeline.storage.io import BatchSink, create_unclustered, open_table
+from reliable_channel.pipeline.storage.io import BatchSink, open_table
 from reliable_channel.pipeline.tables import OPEN_KEYS
 
 PLACE = ("waku.envelopes", 0)
@@ -54,7 +55,7 @@ def test_every_micro_batch_sees_the_same_in_a_new_process_and_in_one_that_read_o
     paths: PathSettings,
 ) -> None:
     here = PathSettings(run_dir=str(tmp_path_factory.mktemp("log")))
-    create_unclustered(here, OPEN_KEYS)
+    create_tables(here, (OPEN_KEYS,))
     write(here, batches)
     write(here, [{"z": 1}] * 2, job="reassembly")
     write(here, [{"z": 1}] * 2, query="another")
@@ -69,7 +70,7 @@ def test_every_micro_batch_sees_the_same_in_a_new_process_and_in_one_that_read_o
 
 
 def test_what_is_read_does_not_grow_with_the_log(paths: PathSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_unclustered(paths, OPEN_KEYS)
+    create_tables(paths, (OPEN_KEYS,))
     write(paths, [{"a": n + 1} for n in range(50)])
     read: list[str] = []
     true_read = Followed.read
@@ -89,7 +90,7 @@ def test_what_is_read_does_not_grow_with_the_log(paths: PathSettings, monkeypatc
 
 
 def test_a_log_that_was_compacted_meanwhile_says_the_same(paths: PathSettings) -> None:
-    create_unclustered(paths, OPEN_KEYS)
+    create_tables(paths, (OPEN_KEYS,))
     write(paths, [{"a": 1}, {"b": 2}, {"a": None}])
     log = Log(paths, "ack", "q")
     before = state(log.before(2))
@@ -100,7 +101,7 @@ def test_a_log_that_was_compacted_meanwhile_says_the_same(paths: PathSettings) -
 
 def test_files_that_another_writer_made_are_read_beside_our_own(paths: PathSettings) -> None:
     """Spark, which compacts the log, keeps no column that may not be null, and writes times without their zone."""
-    create_unclustered(paths, OPEN_KEYS)
+    create_tables(paths, (OPEN_KEYS,))
     write(paths, [{"a": 10}, {"b": 20}, {"c": 30}])
     first = sorted(Path(paths.table(OPEN_KEYS.name)).rglob("*.parquet"))[0]
     rows = pq.read_table(first, partitioning=None)
@@ -122,7 +123,7 @@ def test_no_micro_batch_to_come_misses_what_is_forgotten(
     paths: PathSettings,
 ) -> None:
     here = PathSettings(run_dir=str(tmp_path_factory.mktemp("log")))
-    create_unclustered(here, OPEN_KEYS)
+    create_tables(here, (OPEN_KEYS,))
     write(here, [{"z": 1}] * 2, query="without a checkpoint")
     write(here, batches)
     running = Log(here, "ack", "q")
@@ -144,7 +145,7 @@ def test_no_micro_batch_to_come_misses_what_is_forgotten(
 def test_what_a_job_appends_meanwhile_does_not_hinder_forgetting(
     paths: PathSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_unclustered(paths, OPEN_KEYS)
+    create_tables(paths, (OPEN_KEYS,))
     write(paths, [{"a": 1}] * 6)
     opened = open_table(paths, OPEN_KEYS)
     monkeypatch.setattr(open_keys, "open_table", lambda *_: opened)

@@ -13,7 +13,8 @@ from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.ack.deliver import chunks
 from reliable_channel.pipeline.ack.payloads import MARGIN_US, Payloads, Wanted
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows
 from reliable_channel.pipeline.tables import SEGMENTS
 
 NOW_US = 1_767_225_600_000_000
@@ -37,7 +38,7 @@ def append(paths: PathSettings, partition: int, offsets: range, *, sealed: bool 
 
 def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
-    create_unclustered(paths, SEGMENTS)
+    create_tables(paths, (SEGMENTS,))
     payloads = Payloads(paths, SEGMENTS.name)
     append(paths, 0, range(5))
     append(paths, 1, range(5))

@@ -16,15 +16,15 @@ each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.na
 def test_named_columns_exist_once(table: Table) -> None:
     names = table.names()
     assert len(set(names)) == len(names)
-    assert {*table.key, *table.cluster_by, *table.partition_by} <= set(names)
+    assert {*table.key, *table.z_order_by, *table.partition_by} <= set(names)
     if table.retention_ms is not None:
         assert table.retention_column in names
 
 
 @each_table
-def test_clustering_columns_have_statistics(table: Table) -> None:
-    """Delta clusters only on columns with statistics, which stop after the first 14 (ddl)."""
-    assert all(table.names().index(column) < 14 for column in table.cluster_by)
+def test_columns_of_the_z_order_have_statistics(table: Table) -> None:
+    """A z-order helps readers through the statistics of files, which stop after the first 14 columns (ddl)."""
+    assert all(table.names().index(column) < 14 for column in table.z_order_by)
 
 
 @each_table

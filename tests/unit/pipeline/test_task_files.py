@@ -91,7 +91,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert [*Path(paths.table("segments")).iterdir()] == []
 
 
-def test_clustering_columns_have_bounds() -> None:
+def test_columns_of_the_z_order_have_bounds() -> None:
     for table in TABLES:
         assert len(indexed(table)) <= INDEXED_COLUMNS
-        assert set(table.cluster_by) <= {column.name for column in indexed(table)}
+        assert set(table.z_order_by) <= {column.name for column in indexed(table)}

@@ -12,7 +12,8 @@ import pytest
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.reassembly.memory import Rebuilt
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import append_rows, create_unclustered
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows
 from reliable_channel.pipeline.tables import MESSAGES
 
 NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
@@ -21,7 +22,7 @@ NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_00
 @pytest.mark.parametrize("by_spark", [True, False])
 def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
-    create_unclustered(paths, MESSAGES)
+    create_tables(paths, (MESSAGES,))
     hashes = [bytes([number]) * 32 for number in range(3)]
     rows = [
         {

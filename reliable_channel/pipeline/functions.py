@@ -1,0 +1,277 @@
+"""Column functions that decode what Waku carries: pandas UDFs for jobs, notebooks and SQL.
+
+    from reliable_channel.pipeline import functions as rc
+
+    envelopes.select(rc.decode_envelope("value").alias("envelope"))
+    rc.register(spark)
+    spark.sql("SELECT decode_segment(content).segment_index FROM segments")
+
+Each takes binary columns and gives a struct (the hash: binary). Bytes from the network never raise: what cannot be
+decoded has nulls, and ``reason`` with a value of the fixed list (docs/quarantine.md) and ``detail`` with more for
+people. ``decode_record`` is all of them in one pass over a Kafka record, for the channels of a configuration: ingest,
+requeue and rebuild use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import pandas_udf  # type: ignore[attr-defined]
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from reliable_channel.config import ChannelsSettings, PipelineSettings
+from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.wire.malformed import Malformed, Reason
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily
+from reliable_channel.wire.sds import decode_sds_message as parse_sds_message
+from reliable_channel.wire.segment import DEFAULT_DIALECTS, Dialect
+from reliable_channel.wire.segment import decode_segment as parse_segment
+from reliable_channel.wire.waku import decode_waku_message, message_hash
+
+Udf = Callable[..., Any]
+"""A pandas UDF: takes columns or their names, gives a column."""
+
+
+def _struct(*fields: tuple[str, DataType, str]) -> StructType:
+    """A struct of nullable fields. The comments are for readers here: Spark refuses the result of a UDF whose type has
+    metadata in a nested struct."""
+    return StructType([StructField(name, type_) for name, type_, _ in fields])
+
+
+_TEXT, _BYTES, _LONG, _INT, _FLAG = StringType(), BinaryType(), LongType(), IntegerType(), BooleanType()
+_REASON = (
+    ("reason", _TEXT, "why the bytes were refused, from the fixed list; null when they were decoded"),
+    ("detail", _TEXT, "more about the reason, for people; never holds payload bytes"),
+)
+
+HISTORY: Final = ArrayType(
+    _struct(
+        ("sds_id", _TEXT, "SDS message id"),
+        ("retrieval_hint", _BYTES, "Waku message hash under which stores keep the message, if the sender gave it"),
+        ("sender_id", _TEXT, "who sent it, if the sender gave that"),
+    )
+)
+"""The type of a causal history and of a repair request."""
+
+ENVELOPE: Final = _struct(
+    ("content_topic", _TEXT, "Waku content topic"),
+    ("payload", _BYTES, "an SDS message, a ciphertext, or anything else"),
+    ("timestamp_ns", _LONG, "the sender's word: Unix time, ns"),
+    ("meta", _BYTES, "application-specific, at most 64 bytes"),
+    ("ephemeral", _FLAG, "stores need not keep it; null where the envelope does not say"),
+    ("version", _LONG, "version of the payload's encryption; null where the envelope does not say"),
+    *_REASON,
+)
+"""What ``decode_envelope`` gives."""
+
+_SDS_FIELDS = (
+    ("channel_id", _TEXT, "SDS channel id"),
+    ("sender_id", _TEXT, "SDS sender id"),
+    ("sds_id", _TEXT, "SDS message id"),
+    ("sds_kind", _TEXT, "content, sync or ephemeral"),
+    ("lamport_timestamp", _LONG, "Lamport timestamp, ms, below 2^63; null for an ephemeral message"),
+    ("causal_history", HISTORY, "the messages it depends on, newest last"),
+    ("bloom_filter", _BYTES, "the sender's filter of what it has seen"),
+    ("repair_request", HISTORY, "messages that the sender asks others for"),
+)
+SDS_MESSAGE: Final = _struct(*_SDS_FIELDS, ("content", _BYTES, "a segment, or a payload as it is"), *_REASON)
+"""What ``decode_sds_message`` gives."""
+
+SEGMENT: Final = _struct(
+    ("segment_kind", _TEXT, "data or parity"),
+    ("entire_message_hash", _BYTES, "Keccak-256 of the whole payload, 32 bytes"),
+    ("segment_index", _INT, "from 0 among the data, or among the parity segments"),
+    ("data_count", _INT, "data segments of the message; null where a parity segment does not say"),
+    ("parity_count", _INT, "parity segments of the message; null where the segment does not say"),
+    ("payload", _BYTES, "this segment's part of the payload"),
+    ("original_bytes", _LONG, "size of the whole payload, bytes; null where the segment does not say"),
+    ("segment_dialect", _TEXT, "wire dialect: v0.1, lip243 or lip243-length"),
+    *_REASON,
+)
+"""What ``decode_segment`` gives."""
+
+RECORD: Final = _struct(
+    ("kind", _TEXT, "sds, plain or quarantined; null when the record is no envelope at all"),
+    ("source", _TEXT, "how the record came, from its Kafka header"),
+    ("pubsub_topic", _TEXT, "Waku pubsub topic, from its Kafka header"),
+    ("content_topic", _TEXT, "Waku content topic"),
+    ("message_hash", _BYTES, "deterministic Waku message hash, 32 bytes"),
+    ("sender_timestamp_ns", _LONG, "timestamp of the envelope, the sender's word: Unix time, ns"),
+    ("ephemeral", _FLAG, "the envelope says that stores need not keep it"),
+    *_SDS_FIELDS,
+    ("content", _BYTES, "the SDS content; of a sealed row the ciphertext"),
+    ("content_bytes", _INT, "size of the SDS content as plaintext, bytes"),
+    ("content_digest", _BYTES, "SHA-256 of the SDS content as plaintext"),
+    ("segment_kind", _TEXT, "data, parity, or bare for a payload that is no segment"),
+    ("entire_message_hash", _BYTES, "Keccak-256 of the whole payload, 32 bytes"),
+    ("segment_index", _INT, "from 0 among the data, or among the parity segments"),
+    ("data_count", _INT, "data segments of the message"),
+    ("parity_count", _INT, "parity segments of the message"),
+    ("segment_dialect", _TEXT, "wire dialect: v0.1, lip243 or lip243-length"),
+    ("sealed", _FLAG, "content is a ciphertext, because plaintext is not to be stored"),
+    ("stage", _TEXT, "where it was refused: record, envelope, decryption, sds or segment"),
+    *_REASON,
+    ("disposition", _TEXT, "dropped, or kept: used as a bare payload all the same"),
+)
+"""What ``decode_record`` gives."""
+
+
+def envelopes(values: Iterable[bytes | None]) -> pd.DataFrame:
+    """Serialized ``WakuMessage`` values as rows of :data:`ENVELOPE`."""
+    return _frame(ENVELOPE, [decode_waku_message(each) for each in values], {"timestamp_ns": "timestamp"})
+
+
+def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFamily.SPEC) -> pd.DataFrame:
+    """SDS messages of a wire family as rows of :data:`SDS_MESSAGE`."""
+    found = [_NULL if each is None else parse_sds_message(each, family) for each in payloads]
+    within = [
+        _TOO_FAR if isinstance(each, SdsMessage) and (each.lamport_timestamp or 0) > _LARGEST else each
+        for each in found
+    ]
+    return _frame(SDS_MESSAGE, within, {"sds_id": "message_id", "sds_kind": "kind"})
+
+
+def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> pd.DataFrame:
+    """Segments of some wire dialects as rows of :data:`SEGMENT`."""
+    found = [_NULL if each is None else parse_segment(each, dialects) for each in contents]
+    kinds = [None if isinstance(each, Malformed) else ("parity" if each.is_parity else "data") for each in found]
+    sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in found]
+    given: dict[str, list[Any]] = {"segment_kind": kinds, "original_bytes": [size or None for size in sizes]}
+    return _frame(SEGMENT, found, {"segment_index": "index", "segment_dialect": "dialect"}, given)
+
+
+def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) -> list[bytes | None]:
+    """The deterministic message hashes of serialized ``WakuMessage`` values on pubsub topics, 32 bytes each."""
+    found: list[bytes | None] = []
+    for topic, value in zip(pubsub_topics, values, strict=True):
+        envelope = decode_waku_message(value)
+        found.append(None if topic is None or isinstance(envelope, Malformed) else message_hash(topic, envelope))
+    return found
+
+
+@pandas_udf(ENVELOPE)  # type: ignore[untyped-decorator]
+def decode_envelope(value: pd.Series) -> pd.DataFrame:
+    """Decodes a serialized ``WakuMessage`` (14/WAKU2-MESSAGE) into :data:`ENVELOPE`."""
+    return envelopes(value)
+
+
+def sds_decoder(family: WireFamily = WireFamily.SPEC) -> Udf:
+    """The UDF that decodes SDS messages of a wire family into :data:`SDS_MESSAGE`."""
+
+    @pandas_udf(SDS_MESSAGE)  # type: ignore[untyped-decorator]
+    def decode(payload: pd.Series) -> pd.DataFrame:
+        return sds_messages(payload, family)
+
+    return cast(Udf, decode)
+
+
+decode_sds_message: Final = sds_decoder()
+"""Decodes an SDS message in the specification's wire format into :data:`SDS_MESSAGE`."""
+
+
+def segment_decoder(dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> Udf:
+    """The UDF that decodes segments of some wire dialects into :data:`SEGMENT`. Bytes that are no segment have a
+    ``reason``: a channel takes them as a payload that was not segmented."""
+    chosen = tuple(dialects)
+
+    @pandas_udf(SEGMENT)  # type: ignore[untyped-decorator]
+    def decode(content: pd.Series) -> pd.DataFrame:
+        return segments(content, chosen)
+
+    return cast(Udf, decode)
+
+
+decode_segment: Final = segment_decoder()
+"""Decodes a segment of one of the default wire dialects into :data:`SEGMENT`."""
+
+
+@pandas_udf(_BYTES)  # type: ignore[untyped-decorator]
+def waku_message_hash(pubsub_topic: pd.Series, value: pd.Series) -> pd.Series:
+    """The deterministic message hash of a serialized ``WakuMessage`` on a pubsub topic, 32 bytes; null for what is no
+    envelope."""
+    return pd.Series(hashes(pubsub_topic, value), dtype=object)
+
+
+def decode_record(channels: ChannelsSettings, pipeline: PipelineSettings) -> Udf:
+    """The UDF that decodes Kafka records into :data:`RECORD`: envelope, decryption, SDS message, segment in one pass.
+
+    Its columns: the value, the headers ``pubsub_topic`` and ``source`` (binary), and the record time (µs), which bounds
+    the Lamport timestamp. One decoder, with the keys it has read, serves all batches of a task."""
+
+    @pandas_udf(RECORD)  # type: ignore[untyped-decorator]
+    def decode(columns: Iterator[tuple[pd.Series, pd.Series, pd.Series, pd.Series]]) -> Iterator[pd.DataFrame]:
+        decoder = RecordDecoder(channels, pipeline)
+        for value, pubsub_header, source_header, time_us in columns:
+            yield records(list(map(decoder.decode, value, pubsub_header, source_header, time_us.tolist())))
+
+    return cast(Udf, decode)
+
+
+def records(decoded: Sequence[Decoded]) -> pd.DataFrame:
+    """Decoded records as rows of :data:`RECORD`."""
+    return _frame(RECORD, decoded, {})
+
+
+def register(spark: SparkSession) -> None:
+    """Make the functions known to SQL under their names."""
+    for name, function in (
+        ("decode_envelope", decode_envelope),
+        ("decode_sds_message", decode_sds_message),
+        ("decode_segment", decode_segment),
+        ("waku_message_hash", waku_message_hash),
+    ):
+        spark.udf.register(name, function)
+
+
+_LARGEST = 2**63 - 1
+_NULL = Malformed(Reason.NULL_VALUE, "there are no bytes")
+_TOO_FAR = Malformed(Reason.LAMPORT_OUT_OF_RANGE, "2^63 or more")
+_ARROW: dict[type[DataType], pa.DataType] = {
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+    LongType: pa.int64(),
+    IntegerType: pa.int32(),
+    BooleanType: pa.bool_(),
+}
+
+
+def _frame(
+    type_: StructType,
+    decoded: Sequence[Any],
+    names: Mapping[str, str],
+    given: Mapping[str, Sequence[Any]] | None = None,
+) -> pd.DataFrame:
+    """Decoded values, or why they were refused, as a frame with the fields of ``type_``. A field is the attribute of
+    the same name (``names``: those that differ) or a column that is ``given``.
+
+    Columns are Arrow's already: pandas would hold them as objects, and Spark would convert these one by one."""
+    columns = {}
+    for field in type_.fields:
+        name = names.get(field.name, field.name)
+        values = (given or {}).get(field.name) or [getattr(each, name, None) for each in decoded]
+        if field.dataType == HISTORY:
+            columns[field.name] = pd.Series([_entries(history) for history in values], dtype=object)
+        else:
+            array = pa.array(values, _ARROW[type(field.dataType)])
+            columns[field.name] = pd.Series(pd.arrays.ArrowExtensionArray(array))
+    return pd.DataFrame(columns)
+
+
+def _entries(history: Sequence[HistoryEntry] | None) -> list[tuple[str, bytes | None, str | None]] | None:
+    if history is None:
+        return None
+    return [(entry.message_id, entry.retrieval_hint, entry.sender_id) for entry in history]

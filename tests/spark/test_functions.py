@@ -1,0 +1,106 @@
+"""The column functions as pandas UDFs, in DataFrames and in SQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, SparkSession
+
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.pipeline import functions as rc
+from reliable_channel.wire.hashing import keccak256
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.wire.segment import Segment, encode_segment
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+
+pytestmark = pytest.mark.spark
+
+PUBSUB, TOPIC, LAMPORT = "/waku/2/rs/1/0", "/app/1/chat/proto", 1_767_225_600_000
+WHOLE = b"what is sent in two segments"
+PART = encode_segment(Segment(keccak256(WHOLE), 1, 2, None, False, WHOLE[14:]))
+HISTORY = (HistoryEntry("m0", b"h" * 32, "bob"), HistoryEntry("m1"))
+MESSAGE = encode_sds_message(
+    SdsMessage("alice", "m2", "talk", LAMPORT, causal_history=HISTORY, bloom_filter=b"filter", content=PART)
+)
+ENVELOPE = WakuMessage(MESSAGE, TOPIC, timestamp=LAMPORT * 10**6, ephemeral=False)
+VALUE = encode_waku_message(ENVELOPE)
+NAMES = [*("topic", "time", "ephemeral", "hash", "id", "sender", "lamport", "history", "repair", "whole", "index")]
+NAMES += ["count", "payload", "e", "m", "s"]
+HISTORY_ROWS = [("m0", bytearray(b"h" * 32), "bob"), ("m1", None, None)]
+
+
+@pytest.fixture
+def values(spark: SparkSession) -> DataFrame:
+    rows = [(PUBSUB, bytearray(VALUE)), (PUBSUB, None), (PUBSUB, bytearray(b"\xff\xff"))]
+    return spark.createDataFrame(rows, "pubsub_topic string, value binary")
+
+
+def test_one_function_after_the_other_takes_an_envelope_apart(spark: SparkSession, values: DataFrame) -> None:
+    found = (
+        values.select(rc.decode_envelope("value").alias("e"), rc.waku_message_hash("pubsub_topic", "value").alias("h"))
+        .select("e", "h", rc.decode_sds_message("e.payload").alias("m"))
+        .select("e", "h", "m", rc.decode_segment("m.content").alias("s"))
+        .select(
+            "e.content_topic", "e.timestamp_ns", "e.ephemeral", "h", "m.sds_id", "m.sender_id", "m.lamport_timestamp",
+            "m.causal_history", "m.repair_request", "s.entire_message_hash", "s.segment_index", "s.data_count",
+            "s.payload", "e.reason", "m.reason", "s.reason",
+        )
+        .toDF(*NAMES)
+    )  # fmt: skip
+    whole: tuple[Any, ...] = (
+        TOPIC, LAMPORT * 10**6, False, bytearray(message_hash(PUBSUB, ENVELOPE)), "m2", "alice", LAMPORT, HISTORY_ROWS,
+        [], bytearray(keccak256(WHOLE)), 1, 2, bytearray(WHOLE[14:]), None, None, None,
+    )  # fmt: skip
+    nothing = (None,) * 13
+    expected = spark.createDataFrame(
+        [
+            whole,
+            (*nothing, "null_value", "null_value", "null_value"),
+            (*nothing, "malformed_envelope", "null_value", "null_value"),
+        ],
+        found.schema,
+    )
+    assert_df_equality(found, expected)
+
+
+def test_sql_knows_them_after_one_call(spark: SparkSession, values: DataFrame) -> None:
+    rc.register(spark)
+    values.createOrReplaceTempView("values_of_kafka")
+    found = spark.sql(
+        """
+        SELECT content_topic, decode_sds_message(payload).sds_id, decode_segment(decode_sds_message(payload).content)
+               .segment_kind AS kind, hash
+        FROM (SELECT decode_envelope(value).*, waku_message_hash(pubsub_topic, value) AS hash FROM values_of_kafka)
+        WHERE reason IS NULL
+        """
+    )
+    expected = spark.createDataFrame(
+        [(TOPIC, "m2", "data", bytearray(message_hash(PUBSUB, ENVELOPE)))],
+        "content_topic string, sds_id string, kind string, hash binary",
+    )
+    assert_df_equality(found, expected, ignore_nullable=True)
+
+
+def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
+    channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
+    decode = rc.decode_record(channels, PipelineSettings())
+    rows = [
+        (bytearray(VALUE), bytearray(PUBSUB.encode()), bytearray(b"relay"), LAMPORT * 1000),
+        (bytearray(VALUE), bytearray(PUBSUB.encode()), bytearray(b"nobody"), LAMPORT * 1000),
+        (None, bytearray(PUBSUB.encode()), bytearray(b"relay"), LAMPORT * 1000),
+    ]
+    records = spark.createDataFrame(rows, "value binary, pubsub binary, source binary, time_us bigint")
+    found = records.select(decode("value", "pubsub", "source", "time_us").alias("r")).select(
+        "r.kind", "r.sds_id", "r.causal_history", "r.segment_kind", "r.segment_index", "r.sealed", "r.reason"
+    )
+    expected = spark.createDataFrame(
+        [
+            ("sds", "m2", HISTORY_ROWS, "data", 1, False, None),
+            (None, None, [], None, None, None, "bad_header"),
+            (None, None, [], None, None, None, "null_value"),
+        ],
+        found.schema,
+    )
+    assert_df_equality(found, expected)

@@ -1,0 +1,151 @@
+"""Maintenance of real Delta tables, without Spark: what expires goes, what streams need stays, files become few."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from reliable_channel.config import Settings, load
+from reliable_channel.pipeline.clock import Reached
+from reliable_channel.pipeline.ingest.stream import tick_files
+from reliable_channel.pipeline.operations import maintain, maintain_plan
+from reliable_channel.pipeline.storage.arrow_files import rows_of
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.commits import unread_of
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import BatchSink, append_rows, open_table
+from reliable_channel.pipeline.tables import DAY_MS, SEGMENTS
+
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+RETENTION_MS = SEGMENTS.retention_ms or 0
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    found = load("local", pipeline={"vacuum_retention_ms": HOUR_MS}).with_run_dir(tmp_path)
+    create_tables(found.paths, (SEGMENTS,))
+    return found
+
+
+def append(settings: Settings, offset: int, age_ms: int) -> None:
+    """A micro-batch with one row."""
+    files = tick_files(settings.paths, {("t", 0): Reached((NOW_MS - age_ms) * 1000, offset + 1)}, 10**15)
+    BatchSink(settings.paths, "stream", offset).add_files(SEGMENTS, files)
+
+
+def offsets(settings: Settings) -> list[int]:
+    return sorted(row["kafka_offset"] for row in rows_of(open_table(settings.paths, SEGMENTS)))
+
+
+def maintained(settings: Settings, *, dry_run: bool = False) -> maintain.Outcome:
+    (outcome,) = maintain.run(settings, dry_run=dry_run, only=("segments",), now_ms=NOW_MS)
+    return outcome
+
+
+def test_rows_past_their_retention_are_deleted_and_no_stream_reads_that(settings: Settings) -> None:
+    ages = [RETENTION_MS + DAY_MS, RETENTION_MS + 1, RETENTION_MS, RETENTION_MS - 1, 0]
+    for offset, age in enumerate(ages):
+        append(settings, offset, age)
+    unread = [commit.version for commit in unread_of(open_table(settings.paths, SEGMENTS), 0)]
+    assert maintained(settings, dry_run=True).rows_deleted == 2
+    assert offsets(settings) == [0, 1, 2, 3, 4]
+    outcome = maintained(settings)
+    assert (outcome.rows_deleted, outcome.files_before, outcome.files_after) == (2, 5, 1)
+    assert offsets(settings) == [2, 3, 4]
+    append(settings, 5, 0)
+    later = [commit.version for commit in unread_of(open_table(settings.paths, SEGMENTS), 0)]
+    assert later[:-1] == unread
+    assert maintained(settings).rows_deleted == 0
+
+
+def test_a_stream_that_appends_meanwhile_does_not_hinder_the_deletion(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(settings, 0, RETENTION_MS + 1)
+    append(settings, 1, 0)
+    really = DeltaTable.delete
+    attempts = []
+
+    def late(table: DeltaTable, predicate: str) -> object:
+        attempts.append(predicate)
+        append(settings, 1 + len(attempts), 0)
+        return really(table, predicate)
+
+    monkeypatch.setattr(DeltaTable, "delete", late)
+    assert maintained(settings).rows_deleted == 1
+    assert (len(attempts), offsets(settings)) == (1, [1, 2])
+
+
+def test_files_that_a_running_task_has_written_stay_and_old_orphans_go(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintain_plan, "STREAM_READERS", {})
+    append(settings, 0, 0)
+    place = Path(settings.paths.table(SEGMENTS.name))
+    for name, age_s in (("young", 600), ("orphan", 3 * 3600)):
+        file = place / f"part-{name}.parquet"
+        file.write_bytes(b"not committed")
+        os.utime(file, (time.time() - age_s,) * 2)
+    assert maintained(settings, dry_run=True).files_vacuumed == 1
+    assert maintained(settings).files_vacuumed == 1
+    assert not (place / "part-orphan.parquet").exists()
+    assert (place / "part-young.parquet").exists()
+    assert offsets(settings) == [0]
+
+
+def test_one_file_is_left_alone(settings: Settings) -> None:
+    append(settings, 0, 0)
+    maintained(settings)
+    version = open_table(settings.paths, SEGMENTS).version()
+    maintained(settings)
+    assert open_table(settings.paths, SEGMENTS).version() == version
+
+
+def test_a_z_order_keeps_every_row_and_lets_a_query_skip_files(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file that arrives holds rows of all topics; after maintenance a topic is in a part of the files only."""
+    monkeypatch.setattr(maintain, "FILE_BYTES", 1_000)
+    for file in range(8):
+        rows = [
+            {
+                "kafka_topic": "t",
+                "kafka_partition": 0,
+                "kafka_offset": file * 3_000 + number,
+                "event_time": NOW_MS * 1000 + number,
+                "content_topic": f"/{number % 4}",
+            }
+            for number in range(3_000)
+        ]
+        append_rows(settings.paths, SEGMENTS, as_arrow(rows, SEGMENTS))
+
+    def contents() -> list[tuple[object, ...]]:
+        found = rows_of(open_table(settings.paths, SEGMENTS), ["kafka_offset", "event_time", "content_topic"])
+        return sorted(tuple(row.values()) for row in found)
+
+    before = contents()
+
+    def holding(topic: str) -> float:
+        """The share of files that may hold rows of ``topic``, by their statistics."""
+        files = pa.table(open_table(settings.paths, SEGMENTS).get_add_actions(flatten=True)).to_pylist()
+        return sum(f["min.content_topic"] <= topic <= f["max.content_topic"] for f in files) / len(files)
+
+    assert holding("/0") == 1
+    assert maintained(settings).files_after > 3
+    assert holding("/0") < 0.5
+    assert contents() == before
+
+
+def test_a_large_table_is_compacted_and_not_written_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintain, "Z_ORDER_BYTES", 0)
+    for offset in range(3):
+        append(settings, offset, 0)
+    assert maintained(settings).files_after == 1
+    last = open_table(settings.paths, SEGMENTS).history(1)[0]
+    assert (last["operation"], last["operationMetrics"]["plannerStrategy"]) == ("OPTIMIZE", "preserveLocality")
