@@ -22,6 +22,7 @@ from reliable_channel.pipeline.ack.observed import (
 )
 from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
 from reliable_channel.pipeline.ack.seen import DIGEST_BYTES, Seen, SeenMessages, digest_of, seen_key
+from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, DELIVERIES
 from reliable_channel.sds import (
     Acknowledged,
     Buffered,
@@ -50,6 +51,8 @@ MAX_EPHEMERALS = 2_000
 """Ephemeral messages that are remembered, so that a copy is not delivered again."""
 MAX_NEEDED_BY = 10_000
 """Missing ids of which it is remembered who named them first."""
+GUARDED_MS = max(table.retention_ms or 0 for table in (DELIVERIES, DELIVERED_MESSAGES))
+"""How long the rows of a delivery are kept: so long it must be known, or it could stand there twice."""
 DAY_MS = 24 * 3_600_000
 
 ChannelKey = tuple[str, str, str]
@@ -60,25 +63,34 @@ class ChannelObserver:
     """One channel. ``key`` is (pubsub topic, content topic, channel id).
 
     A channel that was silent for ``expiry_ms`` (``None``: for ever) rests: of its state only the counters and how far
-    it came are left, so that nothing is delivered twice, whenever a store brings it back."""
+    it came are left, so that nothing is delivered twice, whenever a store brings it back. What is left goes as well
+    when retention has removed the rows that it guards, or at once when nothing was delivered: :attr:`is_blank`."""
 
     def __init__(
         self, key: ChannelKey, participant_id: str | None, config: SdsConfig, expiry_ms: int | None = None
     ) -> None:
         self._key = key
         self._columns: dict[str, Any] = dict(zip(("pubsub_topic", "content_topic", "channel_id"), key, strict=True))
-        self._channel = SdsChannel(key[2], participant_id, config)
         self._participant_id = participant_id
+        self._config = config
         self._expiry_ms = expiry_ms
+        self.place: tuple[str, int] = ("", 0)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing of the channel."""
+        self.is_blank = True
+        """Whether nothing is known, so that there is no state to keep."""
+        self._channel = SdsChannel(self._key[2], self._participant_id, self._config)
         self._last_heard = 0
+        self._rested_at = 0
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen = SeenMessages(config.max_waiting, MAX_PARTS, MAX_SETTLED)
+        self._seen = SeenMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED)
         self._rebuilt = RebuiltMessages(self._seen)
         self._needed_by: dict[str, str] = {}
         self._ephemerals: dict[bytes, None] = {}
-        self.place: tuple[str, int] = ("", 0)
 
     def take(self, row: InputRow) -> list[Output]:
         """Take one row, in record order. Timers due before it run first, each at its own time."""
@@ -87,11 +99,16 @@ class ChannelObserver:
         while (due := self._rest_due()) is not None and due <= now:
             self._run_timers(due, out)
             self._rest(out)
+        if (due := self._end_due()) is not None and due <= now:
+            self._begin()
+        if row.row_kind == "tick" and self.is_blank:
+            return out
+        self.is_blank = False
         self._run_timers(now, out)
         match row.row_kind:
             case "message":
                 self.place = (row.kafka_topic, row.kafka_partition)
-                self._last_heard = now
+                self._last_heard, self._rested_at = now, 0
                 self._message(row, out)
             case "repaired":
                 self._repaired(row, out)
@@ -101,7 +118,7 @@ class ChannelObserver:
 
     def next_due_us(self) -> int | None:
         """When the next timer is due (event time, µs)."""
-        dues = [due for due in (self._channel.next_due(), self._rest_due()) if due is not None]
+        dues = [due for due in (self._channel.next_due(), self._rest_due(), self._end_due()) if due is not None]
         return min(dues) * 1000 if dues else None
 
     # ---- time ----------------------------------------------------------------------------------------------------
@@ -116,6 +133,12 @@ class ChannelObserver:
             return None
         return -(-(self._last_heard + self._expiry_ms) // DAY_MS) * DAY_MS
 
+    def _end_due(self) -> int | None:
+        """When nothing is left of a channel that rests (ms)."""
+        if not self._rested_at:
+            return None
+        return self._rested_at + (GUARDED_MS if self._row_seq or self._participant_id is not None else 0)
+
     def _rest(self, out: list[Output]) -> None:
         """Let everything go but what is to be known for ever; not while something is missing that is not given up."""
         if self._channel.missing_ids():
@@ -126,7 +149,7 @@ class ChannelObserver:
         self._ephemerals.clear()
         self._seen.clear()
         self._channel.forget()
-        self._last_heard = 0
+        self._last_heard, self._rested_at = 0, self._now
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
@@ -219,7 +242,7 @@ class ChannelObserver:
         return lamport is not None and self._channel.is_past(sds_id, lamport)
 
     def _dropped(self, row: InputRow, why: str) -> Output:
-        return rows.channel_event(self._base(self._now), "pending_message_dropped", row.sds_id, row.sender_id, why, row)
+        return rows.channel_event(self.base(self._now), "pending_message_dropped", row.sds_id, row.sender_id, why, row)
 
     # ---- events --------------------------------------------------------------------------------------------------
 
@@ -233,26 +256,26 @@ class ChannelObserver:
                         again.copies += 1
                 case Acknowledged():
                     seen = self._seen.get(seen_key(event.message_id, event.sender_id))
-                    out.append(rows.ack(self._base(event.at), event, seen, row))
+                    out.append(rows.ack(self.base(event.at), event, seen, row))
                 case MissingDependency(_, message_id, named_by):
                     self._needed_by[message_id] = named_by
                     if len(self._needed_by) > MAX_NEEDED_BY:
                         del self._needed_by[next(iter(self._needed_by))]
                 case RefetchDue():
-                    out.append(rows.refetch(self._base(event.at), event, self._needed_by.get(event.message_id)))
+                    out.append(rows.refetch(self.base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyLost():
-                    out.append(rows.lost(self._base(event.at), event, self._needed_by.get(event.message_id)))
+                    out.append(rows.lost(self.base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyBeforeObservation(at, message_id, named_by):
                     fields = {"sds_id": message_id, "status": "before_observation", "needed_by": named_by}
-                    out.append(Output("lost_dependencies", {**self._base(at), **fields, "missing_since": at * 1000}))
+                    out.append(Output("lost_dependencies", {**self.base(at), **fields, "missing_since": at * 1000}))
                 case RepairRequestSeen():
-                    out.append(rows.repair_request(self._base(event.at), event, row))
+                    out.append(rows.repair_request(self.base(event.at), event, row))
                 case _:
-                    out.extend(rows.other(self._base(event.at), event, self._participant_id, row))
+                    out.extend(rows.other(self.base(event.at), event, self._participant_id, row))
 
     def _delivered(self, event: Delivered, out: list[Output]) -> None:
         if event.late:
-            out.append(rows.recovered(self._base(event.at), event, self._needed_by.get(event.message_id)))
+            out.append(rows.recovered(self.base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
         seen = self._seen.get(seen_key(event.message_id, event.sender_id))
         if seen is None or seen.digest != event.digest:  # forgotten: more waited than is remembered
@@ -273,7 +296,7 @@ class ChannelObserver:
     def _numbered(self, at: int, *, message: bool = False) -> dict[str, Any]:
         """The columns that every row of ``deliveries`` has, with the next numbers."""
         self._row_seq += 1
-        base = self._base(at)
+        base = self.base(at)
         base["row_seq"] = self._row_seq
         if message:
             self._delivery_seq += 1
@@ -282,7 +305,8 @@ class ChannelObserver:
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
-    def _base(self, at: int) -> dict[str, Any]:
+    def base(self, at: int) -> dict[str, Any]:
+        """The columns that every row of this channel has; ``at`` in ms of event time."""
         return {**self._columns, "event_time": at * 1000}
 
     # ---- state ---------------------------------------------------------------------------------------------------
@@ -300,6 +324,7 @@ class ChannelObserver:
             kafka_topic=self.place[0],
             kafka_partition=self.place[1],
             last_heard_ms=self._last_heard,
+            rested_at_ms=self._rested_at,
         )
         self._seen.write(proto)
         self._rebuilt.write(proto)
@@ -317,7 +342,8 @@ class ChannelObserver:
         """Restore what :meth:`to_bytes` gave; the configuration is given again."""
         proto = pb.ObserverStateProto.FromString(data)
         restored = cls(key, participant_id, config, expiry_ms)
-        restored._last_heard = proto.last_heard_ms
+        restored.is_blank = False
+        restored._last_heard, restored._rested_at = proto.last_heard_ms, proto.rested_at_ms
         restored._channel = SdsChannel.from_bytes(proto.channel, config)
         restored._now = proto.now_ms
         restored._row_seq = proto.row_seq

@@ -92,6 +92,7 @@ def channel_event(
 ) -> Output:
     """A row of ``channel_events``."""
     fields = {**base, "event": name, "sds_id": sds_id, "sender_id": sender_id, "detail": detail}
+    fields["kafka_topic"] = row.kafka_topic if row is not None else None
     return Output("channel_events", fields | coordinates(row))
 
 

@@ -16,11 +16,13 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
+from reliable_channel.pipeline.ack import guarded
 from reliable_channel.pipeline.ack.observed import InputRow
 from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
 from reliable_channel.pipeline.garbage import without_collection
+from reliable_channel.pipeline.operations import counters
 from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, packed, written_results
+from reliable_channel.pipeline.storage.result_files import RESULTS, packed, written_results
 from reliable_channel.pipeline.tables import (
     ACKS,
     CHANNEL_EVENTS,
@@ -80,7 +82,7 @@ _EMPTY = "[]"
 _ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
 _OUT = "kind string, results binary"
 _STATE = "version int, blob binary"
-_KINDS = {table.name: table.name for table in TABLES_WRITTEN} | {"open_key": None}
+_KINDS = {table.name: table.name for table in TABLES_WRITTEN} | {"open_key": None, "failed_rows": None}
 
 
 def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
@@ -125,21 +127,25 @@ def stateful(
 
     def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         channel = (str(key[0]), str(key[1]), str(key[2]))
-        before = None
-        if state.exists:
-            version, blob = state.get
-            if version != STATE_VERSION:
-                raise RuntimeError(
-                    f"Ack state of version {version} is unknown to this program (it writes {STATE_VERSION})."
-                    " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
-                )
-            observer = ChannelObserver.from_bytes(bytes(blob), channel, participant_id, config, expiry_ms)
-            before = observer.next_due_us()
-        else:
-            observer = ChannelObserver(channel, participant_id, config, expiry_ms)
+        stored = _stored(state)
+
+        def restored(blob: bytes | None) -> ChannelObserver:
+            if blob is None:
+                return ChannelObserver(channel, participant_id, config, expiry_ms)
+            return ChannelObserver.from_bytes(blob, channel, participant_id, config, expiry_ms)
+
+        observer = restored(stored)
+        before = observer.next_due_us()
         with without_collection():
-            blobs = list(packed(_taken(observer, frames), _KINDS))
-        state.update((STATE_VERSION, observer.to_bytes()))
+            rows = _in_record_order(frames)
+            observer, outputs, failed = guarded.taken(observer, restored, stored, rows)
+            blobs = list(packed([(output.table, output.fields) for output in outputs], _KINDS))
+        if not observer.is_blank:
+            state.update((STATE_VERSION, observer.to_bytes()))
+        elif state.exists:
+            state.remove()
+        if failed:
+            blobs += packed([("failed_rows", {"rows": failed})], _KINDS)
         after = observer.next_due_us()
         if after != before:
             topic, partition = observer.place
@@ -151,11 +157,24 @@ def stateful(
     return update
 
 
-def _taken(observer: ChannelObserver, frames: Iterator[pd.DataFrame]) -> list[tuple[str, Fields]]:
-    """What a channel's rows of a micro-batch, in record order, lead to."""
+def _stored(state: GroupState) -> bytes | None:
+    """The bytes of a channel's state, ``None`` for a channel without one."""
+    if not state.exists:
+        return None
+    version, blob = state.get
+    if version != STATE_VERSION:
+        raise RuntimeError(
+            f"Ack state of version {version} is unknown to this program (it writes {STATE_VERSION})."
+            " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+        )
+    return bytes(blob)
+
+
+def _in_record_order(frames: Iterator[pd.DataFrame]) -> list[InputRow]:
+    """A channel's rows of a micro-batch."""
     rows = [row for frame in frames for row in _input_rows(frame)]
     rows.sort(key=lambda row: row[:3])
-    return [(output.table, output.fields) for row in rows for output in observer.take(row[3])]
+    return [row[3] for row in rows]
 
 
 def _input_rows(frame: pd.DataFrame) -> Iterator[tuple[int, int, int, InputRow]]:
@@ -209,6 +228,8 @@ class AckWriter:
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         results = written_results(rows, self._paths, _KINDS)
+        failed = sum(said["rows"] for said in results.told.get("failed_rows", ()))
+        counters.put(sink.query_id, sink.batch_id, failed_rows=failed)
         sink.together(
             *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),
             partial(open_keys.record, sink, JOB, open_keys.changes_of(results.told.get("open_key", ()))),

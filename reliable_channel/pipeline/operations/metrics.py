@@ -38,7 +38,7 @@ from reliable_channel.pipeline.tables import BY_NAME, PIPELINE_METRICS
 _log = logging.getLogger(__name__)
 _LAST_WORDS_S = 15.0
 _HISTORY_LIMIT = 1_000
-_TOTALS = ("input_rows", "quarantined_rows", "dropped_by_watermark_rows")
+_TOTALS = ("input_rows", "quarantined_rows", "failed_rows", "dropped_by_watermark_rows")
 _SCHEMA = pa.schema(
     [
         pa.field("query", pa.string(), nullable=False),
@@ -65,7 +65,7 @@ class PrometheusMetrics:
         )
         self._totals = Counter(
             "reliable_channel_query_rows",
-            "Rows since this process started: read, quarantined, dropped by the watermark",
+            "Rows since this process started: read, quarantined, set aside, dropped by the watermark",
             ["query", "metric"],
             registry=self.registry,
         )

@@ -244,7 +244,8 @@ REPAIR_REQUESTS = Table(
 
 CHANNEL_EVENTS = Table(
     "channel_events",
-    "What else a channel has to say, so that nothing is lost silently: conflicts, saturated filters, bounds reached.",
+    "What else a channel has to say, so that nothing is lost silently: conflicts, saturated filters, bounds"
+    " reached, and rows on which the program itself failed (row_failed).",
     "jobs/ack.py, jobs/reassembly.py",
     (
         *CHANNEL,
@@ -258,7 +259,13 @@ CHANNEL_EVENTS = Table(
             example="0.731 of the bits are set",
         ),
         Column("event_time", "TIMESTAMP", "when it happened, in event time", example="2026-01-01T00:01:12.455Z"),
-        Column("kafka_partition", "INT", "Kafka partition of the record that caused it; null for a timer", example="0"),
+        Column(
+            "kafka_topic",
+            "STRING",
+            "Kafka topic of the record that caused it; null for a timer",
+            example="waku.envelopes",
+        ),
+        Column("kafka_partition", "INT", "Kafka partition of that record", example="0"),
         Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
     ),
     ("pubsub_topic", "content_topic", "channel_id", "event", "sds_id", "event_time"),

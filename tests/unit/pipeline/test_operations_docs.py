@@ -55,8 +55,10 @@ def test_the_metrics_named_are_those_we_write() -> None:
     named = set(re.findall(r"`([a-z_]+)`", PAGE.split("| metric |")[1].split("\n\n")[0]))
     kafka = {"endOffset": {"t": {"0": 1}}, "latestOffset": {"t": {"0": 2}}}
     everything = {**PROGRESS, "inputRowsPerSecond": 1.0, "sources": [*PROGRESS["sources"], kafka]}
-    written = set(measures(everything, {"quarantined_rows": 1, "turn_wait_ms": 1}, lambda table, version: 0))
-    assert named - {"quarantine"} <= written
+    written = set(
+        measures(everything, {"quarantined_rows": 1, "failed_rows": 0, "turn_wait_ms": 1}, lambda table, version: 0)
+    )
+    assert named - {"quarantine", "channel_events", "row_failed"} <= written
     assert written - named == {"query_planning_ms"}, "Spark's phases stand for all: …"
 
 

@@ -1,0 +1,187 @@
+"""A row on which the state machine fails is set aside and named; nothing else of its channel changes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_ack_integrity import KEY, NOW, content_row
+from test_cuts import FakeState, channels, cut
+
+from reliable_channel.pipeline.ack import stream
+from reliable_channel.pipeline.ack.guarded import taken
+from reliable_channel.pipeline.ack.observed import InputRow, Output
+from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelObserver
+from reliable_channel.pipeline.storage.result_files import Fields, unpacked
+from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.sds import SdsChannel, SdsConfig, Step
+from reliable_channel.wire.sds import SdsMessage
+
+BAD = "fails"
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDS fails on some messages, when it has changed the state already; the error's text is long."""
+    real = SdsChannel.receive
+
+    def receive(self: SdsChannel, message: SdsMessage, now: int, **options: Any) -> Step:
+        step = real(self, message, now, **options)
+        if message.message_id.startswith(BAD):
+            raise KeyError(message.message_id * 100)
+        return step
+
+    monkeypatch.setattr(SdsChannel, "receive", receive)
+
+
+def restore(blob: bytes | None) -> ChannelObserver:
+    if blob is None:
+        return ChannelObserver(KEY, None, SdsConfig())
+    return ChannelObserver.from_bytes(blob, KEY, None, SdsConfig())
+
+
+def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Output], int, bytes]:
+    outputs: list[Output] = []
+    failed, state = 0, None
+    for piece in cut(rows, cuts):
+        observer, more, number = taken(restore(state), restore, state, piece)
+        outputs, failed = outputs + more, failed + number
+        state = None if observer.is_blank else observer.to_bytes()
+    return outputs, failed, state or b""
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=channels(), data=st.data(), cuts=st.lists(st.integers(0, 10_000), max_size=4))
+def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
+    rows: list[InputRow], data: st.DataObject, cuts: list[int]
+) -> None:
+    mixed: list[InputRow] = []
+    for row in rows:
+        mixed.append(row)
+        for number in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+            mixed.append(
+                content_row(b"x", sds_id=f"{BAD}{len(mixed)}.{number}", lamport_timestamp=NOW)._replace(
+                    event_us=row.event_us
+                )
+            )
+    bad = [row for row in mixed if str(row.sds_id).startswith(BAD)]
+    expected, _, state = in_pieces(rows, [])
+    outputs, failed, found = in_pieces(mixed, cuts)
+    set_aside = [o.fields["sds_id"] for o in outputs if o.fields.get("event") == "row_failed"]
+    assert (set_aside, failed) == ([row.sds_id for row in bad], len(bad))
+    assert [o for o in outputs if o.fields.get("event") != "row_failed"] == expected
+    assert found == state
+
+
+def test_the_event_names_the_record_and_is_bounded() -> None:
+    row = content_row(b"x", sds_id=BAD)._replace(kafka_topic="t", kafka_partition=3, kafka_offset=99)
+    _, outputs, _ = taken(restore(None), restore, None, [row])
+    (event,) = [o.fields for o in outputs if o.table == "channel_events"]
+    place = {"kafka_topic": "t", "kafka_partition": 3, "kafka_offset": 99, "sender_id": "alice", "sds_id": BAD}
+    assert event.items() >= {**place, "event": "row_failed", "event_time": NOW * 1000}.items()
+    assert event["detail"].startswith("message row: KeyError in receive, line ") and len(event["detail"]) < 400
+    assert {*event} <= {*BY_NAME["channel_events"].names()}
+
+
+def test_each_row_is_taken_twice_at_most_however_many_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_rows = 0
+    real = ChannelObserver.take
+
+    def take(self: ChannelObserver, row: InputRow) -> list[Output]:
+        nonlocal taken_rows
+        taken_rows += 1
+        return real(self, row)
+
+    monkeypatch.setattr(ChannelObserver, "take", take)
+    rows = [
+        content_row(b"%d" % n, sds_id=f"{BAD if n % 2 else 'fine'}{n}", lamport_timestamp=NOW + n) for n in range(40)
+    ]
+    _, _, failed = taken(restore(None), restore, None, rows)
+    assert (failed, taken_rows) == (20, 40 + 20)
+
+
+def test_running_out_of_memory_is_no_fault_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(self: ChannelObserver, row: InputRow) -> list[Output]:
+        raise MemoryError
+
+    monkeypatch.setattr(ChannelObserver, "take", no_memory)
+    with pytest.raises(MemoryError):
+        taken(restore(None), restore, None, [content_row(b"x")])
+
+
+# ---- the function of Spark's state ---------------------------------------------------------------------------------
+
+
+def frame_of(rows: list[InputRow]) -> pd.DataFrame:
+    """As Spark gives them: lists as JSON, large numbers as digits."""
+    fields = []
+    for offset, row in enumerate(rows):
+        one = row._asdict() | {"kafka_offset": offset, "sub_order": 0}
+        one |= {name: json.dumps([]) for name in ("causal_history", "repair_request", "sds_ids")}
+        one |= {name: None if one[name] is None else str(one[name]) for name in stream._AS_DIGITS}
+        fields.append(one)
+    return pd.DataFrame(fields)
+
+
+def updated(state: FakeState, rows: list[InputRow], expiry_ms: int | None = None) -> dict[str, list[Fields]]:
+    """One micro-batch of a channel: table → number of rows, and what the driver is to know, by kind."""
+    found: dict[str, list[Any]] = {}
+    update = stream.stateful(None, SdsConfig(), expiry_ms)
+    for frame in update(KEY, iter([frame_of(rows)]), state):  # type: ignore[arg-type]
+        for blob in frame["results"]:
+            results = unpacked(blob)
+            for name, columns in results.tables.items():
+                found.setdefault(name, []).extend(columns[0])
+            for kind, fields in results.others:
+                found.setdefault(kind, []).append(fields)
+    return found
+
+
+def test_the_query_goes_on_and_the_driver_counts_the_row() -> None:
+    state = FakeState()
+    rows = [
+        content_row(b"1", sds_id="1"),
+        content_row(b"2", sds_id=BAD),
+        content_row(b"3", sds_id="3", lamport_timestamp=NOW + 1),
+    ]
+    found = updated(state, rows)
+    assert found["failed_rows"] == [{"rows": 1}]
+    assert (len(found["deliveries"]), len(found["channel_events"])) == (2, 1)
+    assert updated(state, [content_row(b"4", sds_id="4", lamport_timestamp=NOW + 2)])["deliveries"]
+
+
+def tick(at_ms: int) -> InputRow:
+    return InputRow("tick", "waue.envelopes", 0, 0, at_ms * 1000)
+
+
+def test_a_silent_channel_rests_and_its_state_goes_with_the_rows_that_it_guards() -> None:
+    state = FakeState()
+    updated(state, [content_row(b"1", sds_id="1")], DAY_MS)
+    assert state.value is not None
+    full = len(state.value[1])
+    found = updated(state, [tick(NOW + 3 * DAY_MS)], DAY_MS)
+    assert state.value is not None and len(state.value[1]) < full
+    (change,) = found["open_key"]
+    assert NOW * 1000 + GUARDED_MS * 1000 <= change["due"] <= (NOW + GUARDED_MS + 3 * DAY_MS) * 1000
+    again = updated(state, [content_row(b"1", sds_id="1")._replace(event_us=(NOW + 4 * DAY_MS) * 1000)], DAY_MS)
+    assert "deliveries" not in again, "a store brought it back"
+    updated(state, [tick(NOW + 7 * DAY_MS)], DAY_MS)
+    found = updated(state, [tick(NOW + 8 * DAY_MS + GUARDED_MS)], DAY_MS)
+    assert state.value is None
+    assert [change["due"] for change in found["open_key"]] == [None]
+
+
+def test_nothing_is_left_of_a_channel_in_which_nothing_was_delivered() -> None:
+    state = FakeState()
+    sync = content_row(b"1", sds_id="1")._replace(content_digest=None, sds_kind="sync", segment_kind=None)
+    updated(state, [sync], DAY_MS)
+    assert state.value is not None
+    updated(state, [tick(NOW + 3 * DAY_MS)], DAY_MS)
+    assert state.value is None
+    updated(state, [tick(NOW + 4 * DAY_MS)], DAY_MS)
+    assert state.value is None, "a tick makes no state"
