@@ -11,7 +11,7 @@ QUICK = not node and not waku and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup docs docs-serve docs-pages demo test test-slow test-faults test-e2e test-node coverage bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages demo test test-slow test-faults test-e2e test-node coverage fuzz bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -38,6 +38,9 @@ test-e2e: setup  ## the tests that need Node or a browser
 
 test-node: setup  ## the tests against running Waku nodes: builds go-waku once (Go 1.23 or newer), then runs them
 	@scripts/test-node.sh
+
+fuzz: setup  ## hostile inputs against every boundary: SECONDS=60, SEED=… to repeat; a failure becomes a test case
+	@$(BIN)/python -W ignore -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 coverage: setup  ## line and branch coverage of the protocol core by its unit tests; fails below 98 %
 	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider $(CORE_TESTS)
