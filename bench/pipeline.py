@@ -57,8 +57,8 @@ def pipeline() -> Iterator[Result]:
         with running_broker(settings) as there:
             stages: list[Stage] = []
             chosen = [w for w in workloads(SIZES.scale) if not SIZES.workloads or w.name in SIZES.workloads]
-            specs = [_produced(there, workload) for workload in chosen]
-            warm = [_produced(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
+            specs = [produced(there, workload) for workload in chosen]
+            warm = [produced(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
             usable = len(os.sched_getaffinity(0))
             SIZES.output.mkdir(parents=True, exist_ok=True)
             kept = SIZES.output / "pipeline-stages.jsonl"
@@ -76,8 +76,8 @@ def pipeline() -> Iterator[Result]:
                 yield from _steady(there, Path(place) / "steady")
 
 
-def _produced(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]:
-    """Create the topic and fill it; what a process of stages has to know."""
+def produced(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]:
+    """Create the topic of a workload and fill it; returns what a process of stages has to know of it."""
     from reliable_channel.runtime.topics import ensure_topics
 
     workload = replace(workload, name=prefix + workload.name)
@@ -140,7 +140,7 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
     template = next(w for w in workloads(1) if w.name == "pairs")
     backlog = replace(template, name="steady", messages=max(64, int(BACKLOG * SIZES.scale)))
     traffic = replace(backlog, messages=ENDLESS)
-    prepared = _produced(there, backlog)
+    prepared = produced(there, backlog)
     spec = {
         "servers": there.kafka.servers,
         "run_dir": str(run_dir),

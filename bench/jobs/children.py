@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any
 
 _SAID_BYTES = 3_000
@@ -42,8 +44,8 @@ class Child:
 
 
 @contextmanager
-def child(module: str, spec: dict[str, Any]) -> Iterator[Child]:
-    """The process for the length of the block; it does not outlive it."""
+def child(module: str, spec: dict[str, Any], tree: Path | None = None) -> Iterator[Child]:
+    """The process for the length of the block; it does not outlive it. ``tree``: run the code of another checkout."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(spec)],
@@ -51,6 +53,8 @@ def child(module: str, spec: dict[str, Any]) -> Iterator[Child]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            cwd=tree,
+            env=None if tree is None else {**os.environ, "PYTHONPATH": str(tree)},
         )
         try:
             yield Child(process, errors, module)

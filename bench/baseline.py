@@ -1,0 +1,78 @@
+"""What a change has cost: reassembly and ack of today beside those of an older commit, in the same run.
+
+Both read the same Kafka records, each in a process of its own with the code of its own commit, in turn: baseline,
+today, baseline, today. Compared is the quickest of a side's runs, in time and in CPU time. The older code comes from
+``git archive``, so this needs the history of the repository.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.jobs.children import child
+from bench.jobs.compare import best_of
+from bench.jobs.stages import Stage
+from bench.jobs.traffic import workloads
+from bench.pipeline import PATIENCE_S, produced
+from bench.registry import SIZES, Result, bench
+
+BASELINE = "7987fde"
+"""The last commit before the tables were hardened against hostile senders."""
+
+WORKLOADS = ("small", "filters", "pairs", "hot")
+ROUNDS = 2
+TARGET = 0.95
+
+
+@bench
+def beside_the_baseline() -> Iterator[Result]:
+    """Throughput of today / throughput of the baseline, per workload and job; above 1 is quicker than it was."""
+    from reliable_channel.config import load
+    from reliable_channel.runtime import jars
+    from reliable_channel.runtime.broker import running_broker
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        then = _checkout(Path(place) / "baseline")
+        settings = load("local", paths={"run_dir": place})
+        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        with running_broker(settings) as there:
+            chosen = [w for w in workloads(SIZES.scale) if w.name in (SIZES.workloads or WORKLOADS)]
+            spec = {
+                "servers": there.kafka.servers,
+                "cores": 2,
+                "repetitions": 1,
+                "workloads": [produced(there, workload) for workload in chosen],
+                "warm_up": [produced(there, w, "warm-") for w in workloads(0.25) if w.name == "pairs"],
+            }
+            for each in (*spec["workloads"], *spec["warm_up"]):
+                each["through_state"] = False
+            stages: dict[Path | None, list[Stage]] = {then: [], None: []}
+            for turn in range(ROUNDS):
+                for tree in (then, None):
+                    here = Path(place) / f"run-{turn}-{'today' if tree is None else 'baseline'}"
+                    with child("bench.jobs.stages", {**spec, "run_dir": str(here)}, tree) as process:
+                        stages[tree] += [Stage(**answer) for answer in process.answers()]
+                        process.finish(PATIENCE_S)
+        before, now = best_of(stages[then]), best_of(stages[None])
+        for workload in chosen:
+            for job in ("ingest", "reassembly", "ack"):
+                was, is_now = before[workload.name, 2, job], now[workload.name, 2, job]
+                target = None if job == "ingest" else TARGET
+                name = f"{workload.name}, {job}: today / {BASELINE}"
+                yield Result(name, was.seconds / is_now.seconds, "ratio", target)
+                yield Result(f"{name}, CPU", was.cpu_s / is_now.cpu_s, "ratio")
+
+
+def _checkout(place: Path) -> Path:
+    """The baseline's files. Raises ``RuntimeError`` when the clone does not reach back so far."""
+    archive = subprocess.run(["git", "archive", BASELINE], capture_output=True)
+    if archive.returncode:
+        raise RuntimeError(f"Commit {BASELINE} is not in this clone; fetch its history: git fetch --unshallow.")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(place, filter="data")
+    return place
