@@ -80,7 +80,7 @@ def create_reliable_channel(
         shared = channels_of(node)
         shared.reserve(key)
         releases.append(lambda: shared.release(key))
-        releases.append(persistence.acquire(sender_id))
+        releases.append(persistence.acquire(sender_id, key))
         machine = build_machine(key, config, hook)
         limit = shared.limit(config.rate_limit, persistence)
         emitter, wake = EventEmitter(), threading.Event()

@@ -67,10 +67,10 @@ class ReliableChannelConfig:
         return cls(rate_limit=RateLimitConfig(enabled=True))
 
     def open_persistence(self) -> Persistence:
-        """The backend in use: the given one, or a new one of ``history_backend``."""
+        """The backend in use: the given one, or one of ``history_backend``; all channels of a process share a file."""
         if self.persistence is not None:
             return self.persistence
-        return SqlitePersistence(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
+        return SqlitePersistence.shared(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
 
     def fingerprint(self, segmentation: SegmentationConfig) -> str:
         """What a journal depends on: replaying it under other values would make other messages. ``segmentation``: with

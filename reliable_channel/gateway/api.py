@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.config import Settings
 from reliable_channel.gateway.messaging import messaging_node
+from reliable_channel.gateway.participant import topic_config
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.app import create_app
@@ -32,7 +35,7 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
             token=token,
             allowed_hosts=(api.host, *api.allowed_hosts),
             max_body_bytes=api.max_body_bytes,
-            channels=channel_config(settings),
+            channels=partial(channel_config, settings),
         )
         server = HttpServer(app, refusal=refusal, on_stop=app.state.poll.stop, lifespan="on")
         say(f"Messaging API at {url_of(api.host, sock)} (documented at /openapi.json), over {api.transport}")
@@ -49,12 +52,10 @@ def messaging_node_closing(settings: Settings) -> Iterator[MessagingNode]:
         node.close()
 
 
-def channel_config(settings: Settings) -> ReliableChannelConfig:
-    """How channels that clients open behave; their state is kept beside the records."""
-    return ReliableChannelConfig(
-        segmentation=settings.segmentation,
-        sds=settings.sds,
-        rate_limit=settings.rate_limit,
+def channel_config(settings: Settings, content_topic: str) -> ReliableChannelConfig:
+    """How a channel that a client opens on ``content_topic`` behaves; its state is kept beside the records."""
+    return replace(
+        topic_config(settings, content_topic),
         history_backend="sqlite",
         database=Path(settings.paths.run_dir) / "channels.sqlite",
         send_timeout_ms=5_000,

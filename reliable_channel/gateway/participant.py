@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,9 @@ from reliable_channel.errors import ConfigurationError
 from reliable_channel.gateway.build import kafka_node, pubsub_topics, waku_node
 from reliable_channel.runtime.logs import unheard_kafka
 from reliable_channel.transport.base import Node
+from reliable_channel.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.wire.sds import WireFamily
+from reliable_channel.wire.segment import Dialect
 
 Transport = Literal["kafka", "waku-rest"]
 
@@ -48,23 +51,43 @@ class Participant:
         return self.database or Path(settings.paths.run_dir) / "channel.sqlite"
 
 
-def channel_config(settings: Settings, who: Participant, persistence: SqlitePersistence) -> ReliableChannelConfig:
-    """The channel's configuration: the sections of the settings, dialects and keys of its content topic."""
-    known = settings.channels.topic_for(who.topic, pubsub_topics(settings).topic_for(who.topic))
+def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Path | str] = ()) -> ReliableChannelConfig:
+    """How a channel on ``content_topic`` is configured, whichever interface opens it.
+
+    The entry of ``channels.content_topics`` that matches the topic decides about the SDS family, the segmentation
+    dialects and the keys, so a topic with keys never carries plaintext; ``key_files`` replace its keys. The channel
+    sends a dialect that the topic accepts. Everything else comes from the sections ``segmentation``, ``sds`` and
+    ``rate_limit``. Raises ``ConfigurationError`` when a key file cannot be used."""
+    known = settings.channels.topic_for(content_topic, pubsub_topics(settings).topic_for(content_topic))
     sds, segmentation = settings.sds, settings.segmentation
-    files: tuple[Path | str, ...] = who.key_files
+    files = tuple(key_files)
     if known is not None:
-        sds = replace(sds, wire_family=known.family)
-        segmentation = replace(segmentation, accepted_dialects=known.dialects)
+        sds = replace(sds, wire_family=known.family, filter_format=filter_of(known.family, sds.filter_format))
+        accepted = known.dialects
+        dialect = segmentation.dialect
+        if dialect not in accepted:
+            dialect = next(one for one in Dialect if one in accepted)
+        segmentation = replace(segmentation, accepted_dialects=accepted, dialect=dialect)
         files = files or known.decryption_key_files
     return ReliableChannelConfig(
         segmentation=segmentation,
         sds=sds,
         rate_limit=settings.rate_limit,
         encryption=AesGcm.from_files(files) if files else None,
-        persistence=persistence,
         query_on_connect=bool(settings.store.nodes),
     )
+
+
+def filter_of(family: WireFamily, configured: FilterFormat) -> FilterFormat:
+    """The configured filter in the layout of an SDS family: implementations of one family read no other's filters."""
+    if (family is WireFamily.NIM) is (configured.family is not FilterFamily.SPEC):
+        return configured
+    return replace(configured, family=FilterFamily.NIM if family is WireFamily.NIM else FilterFamily.SPEC)
+
+
+def channel_config(settings: Settings, who: Participant, persistence: SqlitePersistence) -> ReliableChannelConfig:
+    """The configuration of a participant's channel, with the database that keeps its state."""
+    return replace(topic_config(settings, who.topic, who.key_files), persistence=persistence)
 
 
 @dataclass(frozen=True, slots=True)

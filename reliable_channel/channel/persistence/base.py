@@ -58,9 +58,10 @@ class LabelledSend:
 class Persistence(Protocol):
     """A backend. Every method is one transaction: it has happened wholly, or not at all. Thread-safe."""
 
-    def acquire(self, sender_id: str) -> Callable[[], None]:
-        """Lock a sender in this database for this process; returns the release, harmless when called twice. Raises
-        ``SenderLocked`` while another process, or another open backend, holds it. The lock dies with its process."""
+    def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
+        """Lock a sender in this database for this process, and one of its channels for the caller; returns the release,
+        harmless when called twice. Raises ``SenderLocked`` while another process, or another open backend, holds the
+        sender, or somebody in this process the channel. The lock dies with its process."""
         ...
 
     def sender_id(self) -> str:

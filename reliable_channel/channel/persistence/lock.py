@@ -8,6 +8,15 @@ import os
 from pathlib import Path
 
 from reliable_channel.channel.errors import SenderLocked
+from reliable_channel.channel.persistence.base import ChannelKey
+
+
+def channel_locked(key: ChannelKey) -> SenderLocked:
+    """What is wrong when a channel that is open in this process is to be opened again, perhaps on another node."""
+    return SenderLocked(
+        f"Channel {key.channel_id!r} of sender {key.sender_id!r} is open in this process.",
+        "Use the open handle, close it first, or take another sender id.",
+    )
 
 
 class SenderLock:

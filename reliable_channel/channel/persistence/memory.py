@@ -32,7 +32,7 @@ class MemoryPersistence:
         self._holders: dict[str, int] = {}
         self._sender_id: str | None = None
 
-    def acquire(self, sender_id: str) -> Callable[[], None]:
+    def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
         with self._lock:
             self._holders[sender_id] = self._holders.get(sender_id, 0) + 1
         released = False

@@ -12,7 +12,7 @@ from typing import Literal
 
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
-from reliable_channel.channel.persistence.lock import SenderLock
+from reliable_channel.channel.persistence.lock import SenderLock, channel_locked
 from reliable_channel.errors import EnvironmentFault
 
 SCHEMA_VERSION = 3
@@ -72,6 +72,11 @@ _TABLES = (
 )
 
 
+_shared: dict[Path, SqlitePersistence] = {}
+"""The backends that :meth:`SqlitePersistence.shared` has given out, by file."""
+_shared_lock = threading.Lock()
+
+
 class SqlitePersistence:
     """``path``: the database file, made with its directory when missing, readable by its owner only: it holds
     plaintext. ``synchronous``: ``NORMAL`` survives the end of the process at any point, ``FULL`` also a power cut."""
@@ -79,7 +84,9 @@ class SqlitePersistence:
     def __init__(self, path: Path | str, *, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
         self.path = Path(path).expanduser().resolve()
         self._lock = threading.Lock()
+        self._users = 1
         self._held: dict[str, tuple[SenderLock, int]] = {}
+        self._open: set[ChannelKey] = set()
         self._ids: dict[ChannelKey, int] = {}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,6 +99,19 @@ class SqlitePersistence:
             raise EnvironmentFault(
                 f"The channel database {self.path} cannot be opened: {error}.", "Choose another place, or restore it."
             ) from error
+
+    @classmethod
+    def shared(cls, path: Path | str) -> SqlitePersistence:
+        """The backend of a database file that all channels of this process use together, so that several channels of
+        one sender can be open. Everybody who asked for it closes it; the last one really does."""
+        place = Path(path).expanduser().resolve()
+        with _shared_lock:
+            known = _shared.get(place)
+            if known is None:
+                known = _shared[place] = cls(place)
+            else:
+                known._users += 1
+            return known
 
     def _prepare(self, synchronous: str) -> None:
         self._connection.execute("PRAGMA journal_mode=WAL")
@@ -128,10 +148,14 @@ class SqlitePersistence:
                     f"The channel database {self.path} cannot be written: {error}.", "Free space, or restore it."
                 ) from error
 
-    def acquire(self, sender_id: str) -> Callable[[], None]:
+    def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
         with self._lock:
+            if key is not None and key in self._open:
+                raise channel_locked(key)
             held, count = self._held.get(sender_id) or (SenderLock(self.path, sender_id), 0)
             self._held[sender_id] = (held, count + 1)
+            if key is not None:
+                self._open.add(key)
         released = False
 
         def release() -> None:
@@ -140,6 +164,8 @@ class SqlitePersistence:
                 if released or sender_id not in self._held:
                     return
                 released = True
+                if key is not None:
+                    self._open.discard(key)
                 lock, holders = self._held.pop(sender_id)
                 if holders > 1:
                     self._held[sender_id] = (lock, holders - 1)
@@ -237,10 +263,17 @@ class SqlitePersistence:
             )
 
     def close(self) -> None:
+        with _shared_lock:
+            self._users = max(0, self._users - 1)
+            if self._users:
+                return
+            if _shared.get(self.path) is self:
+                del _shared[self.path]
         with self._lock:
             for lock, _ in self._held.values():
                 lock.release()
             self._held.clear()
+            self._open.clear()
             self._connection.close()
 
     def _id(self, do: sqlite3.Connection, key: ChannelKey) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,14 +32,14 @@ def create_app(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-    channels: ReliableChannelConfig | None = None,
+    channels: Callable[[str], ReliableChannelConfig] | None = None,
     clock: Clock | None = None,
     threaded: bool = True,
     run_node: bool = True,
 ) -> FastAPI:
-    """The application. With ``run_node`` the node starts and stops with it (it is not closed). ``channels`` configures
-    the reliable channels that clients open; None leaves their paths out. ``clock`` and ``threaded=False`` are theirs,
-    for tests; ``app.state.desk`` then has ``step()``."""
+    """The application. With ``run_node`` the node starts and stops with it (it is not closed). ``channels`` gives the
+    configuration of a reliable channel on a content topic; None leaves their paths out. ``clock`` and
+    ``threaded=False`` are theirs, for tests; ``app.state.desk`` then has ``step()``."""
     poll = LongPoll(node.events, MAX_WAITING)
     desk = None if channels is None else ChannelDesk(node, channels, poll, clock=clock, threaded=threaded)
 

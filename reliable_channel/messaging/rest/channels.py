@@ -6,6 +6,7 @@ What a channel must remember is kept by its own persistence: after a restart ope
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable
@@ -20,15 +21,19 @@ from pydantic.alias_generators import to_camel
 from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.errors import SenderLocked
 from reliable_channel.channel.events import ChannelEvent
+from reliable_channel.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_log import ChannelLog
-from reliable_channel.messaging.rest.errors import ChannelLimitError, documented, not_found
+from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, documented, not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.routes import Count, Since, Wait
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
+
+_log = logging.getLogger(__name__)
 
 MAX_CHANNELS = 64
 LOST_HEADER = "X-Lost-Events"
@@ -88,14 +93,14 @@ class ChannelDesk:
     def __init__(
         self,
         node: MessagingNode,
-        config: ReliableChannelConfig,
+        config_for: Callable[[str], ReliableChannelConfig],
         poll: LongPoll,
         *,
         clock: Clock | None = None,
         threaded: bool = True,
     ) -> None:
         self._node = node
-        self._config = config
+        self._config_for = config_for
         self._poll = poll
         self._clock = clock
         self._threaded = threaded
@@ -108,16 +113,25 @@ class ChannelDesk:
             if len(self._open) >= MAX_CHANNELS:
                 raise ChannelLimitError(f"{MAX_CHANNELS} channels are open.", "Close some first.")
         log = ChannelLog()
-        channel = create_reliable_channel(
-            self._node,
-            channel_id,
-            content_topic,
-            sender_id,
-            # A full buffer is the caller's to wait for (429): waiting here would keep a thread from other calls.
-            config=replace(self._config, auto_start=False, send_timeout_ms=0),
-            clock=self._clock,
-            threaded=self._threaded,
-        )
+        try:
+            channel = create_reliable_channel(
+                self._node,
+                channel_id,
+                content_topic,
+                sender_id,
+                # A full buffer is the caller's to wait for (429): waiting here would keep a thread from other calls.
+                config=replace(self._config_for(content_topic), auto_start=False, send_timeout_ms=0),
+                clock=self._clock,
+                threaded=self._threaded,
+            )
+        except EnvironmentFault as error:
+            # Its text names files and processes of this machine, which are no client's business.
+            _log.error("channel %s was not opened: %s", channel_id, error)
+            if isinstance(error, SenderLocked):
+                raise SenderInUseError(
+                    f"Sender {sender_id or 'of this server'!r} is in use elsewhere.", "Take another sender id."
+                ) from None
+            raise EnvironmentFault("The server cannot keep this channel.", "Its log says why.") from None
         channel.on(ChannelEvent, self._keeper(log))
         evidence = ChannelEvidence(channel, self._node.pubsub_topic_for(content_topic), self._node.feed)
         evidence.follow()

@@ -24,6 +24,10 @@ class ChannelLimitError(EnvironmentFault):
     """As many reliable channels as the server allows are open."""
 
 
+class SenderInUseError(LocalError):
+    """Another process sends under this sender id."""
+
+
 _MEANINGS = {
     400: "The request is not what is documented.",
     401: "The bearer token is missing or wrong.",
@@ -42,6 +46,7 @@ _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
     (UnsupportedTopicError, 404),
     (MessageTooLarge, 413),
     (ChannelExistsError, 409),
+    (SenderInUseError, 409),
     (ChannelClosedError, 409),
     (ChannelNotStartedError, 409),
     (SendBufferFull, 429),

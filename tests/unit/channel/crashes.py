@@ -40,8 +40,8 @@ class MortalPersistence:
         self.inner = inner
         self.fuse = fuse
 
-    def acquire(self, sender_id: str) -> Callable[[], None]:
-        return self.inner.acquire(sender_id)
+    def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
+        return self.inner.acquire(sender_id)  # what crashes releases no channel, and its process dies with it
 
     def sender_id(self) -> str:
         return self.inner.sender_id()

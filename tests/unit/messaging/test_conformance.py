@@ -64,7 +64,7 @@ def test_the_guide_names_every_path_that_is_served() -> None:
 
     world = World()
     guide = (ROOT / "docs" / "messaging.md").read_text(encoding="utf-8")
-    document = create_app(world.node, channels=ReliableChannelConfig(), run_node=False).openapi()
+    document = create_app(world.node, channels=lambda _: ReliableChannelConfig(), run_node=False).openapi()
     world.node.close()
     served = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     missing = [f"{method} {path}" for method, path in served if f"{method} {path}" not in guide]

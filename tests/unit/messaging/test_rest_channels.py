@@ -52,7 +52,7 @@ class Lobby:
 
 @pytest.fixture
 def client(world: World) -> Iterator[TestClient]:
-    app = create_app(world.node, channels=CONFIG, clock=world.clock, threaded=False, run_node=False)
+    app = create_app(world.node, channels=lambda _: CONFIG, clock=world.clock, threaded=False, run_node=False)
     with TestClient(app, base_url="http://localhost") as client:
         yield client
 
@@ -171,7 +171,7 @@ def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: Wor
     limited = ReliableChannelConfig(
         query_on_connect=False, rate_limit=RateLimitConfig(enabled=True, messages_per_epoch=1)
     )
-    app = create_app(world.node, channels=limited, clock=world.clock, threaded=False, run_node=False)
+    app = create_app(world.node, channels=lambda _: limited, clock=world.clock, threaded=False, run_node=False)
     with TestClient(app, base_url="http://localhost") as client:
         handle = client.post("/channels", json=ALICE).json()["id"]
         sends = [client.post(f"/channels/{handle}/send", json={"payload": encoded(b"%d" % n)}) for n in range(2)]
@@ -191,7 +191,7 @@ def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: Wor
 
 def test_a_channel_whose_buffer_is_full_is_429_at_once(new_world: Callable[..., World]) -> None:
     world = new_world(max_pending_requests=1)
-    app = create_app(world.node, channels=replace(CONFIG, max_queued_bytes=1), run_node=False)
+    app = create_app(world.node, channels=lambda _: replace(CONFIG, max_queued_bytes=1), run_node=False)
     with TestClient(app, base_url="http://localhost") as client:
         handle = client.post("/channels", json=ALICE).json()["id"]
         payload = base64.b64encode(b"hello").decode()

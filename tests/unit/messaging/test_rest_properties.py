@@ -38,7 +38,7 @@ _world.send(b"two")
 _world.run()
 _app = create_app(
     _world.node,
-    channels=ReliableChannelConfig(query_on_connect=False),
+    channels=lambda _: ReliableChannelConfig(query_on_connect=False),
     clock=_world.clock,
     threaded=False,
     run_node=False,

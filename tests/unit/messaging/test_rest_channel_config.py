@@ -1,0 +1,106 @@
+"""A channel that is opened over HTTP follows the settings of its content topic, as one of the command line does."""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from reliable_channel.channel import SqlitePersistence
+from reliable_channel.config import Settings, load
+from reliable_channel.gateway.api import channel_config
+from reliable_channel.gateway.participant import topic_config
+from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.wire.bloom import FilterFamily
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.wire.segment import Dialect
+from tests.support.messaging_world import World
+
+KEYED = "/app/1/keyed/proto"
+PLAIN = "/app/1/plain/proto"
+NIM = "/app/1/nim/proto"
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Settings:
+    key = tmp_path / "key"
+    key.write_text("ab" * 32)
+    topics = [
+        {"content_topic": KEYED, "decryption_key_files": [str(key)]},
+        {"content_topic": NIM, "family": "nim", "dialects": ["lip243-length"]},
+        PLAIN,
+    ]
+    return load("local", channels={"content_topics": topics}, paths={"run_dir": str(tmp_path / "run")})
+
+
+def client_of(world: World, settings: Settings) -> TestClient:
+    channels = partial(channel_config, settings)
+    app = create_app(world.node, channels=channels, clock=world.clock, threaded=False, run_node=False)
+    return TestClient(app, base_url="http://localhost")
+
+
+def test_a_topic_with_keys_carries_no_plaintext(world: World, configured: Settings) -> None:
+    sent: list[bytes] = []
+    world.network.link = lambda _sender, _receiver, message: (sent.append(message.payload), (0.0,))[1]
+    stranger = world.network.node("stranger")
+    stranger.start()
+    with client_of(world, configured) as client:
+        handle = client.post("/channels", json={"channelId": "c", "contentTopic": KEYED}).json()["id"]
+        payload = base64.b64encode(b"a secret").decode()
+        assert client.post(f"/channels/{handle}/send", json={"payload": payload}).status_code == 200
+        for _ in range(4):
+            client.app.state.desk.step()  # type: ignore[attr-defined]
+            world.run(500)
+    assert sent
+    assert not any(b"a secret" in data for data in sent)
+    assert all(isinstance(decode_sds_message(data), Malformed) for data in sent)
+
+
+def test_one_sender_opens_many_channels(world: World, configured: Settings) -> None:
+    with client_of(world, configured) as client:
+        for number in range(8):
+            body = {"channelId": f"channel {number}", "contentTopic": PLAIN, "senderId": "alice"}
+            assert client.post("/channels", json=body).status_code == 200
+
+
+def test_a_sender_that_another_process_uses_is_named_without_paths_or_process_ids(
+    world: World, configured: Settings
+) -> None:
+    elsewhere = SqlitePersistence(Path(configured.paths.run_dir) / "channels.sqlite")
+    elsewhere.acquire("alice")
+    with client_of(world, configured) as client:
+        body = {"channelId": "c", "contentTopic": PLAIN, "senderId": "alice"}
+        answer = client.post("/channels", json=body)
+    elsewhere.close()
+    assert (answer.status_code, answer.json()) == (
+        409,
+        {"error": "Sender 'alice' is in use elsewhere. Take another sender id."},
+    )
+
+
+def test_the_channels_of_a_process_share_a_database_until_the_last_one_closes(tmp_path: Path) -> None:
+    place = tmp_path / "channels.sqlite"
+    first, second = SqlitePersistence.shared(place), SqlitePersistence.shared(place)
+    assert first is second
+    release = first.acquire("alice")
+    second.acquire("alice")()
+    first.close()
+    assert second.sender_id()
+    release()
+    second.close()
+    third = SqlitePersistence.shared(place)
+    assert third is not first
+    third.close()
+
+
+def test_family_filter_and_dialect_of_a_topic_belong_together(configured: Settings) -> None:
+    config = topic_config(configured, NIM)
+    assert (config.sds.wire_family, config.sds.filter_format.family) == (WireFamily.NIM, FilterFamily.NIM)
+    assert config.segmentation.dialect is Dialect.LIP243_LENGTH
+    plain = topic_config(configured, PLAIN)
+    assert (plain.sds.wire_family, plain.sds.filter_format.family) == (WireFamily.SPEC, FilterFamily.SPEC)
+    assert plain.segmentation.dialect is Dialect.V01
