@@ -9,6 +9,8 @@ import typer
 from reliable_channel.commands import invocation
 
 STATUS_INTERVAL_S = 10.0
+FIRST_WORD_S = 15.0
+"""How long the command waits for the first answer of the node, or for its fault, before it says where it stands."""
 
 
 def register(app: typer.Typer) -> None:
@@ -23,15 +25,20 @@ def register(app: typer.Typer) -> None:
             float | None, typer.Option(help="End after this many seconds; by default run until stopped.")
         ] = None,
     ) -> None:
-        """Carry envelopes between the Waku node and Kafka until Ctrl-C or SIGTERM."""
+        """Carry envelopes between the Waku node and Kafka until Ctrl-C or SIGTERM.
+
+        Ends with exit code 1 when the node never answered."""
         import json
         import time
         from dataclasses import asdict
 
+        from reliable_channel.errors import EnvironmentFault
         from reliable_channel.gateway.build import make_bridge
         from reliable_channel.gateway.topics import ensure_evidence_topic
+        from reliable_channel.runtime.logs import show_own_logs
         from reliable_channel.runtime.topics import ensure_topics
 
+        show_own_logs()
         settings = invocation(context).settings()
         running = make_bridge(settings, loop=loop)
         ensure_topics(settings.kafka)
@@ -39,9 +46,9 @@ def register(app: typer.Typer) -> None:
 
         def tell() -> None:
             status = asdict(running.status())
-            # A count of 0 says nothing; an unreachable node does, and the local loop has none.
-            told = [f"{name} {value}" for name, value in status.items() if value not in (0, None) or value is False]
-            typer.echo(json.dumps(status) if as_json else ", ".join(told) or "nothing yet")
+            counts = [f"{name} {value}" for name, value in status.items() if type(value) is int and value]
+            state = f"; not connected: {status['fault']}" if status["fault"] else ""
+            typer.echo(json.dumps(status) if as_json else (", ".join(counts) or "nothing yet") + state)
 
         what = "Kafka alone, outgoing to envelopes" if loop else f"{settings.node.url} and Kafka"
         try:
@@ -49,6 +56,11 @@ def register(app: typer.Typer) -> None:
             if not as_json:
                 typer.echo(f"Bridge between {what} at {settings.kafka.servers}; Ctrl-C ends it.")
             begun = told = time.monotonic()
+            while (now := running.status()).reachable is False and not now.fault and running.wait(0.05):
+                if time.monotonic() - begun > FIRST_WORD_S:
+                    break
+            if now.fault and not as_json:
+                typer.echo(f"{now.fault} Trying again until it answers.")
             before = running.status()
             while seconds is None or time.monotonic() - begun < seconds:
                 if not running.wait(0.2):
@@ -60,6 +72,11 @@ def register(app: typer.Typer) -> None:
                         tell()
         finally:
             running.stop()
+            tell()
         if running.failure is not None:
             raise running.failure
-        tell()
+        if (ended := running.status()).ever_reachable is False:
+            raise EnvironmentFault(
+                f"The node was never reached: {ended.fault or f'{settings.node.url} did not answer in time.'}",
+                "See that it runs, and that node.url is the address of its REST interface.",
+            )

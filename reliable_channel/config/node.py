@@ -42,7 +42,14 @@ class NodeSettings(RestSettings):
     shards: Count = 8
     poll_interval_ms: PositiveMilliseconds = 500
     health_interval_ms: PositiveMilliseconds = 10_000
-    max_backoff_ms: PositiveMilliseconds = 15_000
+    max_backoff_ms: PositiveMilliseconds = Field(
+        default=15_000, description="between attempts to send; an unreachable node is asked every 2 s at least"
+    )
+    cache_messages: Count | None = Field(
+        default=None,
+        description="messages the node keeps for REST readers: nwaku over all topics (rest-relay-cache-capacity),"
+        " go-waku for each (rest-relay-cache-capacity, rest-filter-cache-capacity); unset: the node's default",
+    )
 
 
 class StoreNodeSettings(RestSettings):
@@ -84,6 +91,11 @@ class BridgeSettings(Section):
     """``reliable-channel bridge``. In edge mode ``content_topics`` must be named; in relay mode empty means all."""
 
     content_topics: list[str] = Field(default=[])
+    vantage: str = Field(
+        default="bridge",
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="the name of this bridge beside others on the same Kafka; each needs its own",
+    )
     evidence_topic: TopicName = "waku.evidence"
     group_id: str = "reliable-channel-bridge"
     gap_margin_ms: Milliseconds = Field(default=30_000, description="a gap is asked for wider by this at both ends")

@@ -51,6 +51,7 @@ def waku_node(settings: Settings) -> WakuRestNode:
         poll_s=node.poll_interval_ms / 1000,
         health_s=node.health_interval_ms / 1000,
         max_backoff_s=node.max_backoff_ms / 1000,
+        cache=node.cache_messages,
     )
     return WakuRestNode(
         waku_api(settings), pubsub_topics(settings), Mode(node.mode), store=store_client(settings), pace=pace
@@ -101,6 +102,8 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
             Mode(node.mode),
             node.poll_interval_ms / 1000,
             node.max_backoff_ms / 1000,
+            node.cache_messages,
+            bridge.vantage,
             policy,
             bridge.gap_margin_ms,
             bridge.gap_settle_ms,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -61,6 +62,22 @@ def tame_kafka() -> None:
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     handler.addFilter(OncePerInterval())
+    logger.addHandler(handler)
+    logger.propagate = False
+
+
+def show_own_logs() -> None:
+    """Show warnings and errors of this package on standard error, each with its time (UTC). Twice does nothing.
+
+    For commands that run until they are stopped: when something happened is what their operator wants to know."""
+    logger = logging.getLogger("reliable_channel")
+    if any(isinstance(handler, _ToStandardError) for handler in logger.handlers):
+        return
+    handler = _ToStandardError()
+    handler.setLevel(logging.WARNING)
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
     logger.addHandler(handler)
     logger.propagate = False
 

@@ -7,7 +7,7 @@ answers apart, so that disagreeing stores are visible.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -102,9 +102,12 @@ class StoreClient:
             return
         raise _nobody(errors)
 
-    def walk_each(self, query: StoreQuery) -> Iterator[tuple[str, StorePage | StoreNodeError]]:
-        """Every page of every node, one node after the other and a page at a time; a node's fault ends its pages."""
-        for node in self._nodes:
+    def walk_each(
+        self, query: StoreQuery, only: Collection[str] | None = None
+    ) -> Iterator[tuple[str, StorePage | StoreNodeError]]:
+        """Every page of every node, one node after the other and a page at a time; a node's fault ends its pages.
+        ``only``: the names of the nodes that are asked, ``None`` for all."""
+        for node in (node for node in self._nodes if only is None or node.name in only):
             try:
                 for page in self._walk(node, query):
                     yield node.name, page

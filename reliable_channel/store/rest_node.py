@@ -38,9 +38,14 @@ class StoreFault(StrEnum):
     PEER_FAILED = "peer_failed"
     """The node asked a peer and that failed: 300, 400, 5xx inside HTTP 200, or an error of the node itself."""
     UNKNOWN_CURSOR = "unknown_cursor"
+    NEEDS_CONTENT_TOPICS = "needs_content_topics"
+    """The node answers only queries that name content topics."""
     REFUSED = "refused"
     """The node calls the query malformed, or cannot serve it."""
 
+
+_NO_V3 = ("protocols not supported", "dial to self", "no suitable peers", "stream reset")
+"""What a go-waku node answers when neither it nor its peer speaks Store v3; Store v1 may well work."""
 
 RETRIABLE = frozenset({StoreFault.UNREACHABLE, StoreFault.BUSY, StoreFault.PEER_FAILED})
 
@@ -76,20 +81,35 @@ class RestStoreNode:
             return StorePage((), None, self.name)
         try:
             dialect = self._api.dialect()
-            if not self._v1:
+            v3_fault: StoreNodeError | None = None
+            if not self._v1 and query.cursor not in self._v1_cursors:
                 answer = self._http.get("/store/v3/messages", self._parameters(query, dialect))
                 if not (answer.status == 404 or (answer.status == 400 and not answer.body)):
-                    return self._page(query, self._checked(answer))
-                if query.hashes:
+                    try:
+                        return self._page(query, self._checked(answer))
+                    except StoreNodeError as error:
+                        if query.hashes or not _v1_may_answer(error, dialect):
+                            raise
+                        v3_fault = error
+                elif query.hashes:
                     raise StoreNodeError(
                         self.name, StoreFault.REFUSED, "the node has no Store v3, and v1 knows no hashes"
                     )
-            answer = self._http.get("/store/v1/messages", self._parameters_v1(query))
-            if answer.status != 404:
-                self._v1 = True
-            return self._page_v1(query, self._checked(answer))
+            return self._ask_v1(query, v3_fault)
         except NodeUnreachable as error:
             raise StoreNodeError(self.name, StoreFault.UNREACHABLE, error.cause) from None
+
+    def _ask_v1(self, query: StoreQuery, v3_fault: StoreNodeError | None) -> StorePage:
+        """One page by Store v1. Where v3 failed as well (``v3_fault``), its fault says more: the error is that one."""
+        answer = self._http.get("/store/v1/messages", self._parameters_v1(query))
+        if v3_fault is None and answer.status != 404:
+            self._v1 = True
+        try:
+            return self._page_v1(query, self._checked(answer))
+        except StoreNodeError:
+            if v3_fault is not None:
+                raise v3_fault from None
+            raise
 
     def close(self) -> None:
         """Close connections."""
@@ -163,6 +183,8 @@ class RestStoreNode:
             return found
         if "cursor not found" in text:
             raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, text)
+        if "contentTopics are required" in text:
+            raise StoreNodeError(self.name, StoreFault.NEEDS_CONTENT_TOPICS, text)
         if answer.status in (429, 503, 504) or "not available" in text:  # 404 while nwaku is initializing
             fault = StoreFault.BUSY
         else:
@@ -244,6 +266,12 @@ class RestStoreNode:
 
 def _flag(value: bool) -> str:
     return "true" if value else "false"  # Python's `True` would page backward on nwaku
+
+
+def _v1_may_answer(error: StoreNodeError, dialect: Dialect) -> bool:
+    return dialect is Dialect.GO_WAKU and (
+        error.fault is StoreFault.NEEDS_CONTENT_TOPICS or any(sign in error.detail for sign in _NO_V3)
+    )
 
 
 def _impossible(query: StoreQuery) -> bool:

@@ -42,6 +42,8 @@ class BridgeNode:
     mode: Mode = Mode.RELAY
     poll_s: float = 0.5
     max_backoff_s: float = 15.0
+    cache: int | None = None
+    vantage: str = "bridge"
     policy: DispatchPolicy = field(default_factory=DispatchPolicy)
     gap_margin_ms: int = 30_000
     gap_settle_ms: int = 5_000
@@ -50,7 +52,10 @@ class BridgeNode:
 
 @dataclass(frozen=True, slots=True)
 class BridgeStatus:
-    """Counts since the start, and the state now. ``reachable`` is ``None`` for the local loop."""
+    """Counts since the start, and the state now.
+
+    ``reachable`` and ``ever_reachable`` are ``None`` for the local loop; ``fault`` says why the node is not reachable,
+    and is empty while it is and before the first attempt."""
 
     received: int
     duplicates: int
@@ -62,6 +67,8 @@ class BridgeStatus:
     open_gaps: int
     recovered: int
     reachable: bool | None
+    ever_reachable: bool | None = None
+    fault: str = ""
 
 
 class Bridge:
@@ -141,6 +148,8 @@ class Bridge:
             **{name: counts.get(name, 0) for name in names},
             open_gaps=len(self._state.gaps),
             reachable=None if self._inbound is None else self._inbound.reachable,
+            ever_reachable=None if self._inbound is None else self._inbound.ever_reachable,
+            fault="" if self._inbound is None else self._inbound.fault,
         )
 
     def _works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:
@@ -153,13 +162,14 @@ class Bridge:
             self._clock,
             self._add,
             "" if node is None else node.api.name,
+            "" if node is None else node.vantage,
         )
         if node is None:
             loop = Outbound(loop_publish, bridge, LOOP_POLICY)
             return [("loop", lambda: loop.run(reader, stopping))]
         publish = node.api.relay_publish if node.mode is Mode.RELAY else node.api.lightpush
         outbound = Outbound(publish, bridge, node.policy)
-        receiver = WakuReceiver(node.api, node.mode, self._clock)
+        receiver = WakuReceiver(node.api, node.mode, self._clock, node.cache)
         inbound = self._inbound = Inbound(receiver, bridge, node.poll_s, node.max_backoff_s)
         filler = GapFiller(self._stores, bridge, node.gap_margin_ms, node.gap_settle_ms, node.gap_retry_ms)
         return [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
-from reliable_channel.transport.bridge_state import BridgeState
-from reliable_channel.transport.bridge_writer import SafeWriter
+from reliable_channel.transport.bridge_state import BridgeState, Gap
+from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter
 from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.evidence import gap_record
 from reliable_channel.transport.recent import RecentHashes
 
 
@@ -66,7 +67,8 @@ class SharedRecent:
 
 @dataclass(frozen=True, slots=True)
 class BridgeContext:
-    """One bridge, as its threads see it. ``node`` names the Waku node in evidence (empty for the local loop);
+    """One bridge, as its threads see it. ``vantage`` is its name and ``node`` the address of its Waku node, both empty
+    for the local loop;
     ``count(name, number)`` adds to the numbers of :class:`~reliable_channel.transport.bridge.BridgeStatus`."""
 
     topics: BridgeTopics
@@ -76,6 +78,22 @@ class BridgeContext:
     clock: Clock
     count: Callable[[str, int], None]
     node: str = ""
+    vantage: str = ""
+    subscribed: threading.Event = field(default_factory=threading.Event)
+    """Set when the node was read for the first time, so that it has joined the topics that are published to."""
+
+    def gap_record(
+        self, gap: Gap, status: str, recovered: int = 0, stores: Mapping[str, str] | None = None
+    ) -> OutRecord:
+        """A gap of this bridge as a record for the evidence topic."""
+        key, value = gap_record(
+            gap, status, self.node, self.topics.waku, self.now_ms(), recovered, stores, vantage=self.vantage
+        )
+        return OutRecord(self.topics.evidence, key, value)
+
+    def reads(self, pubsub_topic: str) -> bool:
+        """Whether this bridge reads, and so joins, a pubsub topic."""
+        return any(pubsub_topic == read for read, _ in self.topics.waku)
 
     def now_ms(self) -> int:
         """Unix ms."""

@@ -1,29 +1,33 @@
-"""Open gaps → stores → Kafka: what was missed is asked for by time range, from every store node (protocol.md §8)."""
+"""Fills open gaps: asks every store node for their time ranges, and writes what is new to Kafka."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 from reliable_channel.store.client import StoreClient
-from reliable_channel.store.model import StoreQuery
-from reliable_channel.store.rest_node import StoreNodeError
+from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.store.rest_node import StoreFault, StoreNodeError
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import Gap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
-from reliable_channel.transport.evidence import gap_record
+from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, message_hash
 
 _log = logging.getLogger(__name__)
 
 TOPICS_PER_QUERY = 10
-"""Content topics that running stores take at once (waku-rest.md *Store v3*)."""
+"""Content topics that running stores take at once."""
 IDLE_S = 1.0
+LONGEST_RETRY = 10
+"""The wait between two attempts doubles up to this many times the first."""
 
 
 class GapFiller:
     """Fills the gaps of a :class:`BridgeState`. A gap is closed when one store node has given every page of it; until
-    then it is tried again every ``retry_ms``. The context's ``count`` is told ``recovered`` and ``filled``."""
+    then it is tried again after ``retry_ms``, twice that, and so on up to ten times that. Counts ``recovered``,
+    ``filled`` and ``unfilled``."""
 
     def __init__(
         self,
@@ -56,43 +60,40 @@ class GapFiller:
             due = self._not_before.get(gap, gap.to_ms + self._settle_ms)
             if self._bridge.now_ms() < due:
                 continue
+            gap = self._bridge.state.count_attempt(gap)
             if self._fill(gap):
                 closed += 1
             else:
-                self._not_before[gap] = self._bridge.now_ms() + self._retry_ms
+                factor = min(2 ** min(gap.attempts - 1, LONGEST_RETRY), LONGEST_RETRY)
+                self._not_before[gap] = self._bridge.now_ms() + factor * self._retry_ms
         return closed
 
     def _fill(self, gap: Gap) -> bool:
         recovered = 0
         outcome: dict[str, str] = {}
         for query in self._queries(gap):
+            strict: list[str] = []
             for node, page in self._stores.walk_each(query):
                 if isinstance(page, StoreNodeError):
-                    outcome[node] = page.fault.value
+                    if page.fault is StoreFault.NEEDS_CONTENT_TOPICS and self._bridge.state.content_topics:
+                        strict.append(node)
+                    else:
+                        outcome[node] = page.fault.value
                     continue
                 outcome.setdefault(node, "complete")
-                new: dict[bytes, OutRecord] = {}
-                for entry in page.entries:
-                    if (
-                        entry.message is not None
-                        and entry.pubsub_topic is not None
-                        and self._bridge.topics.wants(entry.message.content_topic)
-                        and not self._bridge.recent.has(entry.message_hash)
-                    ):
-                        new[entry.message_hash] = envelope_record(
-                            self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
-                        )
-                self._bridge.writer.write(list(new.values()))
-                self._bridge.recent.add(new)
-                recovered += len(new)
-                self._bridge.count("recovered", len(new))
+                recovered += self._take(page)
+            for lot in _lots(sorted(self._bridge.state.content_topics)) if strict else []:
+                for node, page in self._stores.walk_each(replace(query, content_topics=lot), strict):
+                    if isinstance(page, StoreNodeError):
+                        outcome[node] = page.fault.value
+                        continue
+                    outcome.setdefault(node, "known_content_topics")
+                    recovered += self._take(page)
         if gap not in self._bridge.state.gaps:  # widened meanwhile: the whole of it is asked for
             return False
-        status = "filled" if "complete" in outcome.values() else "unfilled" if not outcome else "open"
-        key, value = gap_record(
-            gap, status, self._bridge.node, self._bridge.topics.waku, self._bridge.now_ms(), recovered, outcome
-        )
-        self._bridge.writer.write([OutRecord(self._bridge.topics.evidence, key, value)])
+        answered = {"complete", "known_content_topics"} & {*outcome.values()}
+        status = "filled" if answered else "unfilled" if not outcome else "open"
+        self._bridge.writer.write([self._bridge.gap_record(gap, status, recovered, outcome)])
         if status == "open":
             _log.warning("no store answered for a gap of %s ms; again later", gap.to_ms - gap.from_ms)
             return False
@@ -100,14 +101,45 @@ class GapFiller:
         self._bridge.count("filled" if status == "filled" else "unfilled", 1)
         return True
 
+    def _take(self, page: StorePage) -> int:
+        """Write what is new of a page to Kafka; how many envelopes that were."""
+        new: dict[bytes, OutRecord] = {}
+        for entry in page.entries:
+            if (
+                entry.message is not None
+                and entry.pubsub_topic is not None
+                and self._bridge.topics.wants(entry.message.content_topic)
+                and not any(self._bridge.recent.has(found) for found in _hashes(entry))
+            ):
+                new[entry.message_hash] = envelope_record(
+                    self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
+                )
+        self._bridge.writer.write(list(new.values()))
+        self._bridge.recent.add(new)
+        self._bridge.count("recovered", len(new))
+        return len(new)
+
     def _queries(self, gap: Gap) -> list[StoreQuery]:
         start = max(0, gap.from_ms - self._margin_ms) * 1_000_000
         end = (gap.to_ms + self._margin_ms) * 1_000_000
         queries = []
         for pubsub_topic in sorted({p for p, _ in self._bridge.topics.waku}):
             named = sorted(c for p, c in self._bridge.topics.waku if p == pubsub_topic and c is not None)
-            lots: list[tuple[str, ...]] = [
-                tuple(named[i : i + TOPICS_PER_QUERY]) for i in range(0, len(named), TOPICS_PER_QUERY)
-            ]
-            queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in lots or [()]]
+            queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in _lots(named) or [()]]
         return queries
+
+
+def _lots(content_topics: list[str]) -> list[tuple[str, ...]]:
+    """Content topics in lots that stores take at once."""
+    return [
+        tuple(content_topics[begin : begin + TOPICS_PER_QUERY])
+        for begin in range(0, len(content_topics), TOPICS_PER_QUERY)
+    ]
+
+
+def _hashes(entry: StoreEntry) -> list[bytes]:
+    """The hashes under which an entry may be known: Store v1 leaves out ``meta``, which is part of the hash."""
+    if entry.verified or entry.message is None or entry.pubsub_topic is None:
+        return [entry.message_hash]
+    marked = replace(entry.message, meta=RELIABLE_CHANNEL_META)
+    return [entry.message_hash, message_hash(entry.pubsub_topic, marked)]

@@ -8,12 +8,15 @@ import threading
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import Gap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
-from reliable_channel.transport.evidence import gap_record
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
 from reliable_channel.transport.waku_rest import Backoff
 
 _log = logging.getLogger(__name__)
 
+REJOIN_MAX_S = 2.0
+"""The longest wait between two attempts to reach a node that was away: reading loses more the later it begins."""
+LAST_READS = 20
+"""Reads of an orderly stop at most; it ends with the first that brings nothing."""
 SAVE_INTERVAL_MS = 1_000
 """How often an acknowledgement without envelopes is put on disk."""
 
@@ -31,11 +34,17 @@ class Inbound:
         self._saved_ms = 0
         self._restarted = bridge.state.acknowledged_ms is not None
         self.reachable = False
+        self.ever_reachable = False
+        self.fault = ""
+        """Why the node is not reachable; empty while it is, and before the first read."""
 
     def run(self, stopping: threading.Event) -> None:
         """Read until ``stopping``; raises ``Interrupted`` when stopped in the middle of a batch."""
         while not stopping.is_set():
             stopping.wait(self.step())
+        for _ in range(LAST_READS):  # what came since the last read would be gone when the subscription ends
+            if not self.reachable or self.step() > 0:
+                break
         self._receiver.leave()
 
     def step(self) -> float:
@@ -49,12 +58,15 @@ class Inbound:
             batch, fault = error.partial, error.cause
         self._keep(batch)
         if fault:
-            if self.reachable:
+            if fault != self.fault:
                 _log.warning("%s", fault)
-            self.reachable = False
-            return self._backoff.fault()
+            self.reachable, self.fault = False, fault
+            return min(self._backoff.fault(), REJOIN_MAX_S)
+        if self.fault:
+            _log.warning("The node is read again, after %d attempts.", self._backoff.faults)
         self._record_gaps(batch, started_ms)
-        self.reachable = True
+        self.reachable, self.ever_reachable, self.fault = True, True, ""
+        self._bridge.subscribed.set()
         self._backoff.well()
         self._acknowledge(started_ms, bool(batch.envelopes))
         return 0.0 if batch.envelopes else wait
@@ -74,21 +86,25 @@ class Inbound:
             )
         self._bridge.writer.write(list(new.values()))
         self._bridge.recent.add(new)
+        self._bridge.state.note_content_topics(one.message.content_topic for one in batch.envelopes)
         self._bridge.count("received", len(new))
 
     def _record_gaps(self, batch: Batch, started_ms: int) -> None:
-        """A read that succeeded ends whatever gap there was."""
-        causes = [batch.maybe_lost] if batch.maybe_lost else []
+        """A read that succeeded ends whatever gap there was: one outage is one gap.
+
+        A bridge that was away is the cause before a node that was: nobody knows what the node did meanwhile. A node
+        that was away has also forgotten the subscription, which is then no cause of its own."""
         if self._restarted:
-            causes.append("bridge_restart")
+            cause = "bridge_restart"
         elif self._backoff.faults:
             # Also when the node lived on: an answer that broke off had been taken out of its cache.
-            causes.append("node_unreachable")
+            cause = "node_unreachable"
+        else:
+            cause = batch.maybe_lost
         begin = self._bridge.state.acknowledged_ms
-        for cause in causes if begin is not None else []:
-            gap = self._bridge.state.open_gap(Gap(begin or 0, started_ms, cause))
-            key, value = gap_record(gap, "open", self._bridge.node, self._bridge.topics.waku, self._bridge.now_ms())
-            self._bridge.writer.write([OutRecord(self._bridge.topics.evidence, key, value)])
+        if cause and begin is not None:
+            gap = self._bridge.state.open_gap(Gap(begin, started_ms, cause))
+            self._bridge.writer.write([self._bridge.gap_record(gap, "open")])
             self._bridge.count("gaps", 1)
             _log.warning("a gap of %s ms (%s)", gap.to_ms - gap.from_ms, cause)
         self._restarted = False

@@ -104,6 +104,8 @@ class Outbound:
                 done.append(raw)
                 continue
             request_id = dict(raw.headers).get(REQUEST_HEADER, b"")[:64].decode("ascii", "replace") or None
+            if not self._joined(record.pubsub_topic, stopping):
+                break  # stopping
             message, outcome = self._deliver(record, request_id, stopping, copies)
             if outcome is None:
                 break  # stopping
@@ -133,6 +135,8 @@ class Outbound:
                 outcome = self._publish(record.pubsub_topic, message)
             except NodeUnreachable as error:
                 outcome = Published(FailureReason.UNREACHABLE, error.cause)
+            if outcome.not_subscribed and self._bridge.reads(record.pubsub_topic):
+                outcome = replace(outcome, reason=FailureReason.UNREACHABLE)  # it joins with the next read
             if outcome.reason is FailureReason.DUPLICATE:
                 outcome = Published()  # the network has it
             if outcome.reason is None:
@@ -153,6 +157,13 @@ class Outbound:
             if fresh is not message:
                 self._bridge.recent.release(found)  # should it be out after all, it is an envelope of its own
             message = fresh
+
+    def _joined(self, pubsub_topic: str, stopping: threading.Event) -> bool:
+        """Wait until the node has joined a topic that this bridge reads; ``False`` when stopped before that."""
+        while self._bridge.reads(pubsub_topic) and not self._bridge.subscribed.wait(0.1):
+            if stopping.is_set():
+                return False
+        return True
 
     def _evidence(
         self, record: Record, message: WakuMessage, outcome: Published, request_id: str | None, final: bool

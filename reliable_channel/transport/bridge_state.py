@@ -12,16 +12,21 @@ import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from reliable_channel.errors import EnvironmentFault
 
 KEPT_HASHES = 2_000
+KEPT_CONTENT_TOPICS = 1_000
+MAX_TOPIC_LENGTH = 1_024
+"""Longer content topics are a stranger's, and would fill the state file."""
 MAX_GAPS = 1_000
 """Open gaps remembered; beyond that the two closest become one."""
-_VERSION = 1
+_VERSION = 2
+_READABLE = (1, 2)
+"""Version 1 had neither attempts nor content topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +34,12 @@ class Gap:
     """A time in which envelopes may have been missed: Unix ms of the bridge's clock, both ends included.
 
     ``cause``: ``bridge_restart``, ``node_unreachable`` (also a read that broke off: reading is destructive),
-    ``cache_full``, ``resubscribed``."""
+    ``cache_full``, ``resubscribed``. ``attempts``: how often stores were asked for it."""
 
     from_ms: int
     to_ms: int
     cause: str
+    attempts: int = field(default=0, compare=False)
 
     @property
     def name(self) -> str:
@@ -53,6 +59,8 @@ class BridgeState:
         self.acknowledged_ms: int | None = None
         self.gaps: tuple[Gap, ...] = ()
         self.recent: tuple[bytes, ...] = ()
+        self.content_topics: tuple[str, ...] = ()
+        """The last content topics that were seen: some store nodes answer only who names them."""
 
     def open(self) -> None:
         """Take the lock and read the state. Raises ``EnvironmentFault`` when another bridge has it, or when the file
@@ -69,11 +77,12 @@ class BridgeState:
         self._lock_file = lock
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
-            if found["version"] != _VERSION:
+            if found["version"] not in _READABLE:
                 raise ValueError("version")
             self.acknowledged_ms = found["acknowledged_ms"]
             self.gaps = tuple(Gap(**gap) for gap in found["gaps"])
             self.recent = tuple(bytes.fromhex(text) for text in found["recent"])
+            self.content_topics = tuple(str(topic) for topic in found.get("content_topics", []))
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError) as error:
@@ -89,6 +98,25 @@ class BridgeState:
             self.acknowledged_ms = at_ms
             self.recent = tuple(recent)[-KEPT_HASHES:]
             self._write()
+
+    def note_content_topics(self, topics: Iterable[str]) -> None:
+        """Remember content topics that were seen; on disk with the next change that matters."""
+        with self._lock:
+            known = {*self.content_topics}
+            new = [one for one in dict.fromkeys(topics) if one not in known and len(one) <= MAX_TOPIC_LENGTH]
+            if new:
+                self.content_topics = (*self.content_topics, *new)[-KEPT_CONTENT_TOPICS:]
+
+    def count_attempt(self, gap: Gap) -> Gap:
+        """Stores were asked for an open gap; returns it with one more attempt, unchanged when it is open no more."""
+        with self._lock:
+            for other in self.gaps:
+                if other == gap:
+                    counted = replace(other, attempts=other.attempts + 1)
+                    self.gaps = tuple(counted if one == gap else one for one in self.gaps)
+                    self._write()
+                    return counted
+            return gap
 
     def open_gap(self, gap: Gap) -> Gap:
         """Remember a gap; one that begins in an open gap of the same cause widens it, and it keeps its name: a record
@@ -125,6 +153,7 @@ class BridgeState:
             "acknowledged_ms": self.acknowledged_ms,
             "gaps": [asdict(gap) for gap in self.gaps],
             "recent": [found.hex() for found in self.recent],
+            "content_topics": list(self.content_topics),
         }
         temporary = self._path.with_suffix(".new")
         try:

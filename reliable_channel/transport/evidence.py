@@ -3,14 +3,15 @@
 Two kinds, told apart by ``kind``; times are Unix ms of the bridge's clock, hashes lower-case hex::
 
     {"kind": "gap", "name", "status": "open" | "filled" | "unfilled", "from_ms", "to_ms", "cause", "node",
-     "pubsub_topics": [...], "content_topics": [...], "recovered": n, "stores": {"<node>": "complete" | "<fault>"},
-     "at_ms"}
+     "vantage", "pubsub_topics": [...], "content_topics": [...], "attempts": n, "recovered": n,
+     "stores": {"<node>": "complete" | "known_content_topics" | "<fault>"}, "at_ms"}
     {"kind": "dispatch", "event": "rate_limited" | "failed", "reason", "detail", "request_id",
      "pubsub_topic", "content_topic", "envelope_hash", "at_ms"}
 
 What was dispatched needs no record: its copy with ``source=sender`` stands in the envelopes topic. The later record of
-a gap with the same ``name`` replaces the earlier one. A gap that is ``filled`` still lost its ephemeral messages: no
-store keeps them. ``unfilled`` says that no store node is configured.
+a gap with the same ``name`` replaces the earlier one. ``known_content_topics``: the node answers only those who name
+content topics, and was asked for the ones that the bridge had seen. A gap that is ``filled`` still lost its ephemeral
+messages: no store keeps them. ``unfilled`` says that no store node is configured.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def gap_record(
     at_ms: int,
     recovered: int = 0,
     stores: Mapping[str, str] | None = None,
+    vantage: str = "",
 ) -> tuple[bytes, bytes]:
     """Key and value of a gap's record."""
     value = {
@@ -42,8 +44,10 @@ def gap_record(
         "to_ms": gap.to_ms,
         "cause": gap.cause,
         "node": node,
+        "vantage": vantage,
         "pubsub_topics": sorted({p for p, _ in topics}),
         "content_topics": sorted({c for _, c in topics if c is not None}),
+        "attempts": gap.attempts,
         "recovered": recovered,
         "stores": dict(stores or {}),
         "at_ms": at_ms,

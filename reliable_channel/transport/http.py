@@ -26,6 +26,10 @@ class NodeUnreachable(EnvironmentFault):
     without credentials."""
 
 
+class NodeTimedOut(NodeUnreachable):
+    """The node did not answer in time, though it may have taken the connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An HTTP answer: status, and the body as bytes, at most ``MAX_BODY_BYTES``."""
@@ -128,7 +132,7 @@ class BoundedHttp:
                         raise NodeUnreachable(f"{self.name} answered with more than {self._max_body_bytes} bytes.")
                 return Answer(response.status_code, bytes(received))
         except httpx.TimeoutException as error:
-            raise NodeUnreachable(f"{self.name} did not answer in time ({type(error).__name__}).") from None
+            raise NodeTimedOut(f"{self.name} did not answer in time ({type(error).__name__}).") from None
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, RuntimeError) as error:
             # RuntimeError: the client was closed by another thread. The texts of httpx may hold the whole URL.
             raise NodeUnreachable(f"{self.name} cannot be reached ({type(error).__name__}).") from None

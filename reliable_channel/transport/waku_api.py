@@ -38,6 +38,8 @@ class Published:
     reason: FailureReason | None = None
     detail: str = ""
     relay_peers: int | None = None
+    not_subscribed: bool = False
+    """The node refused because it has not joined the pubsub topic; it may join it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,4 +268,4 @@ def _publish_failure(answer: Answer) -> Published:
     else:
         # go-waku's empty 500 is no peer, a topic not joined, or too large: nobody can tell, so it may be retried.
         reason = FailureReason.UNREACHABLE
-    return Published(reason, detail or f"HTTP {answer.status}")
+    return Published(reason, detail or f"HTTP {answer.status}", not_subscribed="not subscribed to topic" in text)

@@ -1,5 +1,6 @@
-"""Reading messages out of a node's REST caches, which are destructive to read and bounded (waku-rest.md *Relay*,
-*Filter v2*). One reader per node and topic: two would take each other's messages."""
+"""Reads messages out of a node's REST caches, which are bounded and emptied by reading (docs/waku-node.md).
+
+One reader per node and topic: two would take each other's messages."""
 
 from __future__ import annotations
 
@@ -9,17 +10,20 @@ from dataclasses import dataclass
 
 from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candidates
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
+from reliable_channel.transport.enr import relay_topics
 from reliable_channel.transport.health import Mode
-from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.http import NodeTimedOut, NodeUnreachable
 from reliable_channel.transport.waku_api import Dialect, Read, Refused, WakuApi
 from reliable_channel.wire.waku import WakuMessage
 
 _log = logging.getLogger(__name__)
 
 NWAKU_CACHE = 50
-"""Messages nwaku keeps for REST readers, over all topics; the oldest go first when it is full."""
+"""Messages nwaku keeps for REST readers by default, over all topics; the oldest go first when it is full."""
 GO_WAKU_FILTER_CACHE = 30
-"""Messages go-waku keeps per filter topic. Its relay queue holds 1 000 and loses none: it stops the node instead."""
+"""Messages go-waku keeps per filter topic by default."""
+GO_WAKU_RELAY_CACHE = 1_000
+"""Messages a go-waku relay queue holds by default. A full one stops the node's store and filter until it is read."""
 
 PING_INTERVAL_MS = 60_000
 """A filter subscription lapses after five minutes without a ping."""
@@ -44,14 +48,19 @@ class WakuReceiver:
     """Keeps the subscriptions of one node and reads what came. For one thread.
 
     In relay mode it joins pubsub topics, and gives everything that is on them; in edge mode it holds filter
-    subscriptions to content topics. Envelopes are in the order of timestamp and hash within a batch, and may repeat.
+    subscriptions to content topics. Envelopes are in the order of their timestamps within a batch, those of one
+    timestamp in the order of the node; they may repeat. ``cache``: how many messages the node keeps for REST readers,
+    ``None`` for the default of its dialect.
     """
 
-    def __init__(self, api: WakuApi, mode: Mode, clock: Clock | None = None) -> None:
+    def __init__(self, api: WakuApi, mode: Mode, clock: Clock | None = None, cache: int | None = None) -> None:
         self._api = api
         self._mode = mode
         self._clock: Clock = clock or SystemClock()
+        self._cache = cache
         self._joined: set[str] = set()
+        self._ours: set[str] = set()
+        """Pubsub topics that the node did not serve before this object joined them."""
         self._filtered: set[tuple[str, str]] = set()
         self._pinged_ms = 0
 
@@ -63,38 +72,42 @@ class WakuReceiver:
         envelopes: list[ReceivedEnvelope] = []
         lost = ""
         refused = 0
+        held = 0
         try:
             if self._mode is Mode.RELAY:
                 for pubsub_topic in sorted({pubsub_topic for pubsub_topic, _ in topics}):
                     read, cause = self._read_relay(pubsub_topic)
                     lost, refused = lost or cause, refused + len(read.refused)
+                    held = self._held(held, read)
                     self._keep(envelopes, read.messages, pubsub_topic, Source.RELAY)
             else:
                 lost = self._hold_filters({(p, c) for p, c in topics if c is not None})
                 for pubsub_topic, content_topic in sorted(self._filtered):
                     read, cause = self._read_filter(pubsub_topic, content_topic)
                     lost, refused = lost or cause, refused + len(read.refused)
+                    held = self._held(held, read)
                     self._keep(envelopes, read.messages, pubsub_topic, Source.FILTER)
+            if held and held >= self._capacity():
+                lost = lost or "cache_full"
         except NodeUnreachable as error:
-            raise ReadInterrupted(error, self._batch(envelopes, lost, refused)) from None
+            raise ReadInterrupted(self._told_apart(error), self._batch(envelopes, lost, refused)) from None
         return self._batch(envelopes, lost, refused)
 
-    def leave(self, unsubscribe: bool | None = None) -> None:
-        """Give up subscriptions, as far as the node answers. By default only where leaving them would do harm: an
-        unread queue stops a go-waku node; on nwaku leaving would take the shard away from everybody."""
+    def leave(self) -> None:
+        """Give up the subscriptions that are this object's own, as far as the node answers.
+
+        A node takes a DELETE of a pubsub topic for the wish of everybody: it leaves the shard, also when the shard is
+        of its own configuration, and a go-waku node whose shard is taken away a few times stops answering. So only
+        topics that the node did not serve before are given up."""
         try:
-            if unsubscribe is None:
-                unsubscribe = self._mode is Mode.EDGE or self._api.dialect() is Dialect.GO_WAKU
-            if unsubscribe:
-                if self._joined:
-                    self._api.relay_unsubscribe(sorted(self._joined))
-                for pubsub_topic in {p for p, _ in self._filtered}:
-                    self._api.filter_unsubscribe(
-                        pubsub_topic, sorted(c for p, c in self._filtered if p == pubsub_topic)
-                    )
+            if self._ours:
+                self._api.relay_unsubscribe(sorted(self._ours))
+            for pubsub_topic in {p for p, _ in self._filtered}:
+                self._api.filter_unsubscribe(pubsub_topic, sorted(c for p, c in self._filtered if p == pubsub_topic))
         except NodeUnreachable as error:
             _log.info("leaving subscriptions behind: %s", error.cause)
         self._joined.clear()
+        self._ours.clear()
         self._filtered.clear()
 
     def _read_relay(self, pubsub_topic: str) -> tuple[Read, str]:
@@ -102,16 +115,21 @@ class WakuReceiver:
         read = self._api.relay_read(pubsub_topic)
         if read.subscribed:
             self._joined.add(pubsub_topic)
-            return read, self._overflow(read)
+            return read, ""
         cause = "resubscribed" if pubsub_topic in self._joined else ""
+        served = relay_topics(self._api.info().get("enrUri"))
         self._raise_refusal(self._api.relay_subscribe([pubsub_topic]))
         self._joined.add(pubsub_topic)
+        if served is not None and pubsub_topic not in served:
+            self._ours.add(pubsub_topic)
+        else:
+            self._ours.discard(pubsub_topic)
         return self._api.relay_read(pubsub_topic), cause
 
     def _read_filter(self, pubsub_topic: str, content_topic: str) -> tuple[Read, str]:
         read = self._api.filter_read(pubsub_topic, content_topic)
         if read.subscribed:
-            return read, self._overflow(read)
+            return read, ""
         self._raise_refusal(self._api.filter_subscribe(pubsub_topic, [content_topic]))
         return self._api.filter_read(pubsub_topic, content_topic), "resubscribed"
 
@@ -136,12 +154,30 @@ class WakuReceiver:
             self._filtered -= {(pubsub_topic, c) for c in gone}
         return lost
 
-    def _overflow(self, read: Read) -> str:
-        if self._api.dialect() is Dialect.GO_WAKU:
-            limit = GO_WAKU_FILTER_CACHE if self._mode is Mode.EDGE else None
-        else:
-            limit = NWAKU_CACHE
-        return "cache_full" if limit is not None and len(read.messages) + len(read.refused) >= limit else ""
+    def _held(self, before: int, read: Read) -> int:
+        """How full the fullest cache of this round was: nwaku has one for all topics, go-waku one for each."""
+        here = len(read.messages) + len(read.refused)
+        return before + here if here and self._api.dialect() is Dialect.NWAKU else max(before, here)
+
+    def _capacity(self) -> int:
+        if self._cache is not None:
+            return self._cache
+        if self._api.dialect() is Dialect.NWAKU:
+            return NWAKU_CACHE
+        return GO_WAKU_FILTER_CACHE if self._mode is Mode.EDGE else GO_WAKU_RELAY_CACHE
+
+    def _told_apart(self, error: NodeUnreachable) -> NodeUnreachable:
+        """The fault, or a better sentence for a node whose relay hangs while the rest of it answers."""
+        if self._mode is Mode.RELAY and isinstance(error, NodeTimedOut):
+            try:
+                answers = bool(self._api.version())
+            except NodeUnreachable:
+                answers = False
+            if answers:
+                return NodeUnreachable(
+                    f"The relay interface of {self._api.name} hangs, although the node answers.", "Restart the node."
+                )
+        return error
 
     def _raise_refusal(self, refused: Refused | None) -> None:
         if refused is not None:
@@ -160,7 +196,7 @@ class WakuReceiver:
 
     @staticmethod
     def _batch(envelopes: list[ReceivedEnvelope], lost: str, refused: int) -> Batch:
-        envelopes.sort(key=lambda one: (one.message.timestamp or 0, one.message_hash))
+        envelopes.sort(key=lambda one: one.message.timestamp or 0)  # stable: the node's order decides between equals
         return Batch(tuple(envelopes), lost, refused)
 
 

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tenacity import RetryCallState, wait_exponential
 
@@ -38,19 +38,24 @@ from reliable_channel.wire.waku import WakuMessage, message_hash
 _log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 30.0
+FIRST_JOIN_S = 5.0
+"""How long the first envelope on a topic waits for the node to join it."""
 MAX_QUEUED = 1_000
 """Envelopes that may wait to be sent: at most 150 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a node is asked, in seconds. ``max_backoff_s`` bounds the wait after faults, which doubles."""
+    """How often a node is asked, in seconds. ``max_backoff_s`` bounds the wait after faults, which doubles; reading
+    is tried again after ``rejoin_s`` at most. ``cache``: see ``WakuReceiver``."""
 
     poll_s: float = 0.5
     health_s: float = 10.0
     min_backoff_s: float = 0.5
     max_backoff_s: float = 15.0
     max_block_s: float = 30.0
+    rejoin_s: float = 2.0
+    cache: int | None = None
 
 
 class Backoff:
@@ -109,6 +114,9 @@ class WakuRestNode(NodeBase):
         self._threads: list[threading.Thread] = []
         self._dispatcher = Dispatcher("waku-node")
         self._recent = RecentHashes()
+        self._tried = threading.Condition()
+        self._tried_topics: set[str] = set()
+        """Pubsub topics that the reader has tried to join."""
 
     def start(self) -> None:
         with self._state:
@@ -185,13 +193,21 @@ class WakuRestNode(NodeBase):
     def _publish(self, topic: str, message: WakuMessage) -> Published:
         try:
             if self._mode is Mode.RELAY:
-                return self._api.relay_publish(topic, message)
+                own = any(topic == wanted for wanted, _ in self._wanted())
+                if own:
+                    # nwaku refuses for good what is published before it has joined the topic.
+                    with self._tried:
+                        self._tried.wait_for(lambda: topic in self._tried_topics, FIRST_JOIN_S)
+                published = self._api.relay_publish(topic, message)
+                if published.not_subscribed and own:
+                    return replace(published, reason=FailureReason.UNREACHABLE)  # it joins with the next read
+                return published
             return self._api.lightpush(topic, message)
         except NodeUnreachable as error:
             return Published(FailureReason.UNREACHABLE, error.cause)
 
     def _read_loop(self, stopping: threading.Event) -> None:
-        receiver = WakuReceiver(self._api, self._mode, self._clock)
+        receiver = WakuReceiver(self._api, self._mode, self._clock, self._pace.cache)
         backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)
         health_wait = 0.0
         while not stopping.is_set():
@@ -199,8 +215,9 @@ class WakuRestNode(NodeBase):
                 self._set_health(node_health(self._api, self._mode))
                 health_wait = self._pace.health_s
             wait = self._pace.poll_s
+            wanted = self._wanted()
             try:
-                batch = receiver.read(self._wanted())
+                batch = receiver.read(wanted)
                 if backoff.faults:
                     health_wait = 0.0
                 backoff.well()
@@ -212,8 +229,11 @@ class WakuRestNode(NodeBase):
                 batch = error.partial if isinstance(error, ReadInterrupted) else Batch(())
                 if not backoff.faults:
                     health_wait = 0.0
-                wait = backoff.fault()
+                wait = min(backoff.fault(), self._pace.rejoin_s)
                 _log.debug("reading: %s", error.cause)
+            with self._tried:
+                self._tried_topics |= {pubsub_topic for pubsub_topic, _ in wanted}
+                self._tried.notify_all()
             self._deliver(batch)
             health_wait -= max(wait, 0.05)
             if wait and self._wake.wait(wait):

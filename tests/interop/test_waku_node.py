@@ -7,8 +7,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +21,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.environment import environment
 from support.waku_process import CLUSTER_ID, PROGRAM, PUBSUB_TOPIC, SHARD, WakuProcess, until
 
 from reliable_channel.channel import (
@@ -29,17 +33,21 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
-from reliable_channel.gateway.build import make_bridge
+from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.pipeline import tables
 from reliable_channel.pipeline.running.run import run_once
 from reliable_channel.pipeline.storage.arrow_files import rows_of
 from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.sds import SdsConfig
 from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.kafka_consumer import OffsetReader
+from reliable_channel.transport.kafka_records import read_record
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from reliable_channel.wire.hashing import keccak256
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
 
 pytestmark = [
     pytest.mark.waku,
@@ -215,3 +223,108 @@ def test_what_the_nodes_relayed_is_in_the_tables(spark: SparkSession, conversati
         (name, keccak256(payload)) for name, payloads in conversation.said.items() for payload in payloads
     )
     assert rows_of(open_table(here.paths, tables.QUARANTINE)) == []
+
+
+PLAIN = "/reliable-channel/1/plain/proto"
+
+
+class Talker:
+    """Publishes numbered envelopes at a node, and remembers which the node took."""
+
+    def __init__(self, node: WakuProcess) -> None:
+        self._api = WakuApi(BoundedHttp(node.url))
+        self.published: set[bytes] = set()
+
+    def talk(self, count: int) -> None:
+        for _ in range(count):
+            payload = b"%d" % len(self.published)
+            message = WakuMessage(payload, PLAIN, timestamp=time.time_ns(), meta=RELIABLE_CHANNEL_META)
+            until(lambda m=message: self._api.relay_publish(PUBSUB_TOPIC, m).reason is None, "the node publishes")  # type: ignore[misc]
+            self.published.add(payload)
+
+
+def in_kafka(settings: Settings) -> Counter[bytes]:
+    """Payloads of the envelopes topic, with how often they are there."""
+    reader = OffsetReader(settings.kafka.client_options(), settings.kafka.topics.envelopes, None, "earliest")
+    found: Counter[bytes] = Counter()
+    while records := reader.poll(2_000):
+        envelopes = [read_record(record.value, record.headers) for record in records]
+        found.update(one.message.payload for one in envelopes if not isinstance(one, Malformed))
+    reader.close()
+    return found
+
+
+@pytest.fixture
+def command() -> Iterator[Callable[[Settings], subprocess.Popen[str]]]:
+    """Starts ``reliable-channel bridge`` as a process of its own; none outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(settings: Settings) -> subprocess.Popen[str]:
+        arguments = [sys.executable, "-m", "reliable_channel.cli", "bridge"]
+        process = subprocess.Popen(arguments, env=environment(settings), stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Bridge between")
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_kills_of_the_bridge_and_of_its_node_lose_nothing_that_the_store_has(
+    nodes: list[WakuProcess],
+    settings_of: Callable[[WakuProcess], Settings],
+    command: Callable[[Settings], subprocess.Popen[str]],
+) -> None:
+    first, second, third = nodes
+    here = settings_of(first)
+    talker = Talker(second)
+    process = command(here)
+    state = Path(here.paths.run_dir) / "bridge" / "state.json"
+    until(state.exists, "the bridge reads")
+    talker.talk(20)
+    process.kill()
+    process.wait(20)
+    talker.talk(20)
+    process = command(here)
+    talker.talk(5)
+    until(lambda: set(in_kafka(here)) >= talker.published, "what came while the bridge was dead is there")
+    first.kill()
+    first.start()
+    second.connect(first)
+    third.connect(first)
+    until(lambda: first.peer_count() == 2, "the nodes find each other again")
+    talker.talk(20)
+    until(lambda: set(in_kafka(here)) >= talker.published, "the bridge reads the restarted node")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert in_kafka(here) == Counter(talker.published)  # what Store v1 gave without meta is not there twice
+
+
+def test_coming_and_going_bridges_leave_the_node_its_shard(
+    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
+) -> None:
+    _, second, third = nodes
+    here = settings_of(third)
+    talker = Talker(second)
+    before = third.stored(PLAIN)
+    for number in range(8):
+        bridge = make_bridge(here)
+        bridge.start()
+        until(lambda b=bridge: b.status().reachable, f"bridge {number} reads")  # type: ignore[misc]
+        talker.talk(2)
+        bridge.stop()
+        assert bridge.failure is None
+    until(lambda: third.stored(PLAIN) >= before + 16, "the node still stores what it hears")
+    until(lambda: third.peer_count() == 1, "it is still of the shard")
+    bridge = make_bridge(here)
+    bridge.start()
+    until(lambda: set(in_kafka(here)) >= talker.published, "and gives all of it to the last bridge")
+    node = kafka_node(here)
+    node.start()
+    node.send(WakuMessage(b"out", PLAIN))
+    until(lambda: bridge.status().dispatched == 1, "which can publish")
+    node.stop()
+    bridge.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
+from support.environment import environment
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.config import Settings, StoreNodeSettings
@@ -283,19 +285,6 @@ def test_the_loop_copies_outgoing_to_envelopes_as_the_sender(here: Settings) -> 
     assert {r.source for r in envelopes(here)} == {Source.SENDER}
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    """The same settings for another process."""
-    prefix = "RELIABLE_CHANNEL__"
-    sections = {
-        "KAFKA": {"bootstrap_servers": settings.kafka.bootstrap_servers, "topics": settings.kafka.topics.model_dump()},
-        "PATHS": {"run_dir": settings.paths.run_dir},
-        "NODE": settings.node.model_dump(mode="json"),
-        "STORE": settings.store.model_dump(mode="json"),
-        "BRIDGE": settings.bridge.model_dump(mode="json"),
-    }
-    return {**os.environ, **{prefix + name: json.dumps(value) for name, value in sections.items()}}
-
-
 @pytest.fixture
 def started(here: Settings) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """Starts the command; none outlives the test."""
@@ -315,6 +304,27 @@ def started(here: Settings) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     yield start
     for process in processes:
         process.kill()
+
+
+def test_a_node_that_never_answers_is_said_at_once_with_the_counts_and_an_exit_code(
+    here: Settings, fake: FakeWakuNode
+) -> None:
+    fake.down()
+    ended = subprocess.run(
+        [sys.executable, "-m", "reliable_channel.cli", "bridge", "--seconds", "1"],
+        env=environment(here),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1
+    started, said, *_, counts = ended.stdout.splitlines()
+    assert started.startswith("Bridge between")
+    assert said.startswith(f"{fake.url} cannot be reached")
+    assert counts.startswith("nothing yet; not connected: ")
+    assert re.search(r"^\d{4}-\d\d-\d\dT[\d:.]+Z WARNING .* cannot be reached", ended.stderr, re.MULTILINE)
+    assert "The node was never reached" in ended.stderr
 
 
 @pytest.mark.slow
@@ -352,6 +362,8 @@ def test_killed_again_and_again_it_loses_nothing_that_a_store_has(
     until(lambda: {*{e["name"]: e["status"] for e in evidence(here)}.values()} == {"filled"})
     process.send_signal(signal.SIGTERM)
     assert process.wait(40) == 143
+    assert process.stdout is not None
+    assert "dispatched" in process.stdout.read().splitlines()[-1]  # the counts at the end
     node.stop()
     assert {r.message.payload for r in envelopes(here)} == expected
     assert "bridge_restart" in {e["cause"] for e in evidence(here)}

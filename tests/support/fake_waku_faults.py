@@ -26,6 +26,8 @@ class Faults:
     """Every read of messages gives the last one's messages once more."""
     store_status_code: int | None = None
     """A peer's failure inside HTTP 200."""
+    store_v3: str = ""
+    """A go-waku node's fault of Store v3, such as ``protocols not supported``; Store v1 still answers."""
     store_corrupt: bool = False
     """Stored messages come back with another payload under their hash."""
     garbage: bytes | None = None

@@ -145,13 +145,21 @@ class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
         with self.network.lock:
             for cache in self._relay.get(pubsub_topic, []):
                 cache.append(entry)
-                while len(cache) > self.relay_cache:
-                    cache.remove(min(cache, key=lambda one: one.get("timestamp") or 0))
+                self._drop_oldest(cache)
             held = self._filter.get((pubsub_topic, message.content_topic))
             if held is not None:
                 held.append(self.to_json(message, relay=False))
                 while len(held) > self.filter_cache:
                     held.popleft()
+
+    def _drop_oldest(self, cache: deque[dict[str, Any]]) -> None:
+        """nwaku's limit holds for all topics together, go-waku's for each queue."""
+        caches = [c for queues in self._relay.values() for c in queues] if self.dialect == "nwaku" else [cache]
+        while sum(map(len, caches)) > self.relay_cache:
+            oldest = min(
+                ((one.get("timestamp") or 0, n, c) for c in caches for n, one in enumerate(c)), key=lambda x: x[0]
+            )
+            del oldest[2][oldest[1]]
 
     def to_json(self, message: WakuMessage, relay: bool, store: bool = False) -> dict[str, Any]:
         """A message as this node's dialect writes it."""

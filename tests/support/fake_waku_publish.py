@@ -43,9 +43,11 @@ class PublishAnswers:
         with self.network.lock:
             for topic in call.body:
                 if call.method == "DELETE":
-                    if topic not in self._relay and go:
+                    if topic not in self._relay and topic not in self.joined and go:
                         return Reply(500, None, "none")
+                    # For everybody: other REST clients, and the node's own configuration.
                     self._relay.pop(topic, None)
+                    self.joined.discard(topic)
                 elif go:
                     self._relay.setdefault(topic, []).append(deque())
                 else:

@@ -36,6 +36,8 @@ class StoreAnswers:
                     "messages": [],
                 },
             )
+        if self.faults.store_v3:
+            return Reply(500, {"messages": None, "error_message": self.faults.store_v3})
         return self._store_v3_go(call) if self.dialect == "go-waku" else self._store_v3_nwaku(call)
 
     def _store_v3_nwaku(self, call: Call) -> Reply:

@@ -2,7 +2,8 @@
 
 Senders say what became of each message, the bridge what it may have missed. JSON from our own processes over a topic
 that others may write to: bounded, checked, and a record that is neither is left out. Each record is taken once: the
-tables carry the position in the topic as application transactions.
+tables carry the position in the topic as application transactions. A later record of a gap replaces the row of the
+earlier one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _MAX_MS = 253_402_300_799_999
 _TEXTS = ("pubsub_topic", "content_topic", "channel_id", "sender_id", "sds_id", "event", "detail")
 _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS)
+BRIDGE_CAUSES = frozenset({"bridge_restart", "node_unreachable", "cache_full", "resubscribed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,25 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
             start = _position(paths, table, topic, partition)
             new = [row for offset, row in rows[table.name] if offset >= start]
             transaction = Transaction(_app(topic, partition), found[-1].offset + 1)
-            append_rows(paths, table, as_arrow(new, table), CommitProperties(app_transactions=[transaction]))
+            properties = CommitProperties(app_transactions=[transaction])
+            if table is SOURCE_GAPS and new:
+                _replace_gaps(paths, new, properties)
+            else:
+                append_rows(paths, table, as_arrow(new, table), properties)
     return taken
+
+
+def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], properties: CommitProperties) -> None:
+    """Write the last row of each gap in place of the one that the table has."""
+    last = {row["name"]: row for row in rows}
+    merge = open_table(paths, SOURCE_GAPS).merge(
+        as_arrow([*last.values()], SOURCE_GAPS),
+        "old.name = new.name and old.kafka_partition = new.kafka_partition",
+        source_alias="new",
+        target_alias="old",
+        commit_properties=properties,
+    )
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 def row_of(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, dict[str, Any]] | None:
@@ -97,17 +116,20 @@ def _gap(found: dict[str, Any], record: EvidenceRecord, envelopes_topic: str) ->
     name, status, to_time = _text(found.get("name")), _text(found.get("status")), _us(found.get("to_ms"))
     if not name or status not in ("open", "filled", "unfilled") or to_time is None:
         return None
+    vantage, cause, attempts = _text(found.get("vantage")), found.get("cause"), found.get("attempts")
     return SOURCE_GAPS, {
         "kafka_topic": envelopes_topic,
         "kafka_partition": -1,
         "first_offset": record.offset,
         "last_offset": record.offset,
-        "cause": "bridge_restart",
-        "name": name,
+        "cause": cause if cause in BRIDGE_CAUSES else "bridge_restart",
+        "name": f"{vantage}/{name}" if vantage else name,
         "status": status,
         "from_time": _us(found.get("from_ms")),
         "to_time": to_time,
         "ingest_time": _us(found.get("at_ms")),
+        "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
+        "vantage": vantage,
     }
 
 

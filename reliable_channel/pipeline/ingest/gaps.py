@@ -27,6 +27,8 @@ _SCHEMA = pa.schema(
         ("from_time", _TIMESTAMP),
         ("to_time", _TIMESTAMP),
         ("ingest_time", _TIMESTAMP),
+        ("attempts", pa.int32()),
+        ("vantage", pa.string()),
     ]
 )
 

@@ -185,10 +185,15 @@ SOURCE_GAPS = Table(
         Column(
             "cause",
             "STRING",
-            "offset_jump (ingest) or bridge_restart (the bridge was not listening)",
+            "offset_jump (ingest); of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed",
             example="offset_jump",
         ),
-        Column("name", "STRING", "what names the gap; its last row counts", example="waku.envelopes/0/318"),
+        Column(
+            "name",
+            "STRING",
+            "what names the gap; a bridge's has one row, of an offset_jump the last counts",
+            example="waku.envelopes/0/318",
+        ),
         Column(
             "status",
             "STRING",
@@ -205,6 +210,8 @@ SOURCE_GAPS = Table(
             "to_time", "TIMESTAMP", "event time of the first record after the gap", example="2026-01-01T00:04:58.101Z"
         ),
         Column("ingest_time", "TIMESTAMP", "clock of the micro-batch that saw it", example="2026-11-21T14:25:47.730Z"),
+        Column("attempts", "INT", "how often the bridge asked its stores for it; null for an offset_jump", example="2"),
+        Column("vantage", "STRING", "the bridge that did not listen; null for an offset_jump", example="bridge"),
     ),
     ("kafka_topic", "kafka_partition", "first_offset"),
     retention_ms=365 * DAY_MS,

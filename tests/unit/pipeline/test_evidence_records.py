@@ -56,6 +56,21 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
     assert int(row["from_time"].timestamp() * 1000) == AT_MS
 
 
+def test_a_gap_is_one_row_however_often_stores_were_asked_for_it(paths: PathSettings) -> None:
+    offset = 0
+    for attempts, status in ((0, "open"), (1, "open"), (2, "open"), (3, "filled")):
+        gap = Gap(AT_MS, AT_MS + 60_000, "node_unreachable", attempts)
+        _, value = gap_record(gap, status, "http://node", [("/waku/2/rs/1/0", None)], AT_MS, vantage="north")
+        _, other = gap_record(gap, "open", "http://other", [("/waku/2/rs/1/0", None)], AT_MS, vantage="south")
+        write(paths, TOPIC, [EvidenceRecord(0, offset, value), EvidenceRecord(0, offset + 1, other)], "waku.envelopes")
+        offset += 2
+    assert position(paths, TOPIC, 0) == offset
+    rows = {row["vantage"]: row for row in rows_of(open_table(paths, tables.SOURCE_GAPS))}
+    assert len(rows_of(open_table(paths, tables.SOURCE_GAPS))) == 2
+    assert (rows["north"]["status"], rows["north"]["attempts"]) == ("filled", 3)
+    assert (rows["south"]["status"], rows["south"]["cause"]) == ("open", "node_unreachable")
+
+
 def test_a_record_is_taken_once_however_often_it_is_read(paths: PathSettings) -> None:
     records = [EvidenceRecord(0, number, sender_record(number)) for number in range(3)]
     write(paths, TOPIC, records[:2], "waku.envelopes")

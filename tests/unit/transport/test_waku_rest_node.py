@@ -315,11 +315,21 @@ def test_it_joins_a_go_waku_topic_once_and_not_again_after_a_crash_of_ours(monke
         assert len(fake._relay[PUBSUB_TOPIC]) == 1
 
 
-def test_leaving_a_go_waku_node_leaves_no_queue_behind_that_would_fill() -> None:
-    with FakeWakuNode("go-waku") as fake:
-        with Participant(fake, Mode.RELAY) as participant:
-            participant.until_reading(fake)
-        assert fake._relay == {}
+def test_leaving_gives_up_only_a_shard_that_the_node_did_not_serve_before() -> None:
+    for joined in ((), (PUBSUB_TOPIC,)):
+        with FakeWakuNode("go-waku", joined=joined) as fake:
+            with Participant(fake, Mode.RELAY) as participant:
+                participant.until_reading(fake)
+            assert (set(fake._relay), fake.joined) == (set(joined), set(joined))
+
+
+def test_the_first_envelope_waits_until_the_node_has_joined_its_shard() -> None:
+    with FakeWakuNode("nwaku", joined=()) as fake:
+        participant = Participant(fake, Mode.RELAY)
+        with participant:
+            participant.node.send(WakuMessage(b"first", TOPIC))
+            until(lambda: participant.of(Sent) or participant.of(SendFailed))
+        assert participant.of(SendFailed) == []
 
 
 def test_a_store_is_asked_only_when_one_is_configured(participant: Participant) -> None:
