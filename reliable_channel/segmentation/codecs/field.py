@@ -55,6 +55,9 @@ class Field:
         logarithm[power] = np.arange(self.order)
         self.log: Elements = logarithm[phi]
         self.exp: Elements = coordinates[np.concatenate([power, power])]
+        self._nothing = 2 * self.order
+        self._short_log = np.where(np.arange(1 << bits) == 0, self._nothing, self.log).astype(np.int32)
+        self._short_exp = np.concatenate([self.exp, np.zeros(self._nothing + 1, np.int64)]).astype(np.uint16)
 
     def multiply(self, a: Elements | int, b: Elements | int) -> Elements:
         """The products of a and b, element by element."""
@@ -68,22 +71,18 @@ class Field:
         quotient: Elements = np.where(a == 0, 0, self.exp[self.log[a] - self.log[b] + self.order])
         return quotient
 
-    def inverse(self, matrix: Elements) -> Elements:
-        """The inverse of a square matrix that has one, by elimination, all rows of a step at once."""
-        n = len(matrix)
-        work: Elements = np.concatenate([matrix, np.eye(n, dtype=np.int64)], axis=1)
-        for column in range(n):
-            pivot = column + int(np.argmax(work[column:, column] != 0))
-            work[[column, pivot]] = work[[pivot, column]]
-            work[column] = self.divide(work[column], work[column, column])
-            factors = work[:, column].copy()
-            factors[column] = 0
-            work ^= self.multiply(factors[:, None], work[column][None, :])
-        return work[:, n:]
-
     def product(self, a: Elements, b: Elements) -> Elements:
         """The matrix product."""
         return np.stack([np.bitwise_xor.reduce(self.multiply(row[:, None], b), axis=0) for row in a])
+
+    def combine(self, matrix: Elements, symbols: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """The product of a matrix and rows of symbols, by one look-up for each coefficient and symbol: fastest where
+        the rows are short. Zero has a logarithm so large that every sum with it leads to a zero."""
+        total = np.zeros((len(matrix), symbols.shape[1]), np.uint16)
+        logs = self._short_log[symbols]
+        for column, row in zip(self._short_log[matrix].T, logs, strict=True):
+            total ^= self._short_exp[column[:, None] + row[None, :]]
+        return total
 
 
 @cache

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-import numpy as np
-
 from reliable_channel.segmentation.codecs.base import MAX_SHARDS, check_decode, check_encode
 from reliable_channel.segmentation.codecs.field import Elements, ordinary_field
+from reliable_channel.segmentation.codecs.lagrange import interpolation
 from reliable_channel.segmentation.codecs.rows import Rows8, multiply_matrix
 
 _WORD = 8
@@ -30,7 +29,9 @@ class KlauspostCodec:
         length = check_encode(self, data_shards, parity_count)
         if parity_count == 0:
             return []
-        return _product(_parity_matrix(len(data_shards), parity_count), list(data_shards), length)
+        k = len(data_shards)
+        matrix = _matrix(tuple(range(k)), tuple(range(k, k + parity_count)))
+        return _product(matrix, list(data_shards), length)
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
         """The data shards, from the first k that are held."""
@@ -40,26 +41,16 @@ class KlauspostCodec:
         if missing:
             held = tuple(index for index, shard in enumerate(shards) if shard is not None)[:data_count]
             used = [shard for shard in (shards[index] for index in held) if shard is not None]
-            matrix = _decode_matrix(data_count, len(shards) - data_count, held)[list(missing)]
-            for index, shard in zip(missing, _product(matrix, used, length), strict=True):
+            for index, shard in zip(missing, _product(_matrix(held, missing), used, length), strict=True):
                 data[index] = shard
         return [shard for shard in data if shard is not None]
 
 
-@lru_cache(maxsize=64)
-def _parity_matrix(k: int, m: int) -> Elements:
-    field = ordinary_field()
-    vandermonde = np.ones((k + m, k), dtype=np.int64)
-    for column in range(1, k):
-        vandermonde[:, column] = field.multiply(vandermonde[:, column - 1], np.arange(k + m))
-    return field.product(vandermonde[k:], field.inverse(vandermonde[:k]))
-
-
-@lru_cache(maxsize=64)
-def _decode_matrix(k: int, m: int, held: tuple[int, ...]) -> Elements:
-    """Maps the held shards to the data shards."""
-    generator = np.concatenate([np.eye(k, dtype=np.int64), _parity_matrix(k, m)])
-    return ordinary_field().inverse(generator[list(held)])
+@lru_cache(maxsize=16)
+def _matrix(held: tuple[int, ...], wanted: tuple[int, ...]) -> Elements:
+    """Maps the held shards to the wanted ones. A shard is the value of a polynomial of degree below k at its place in
+    data then parity: that is what the Vandermonde matrices above come to."""
+    return interpolation(ordinary_field(), held, wanted)
 
 
 def _product(matrix: Elements, shards: list[bytes], length: int) -> list[bytes]:

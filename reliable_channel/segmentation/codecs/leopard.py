@@ -14,8 +14,10 @@ from functools import lru_cache
 import numpy as np
 
 from reliable_channel.segmentation.codecs.base import check_decode, check_encode
+from reliable_channel.segmentation.codecs.erasures import products, rebuild_by_transform
 from reliable_channel.segmentation.codecs.field import Elements, leopard_field
-from reliable_channel.segmentation.codecs.rows import Rows, Rows8, Rows16, multiply_matrix, xor_shards
+from reliable_channel.segmentation.codecs.lagrange import cauchy_solution
+from reliable_channel.segmentation.codecs.rows import SHORT, Rows, Rows8, Rows16, multiply_matrix, xor_shards
 from reliable_channel.segmentation.codecs.transform import multiplications, parity_by_transform
 
 
@@ -38,19 +40,17 @@ class LeopardCodec:
         return parity_by_transform(_rows(len(shards), parity_count), list[bytes | None](shards), parity_count)
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
-        """The data shards. The held data is encoded with zeros for what is missing; xored with the received parity that
-        is the missing shards' share, a system that always has one solution (a Cauchy matrix with scaled columns)."""
+        """The data shards. The missing ones' share of the received parity is a system that always has one solution (a
+        Cauchy matrix with scaled columns)."""
         length = check_decode(self, shards, data_count)
         data, parity = list(shards[:data_count]), shards[data_count:]
         missing = [index for index, shard in enumerate(data) if shard is None]
         if missing:
             used = [row for row, shard in enumerate(parity) if shard is not None][: len(missing)]
-            received = [shard for shard in (parity[row] for row in used) if shard is not None]
-            held = [shard for shard in data if shard is not None]
             if len(parity) == 1:
-                rebuilt = [xor_shards([*held, *received])]
+                rebuilt = [xor_shards([shard for shard in shards if shard is not None])]
             else:
-                rebuilt = _solve(data, held, received, tuple(missing), tuple(used), len(parity), length)
+                rebuilt = _solve(data, parity, tuple(missing), tuple(used), length)
             for index, shard in zip(missing, rebuilt, strict=True):
                 data[index] = shard
         return [shard for shard in data if shard is not None]
@@ -58,32 +58,43 @@ class LeopardCodec:
 
 def _solve(
     data: list[bytes | None],
-    held: list[bytes],
-    received: list[bytes],
+    parity: Sequence[bytes | None],
     missing: tuple[int, ...],
     used: tuple[int, ...],
-    parity_count: int,
     length: int,
 ) -> list[bytes]:
-    """Few losses: one matrix over everything that is held. Many: encode by butterflies, then solve."""
-    k, rows = len(data), _rows(len(data), parity_count)
-    solution, whole = _solution(k, parity_count, missing, used)
-    if len(missing) * k <= multiplications(k, parity_count) + len(missing) ** 2:
-        return multiply_matrix(rows, whole, [*held, *received], length)
-    encoded = parity_by_transform(rows, data, parity_count)
+    """The cheapest of three ways. Few losses, or short shards: one matrix over everything that is held. More: encode
+    the held data by butterflies, then solve. Many: transforms over all points."""
+    k, m, lost = len(data), len(parity), len(missing)
+    rows = _rows(k, m)
+    direct, encoding, transforms = lost * k, multiplications(k, m) + lost**2, products(k, m)
+    if transforms < min(direct, encoding) and length > SHORT:
+        return rebuild_by_transform(rows, data, parity, length)
+    received = [shard for shard in (parity[row] for row in used) if shard is not None]
+    solution, mixed = _solution(k, m, missing, used)
+    if direct <= encoding or length <= SHORT:
+        held = [shard for shard in data if shard is not None]
+        return multiply_matrix(rows, np.concatenate([mixed, solution], axis=1), [*held, *received], length)
+    encoded = parity_by_transform(rows, data, m)
     syndrome = [xor_shards([encoded[row], shard]) for row, shard in zip(used, received, strict=True)]
     return multiply_matrix(rows, solution, syndrome, length)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _solution(k: int, m: int, missing: tuple[int, ...], used: tuple[int, ...]) -> tuple[Elements, Elements]:
-    """The inverse of the missing columns in the used rows, and the matrix that maps all held shards, data then parity,
-    to the missing ones."""
-    field = leopard_field(field_bits(k, m))
-    rows = parity_matrix(k, m)[list(used)]
-    solution = field.inverse(rows[:, list(missing)])
-    held = [index for index in range(k) if index not in set(missing)]
-    return solution, np.concatenate([field.product(solution, rows[:, held]), solution], axis=1)
+    """What maps the received parity, and what maps the held data, to the missing shards. G is a Cauchy matrix with
+    scaled columns, so both follow in closed form."""
+    field, size = leopard_field(field_bits(k, m)), next_power_of_two(m)
+    lost = set(missing)
+    held = [index for index in range(k) if index not in lost]
+    inverse, mixed = cauchy_solution(field, used, [size + d for d in missing], [size + h for h in held])
+    shift = size.bit_length() - 1
+    scale_missing = (size + np.array(missing)) >> shift
+    scale_held = (size + np.array(held, dtype=np.int64)) >> shift
+    return (
+        field.divide(inverse, scale_missing[:, None]),
+        field.multiply(field.divide(mixed, scale_missing[:, None]), scale_held[None, :]),
+    )
 
 
 @lru_cache(maxsize=64)
