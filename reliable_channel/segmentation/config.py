@@ -34,7 +34,8 @@ class SegmentationConfig:
     Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last new segment; a
     completed one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``; what is held is
     bounded in all (``max_open_sets``, ``max_buffered_bytes``) and per sender (``…_per_sender``); after a hash mismatch
-    at most ``max_rebuild_attempts`` subsets are tried for a set, and ``max_padding_attempts`` lengths.
+    at most ``max_rebuild_attempts`` choices of segments are tried for a set. ``max_work_per_segment`` bounds what one
+    segment can cause: bytes through Keccak-256, about 3 ns each, or what takes as long.
 
     Raises :class:`ConfigurationError` for a value out of range.
     """
@@ -54,8 +55,8 @@ class SegmentationConfig:
     max_open_sets_per_sender: int = 256
     max_buffered_bytes: int = 512 * 1_048_576
     max_buffered_bytes_per_sender: int = 64 * 1_048_576
-    max_rebuild_attempts: int = 64
-    max_padding_attempts: int = 262_144
+    max_rebuild_attempts: int = 256
+    max_work_per_segment: int = 3 * 1_048_576
 
     def __post_init__(self) -> None:
         if not SHARD_ALIGNMENT <= self.segment_size_bytes <= MAX_ENVELOPE_BYTES:
@@ -122,7 +123,7 @@ _POSITIVE = (
     "max_buffered_bytes",
     "max_buffered_bytes_per_sender",
     "max_rebuild_attempts",
-    "max_padding_attempts",
+    "max_work_per_segment",
 )
 
 

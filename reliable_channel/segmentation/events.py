@@ -114,7 +114,8 @@ class Refusal(StrEnum):
 
     OVER_MESSAGE_LIMIT = "over_message_limit"
     OVER_QUOTA = "over_quota"
-    OUT_OF_RANGE = "out_of_range"
+    FALSE_ID = "false_id"
+    """Other bytes under an SDS id that the segment held can prove to be its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class SegmentRefused:
 @dataclass(frozen=True, slots=True)
 class HashMismatch:
     """What was rebuilt does not hash to ``entire_message_hash`` and is discarded. The segments stay: one of them is
-    false, and a further one may still rescue the set. ``attempts`` counts the subsets tried so far for this set;
-    ``exhausted`` says that the bound is reached and no further subset will be tried."""
+    false, and a further one may still rescue the set. Comes with the first mismatch of a set and once more, with
+    ``exhausted``, when no further choice of segments will be tried; ``attempts`` counts those that were."""
 
     scope: Scope
     entire_message_hash: bytes
@@ -158,6 +159,7 @@ class PoisonedSegmentExcluded:
 class EvictionReason(StrEnum):
     """Which bound made room at an incomplete set's cost."""
 
+    OPEN_SENDS = "open_sends_of_one_payload"
     OPEN_SETS = "open_sets"
     OPEN_SETS_PER_SENDER = "open_sets_per_sender"
     BUFFERED_BYTES = "buffered_bytes"
@@ -196,7 +198,8 @@ class SetExpired:
 
 @dataclass(frozen=True, slots=True)
 class SetEvicted:
-    """A bound was reached; this was the least recently updated set it applies to."""
+    """A bound was reached; this was the least recently updated set of the sender that it applies to, for a bound in all
+    the one that holds most."""
 
     incomplete: IncompleteSet
     reason: EvictionReason

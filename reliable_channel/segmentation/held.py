@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from reliable_channel.segmentation.events import Scope
 from reliable_channel.segmentation.pending import CompletedSet, OpenSet, Owner, SetKey
 
 MAX_COMPLETED_PER_KEY = 64
 """How many completed sends of one hash by one sender are remembered: a look-up scans them."""
+
+SEARCH_PAUSE_MS = 1_000
+"""So long after a segment a search that it could not pay for goes on."""
 
 
 class HeldSets:
@@ -23,6 +26,7 @@ class HeldSets:
         self._owners: dict[Scope, Owner] = {}
         self._completed: dict[CompletedSet, None] = {}
         self._next_send: dict[SetKey, int] = {}
+        self._searches: dict[OpenSet, None] = {}
 
     @property
     def open_count(self) -> int:
@@ -54,9 +58,45 @@ class HeldSets:
         """The least recently updated open set."""
         return next(iter(self._open), None)
 
-    def victim(self, owner: Owner | None, but: OpenSet | None) -> OpenSet:
-        """The least recently updated open set, in all or of one sender, other than ``but``; there must be one."""
-        return next(held for held in (self._open if owner is None else owner.open) if held is not but)
+    def least_recent_of(self, owner: Owner, but: OpenSet | None) -> OpenSet:
+        """A sender's least recently updated open set other than ``but``; there must be one."""
+        return next(held for held in owner.open if held is not but)
+
+    def of_greediest_in_sets(self) -> OpenSet:
+        """The least recently updated set of the sender with the most open sets; there must be one."""
+        return self._of_greediest(lambda owner: len(owner.open), None)
+
+    def of_greediest_in_bytes(self, but: OpenSet | None) -> OpenSet:
+        """The least recently updated set, other than ``but``, of the sender with the most bytes; there must be one."""
+        return self._of_greediest(lambda owner: owner.buffered_bytes, but)
+
+    def _of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
+        """Among equals the sender that was heard least recently."""
+        most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
+        return next(held for held in self._open if held is not but and holds(held.owner) == most)
+
+    def open_sends(self, key: SetKey) -> list[OpenSet]:
+        """The open sends of one hash by one sender."""
+        return [send for send in self.by_key[key] if isinstance(send, OpenSet)]
+
+    def schedule(self, held: OpenSet, now: int) -> None:
+        """Let an unfinished search go on ``SEARCH_PAUSE_MS`` after ``now``, if a segment has paid for it."""
+        if held.unfinished and held.credit > 0:
+            if held.search_due is None or held.search_due <= now:
+                held.search_due = now + SEARCH_PAUSE_MS
+            self._searches[held] = None
+        elif held.search_due is not None:
+            held.search_due = None
+            del self._searches[held]
+
+    def searches_due(self, now: int) -> list[OpenSet]:
+        """The open sets whose search goes on at ``now`` (ms), in order."""
+        due = [held for held in self._searches if held.search_due is not None and held.search_due <= now]
+        return sorted(due, key=lambda held: (held.search_due, next(iter(held.slots.values()))[3]))
+
+    def next_search(self) -> int | None:
+        """When (ms) the first search goes on."""
+        return min((held.search_due for held in self._searches if held.search_due is not None), default=None)
 
     def first_completed(self) -> CompletedSet | None:
         """The set that was completed first."""
@@ -67,6 +107,8 @@ class HeldSets:
         held.owner = self._owners.setdefault(held.key[0], held.owner)
         self._open[held] = held.owner.open[held] = None
         self._sends(held.key, held.send).append(held)
+        if held.search_due is not None:
+            self._searches[held] = None
 
     def touch(self, held: OpenSet) -> None:
         """Make a set the most recently updated one."""
@@ -131,6 +173,9 @@ class HeldSets:
 
     def _release(self, held: OpenSet) -> None:
         owner = held.owner
+        if held.search_due is not None:
+            held.search_due = None
+            del self._searches[held]
         del self._open[held], owner.open[held]
         self.buffered_bytes -= held.buffered_bytes
         owner.buffered_bytes -= held.buffered_bytes

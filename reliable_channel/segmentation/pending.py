@@ -11,13 +11,16 @@ from reliable_channel.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
 PARITY = MAX_TOTAL_SEGMENTS
 """A *slot* is a segment's place in its set: the index of a data segment, ``PARITY`` + the index of a parity one."""
 
-Shard = tuple[str, int | None, bytes]
-"""What a slot holds: SDS id, Lamport timestamp, payload."""
+Shard = tuple[str, int | None, bytes, int]
+"""What a slot holds: SDS id, Lamport timestamp, payload, and its number among all segments that were taken."""
 
 SetKey = tuple[Scope, bytes]
 
 MAX_CONFLICTS = 16
 """How many rival payloads an open set keeps for slots that are held already under the same SDS id."""
+
+MAX_OPEN_SENDS = 16
+"""How many sends of one hash by one sender are open at a time: a segment may belong to each of them."""
 
 
 def slot_of(segment: Segment) -> int:
@@ -42,8 +45,12 @@ class Owner:
 
 @dataclass(slots=True, eq=False)
 class OpenSet:
-    """One incomplete send. ``conflicts`` are rival payloads per slot; ``attempts`` and ``padding_attempts`` count the
-    work already spent on rebuilding; ``mismatch`` says that a rebuild was refused by the hash."""
+    """One incomplete send. ``conflicts`` are rival payloads per slot; ``mismatch`` says that the hash refused a rebuild.
+
+    ``attempts`` and ``tried`` are the choices of segments that were tried, ``lengths_key`` and ``lengths_tried`` how
+    far the search for the true length of one of them came. ``unfinished``: the work of an input did not reach, and
+    the search goes on with the next one, or at ``search_due`` (ms), once for each of the ``credit`` segments that
+    caused no work when they came."""
 
     key: SetKey
     send: int
@@ -58,7 +65,12 @@ class OpenSet:
     conflicts: list[tuple[int, Shard]] = field(default_factory=list)
     buffered_bytes: int = 0
     attempts: int = 0
-    padding_attempts: int = 0
+    tried: frozenset[int] = frozenset()
+    lengths_key: int = 0
+    lengths_tried: int = 0
+    credit: int = 0
+    unfinished: bool = False
+    search_due: int | None = None
     mismatch: bool = False
     owner: Owner = field(default_factory=Owner, repr=False)
     """Its sender's, once it is held; here so that an update need not hash the scope again."""
@@ -127,7 +139,7 @@ class OpenSet:
             buffered_bytes=self.buffered_bytes,
             first_seen=self.first_seen,
             last_seen=self.last_seen,
-            mismatch=self.mismatch,
+            mismatch=self.mismatch or self.unfinished,
         )
 
 
@@ -164,7 +176,7 @@ def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int 
 def agreed_lamport(slots: dict[int, Shard], data_count: int) -> int | None:
     """The first segment's Lamport timestamp if two or more segments are held and all of them tell the same one."""
     told = set()
-    for slot, (_, lamport, _) in slots.items():
+    for slot, (_, lamport, _, _) in slots.items():
         place = ordinal(slot, data_count)
         told.add(None if lamport is None or place is None else lamport - place)
     return told.pop() if len(told) == 1 and len(slots) > 1 else None

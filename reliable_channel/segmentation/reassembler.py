@@ -22,8 +22,10 @@ from reliable_channel.segmentation.events import (
     SetExpired,
 )
 from reliable_channel.segmentation.held import HeldSets
+from reliable_channel.segmentation.identity import id_verifies
 from reliable_channel.segmentation.pending import (
     MAX_CONFLICTS,
+    MAX_OPEN_SENDS,
     PARITY,
     CompletedSet,
     OpenSet,
@@ -36,12 +38,20 @@ from reliable_channel.segmentation.pending import (
     slot_of,
 )
 from reliable_channel.segmentation.placing import place_segment
-from reliable_channel.segmentation.rebuild import Rebuilt, genuine_slots, ready, rebuild, rescue
+from reliable_channel.segmentation.rebuild import Rebuilt, Unfinished, attempt, genuine_slots, obvious, ready
+from reliable_channel.segmentation.search import key_of, search
 from reliable_channel.segmentation.siblings import completed_by_loans, rivals_of
 from reliable_channel.segmentation.snapshot import read_snapshot, write_snapshot
+from reliable_channel.segmentation.work import Work
 from reliable_channel.wire.segment import Dialect, Segment
 
 _NEVER = 1 << 63
+
+MAX_CREDIT = 256
+"""Duplicates pay for a search up to so many goes."""
+
+DECODING_WORK_PER_BYTE = 6
+"""Parity is used where decoding takes at most so much work per byte of the largest message: 20 ms for 1 MiB."""
 
 
 class Reassembler:
@@ -50,13 +60,17 @@ class Reassembler:
     Sets are separate per (scope, hash, send): ``scope`` names the sender in its channel, and a segment whose index is
     held or completed under another SDS id opens a new send. ``now`` is ms; it never runs backwards inside: an earlier
     ``now`` counts as the latest one given. Not safe for threads.
+
+    What a call may cost is bounded by ``max_work_per_segment``; ``work_spent`` is what the last one took.
     """
 
     def __init__(self, config: SegmentationConfig | None = None) -> None:
         self.config = config or SegmentationConfig()
         self._now = -_NEVER
         self._sets = HeldSets()
-        self._due = _NEVER  # never later than the true one
+        self._due = _NEVER  # when the next set expires; never later than that
+        self._next_number = 0
+        self.work_spent = 0
 
     def add(
         self, segment: Segment, now: int, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None
@@ -69,8 +83,9 @@ class Reassembler:
         events: list[SegmentationEvent] = []
         if now > self._now:
             self._now = now
+        self.work_spent = 0
         if self._now >= self._due:
-            events = self.expire(self._now)
+            events = self._give_up()
         slot = slot_of(segment)
         codec = "klauspost" if _is_status_go(segment) else self.config.codec
         key: SetKey = (scope, segment.entire_message_hash)
@@ -94,7 +109,7 @@ class Reassembler:
                 SegmentRefused(scope, segment.entire_message_hash, segment.is_parity, segment.index, sds_id, refusal)
             )
             return events
-        self._make_room(scope, len(segment.payload), chosen, events)
+        self._make_room(key, len(segment.payload), chosen, events)
         if chosen is None:
             chosen = OpenSet(
                 key,
@@ -112,16 +127,17 @@ class Reassembler:
             chosen.learn(segment)
             chosen.last_seen = self._now
             self._sets.touch(chosen)
-        new: Shard = (sds_id, lamport, segment.payload)
-        chosen.slots[slot] = new
+        chosen.slots[slot] = (sds_id, lamport, segment.payload, self._next_number)
+        self._next_number += 1
         self._sets.grow(chosen, len(segment.payload))
         due = self._now + self.config.set_timeout_ms
         if due < self._due:
             self._due = due
+        chosen.credit += 1
         if chosen.data_count is not None and (
             len(chosen.slots) >= chosen.data_count or len(self._sets.by_key[key]) > 1
         ):
-            self._try(chosen, new, events)
+            self._try(chosen, events)
         return events
 
     def remember(self, completed: CompletedSend) -> None:
@@ -144,8 +160,19 @@ class Reassembler:
         self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
     def expire(self, now: int) -> list[SegmentationEvent]:
-        """Give up every incomplete set that is due, oldest first, and forget completed ones past their memory."""
+        """Give up every incomplete set that is due, oldest first, forget completed ones past their memory, and go on
+        with searches that are due, as far as the work of one segment reaches."""
         self._now = max(self._now, now)
+        events = self._give_up()
+        work = Work(self.config.max_work_per_segment)
+        for held in self._sets.searches_due(self._now):
+            if held.search_due is not None and work.left > 0:
+                held.credit -= 1
+                self._search(held, events, work)
+        self.work_spent = work.spent
+        return events
+
+    def _give_up(self) -> list[SegmentationEvent]:
         events: list[SegmentationEvent] = []
         while (oldest := self._sets.least_recent()) is not None:
             if oldest.last_seen + self.config.set_timeout_ms > self._now:
@@ -156,19 +183,19 @@ class Reassembler:
             if first.completed_at + self.config.completed_memory_ms > self._now:
                 break
             self._sets.forget(first)
-        due = self.next_due()
-        self._due = _NEVER if due is None else due
+        self._due = min(self._expiries(), default=_NEVER)
         return events
+
+    def _expiries(self) -> Iterator[int]:
+        if (oldest := self._sets.least_recent()) is not None:
+            yield oldest.last_seen + self.config.set_timeout_ms
+        if (first := self._sets.first_completed()) is not None:
+            yield first.completed_at + self.config.completed_memory_ms
 
     def next_due(self) -> int | None:
         """When (ms) ``expire`` next has something to do, or ``None``: nothing is held and nothing remembered."""
-        oldest, first = self._sets.least_recent(), self._sets.first_completed()
-        dues = []
-        if oldest is not None:
-            dues.append(oldest.last_seen + self.config.set_timeout_ms)
-        if first is not None:
-            dues.append(first.completed_at + self.config.completed_memory_ms)
-        return min(dues, default=None)
+        search_due = self._sets.next_search()
+        return min((*self._expiries(), *(() if search_due is None else (search_due,))), default=None)
 
     def open_segments(self) -> Iterator[tuple[Scope, bytes, HeldSegment]]:
         """Every segment held in an incomplete set: what a combiner hands on to keyed state."""
@@ -193,38 +220,53 @@ class Reassembler:
 
     def to_bytes(self) -> bytes:
         """A snapshot: versioned protobuf, deterministic, as large as what is held."""
-        return write_snapshot(self._sets, self._now)
+        return write_snapshot(self._sets, self._now, self._next_number)
 
     @classmethod
     def from_bytes(cls, data: bytes, config: SegmentationConfig | None = None) -> Reassembler:
         """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else. What the
         configuration's bounds no longer allow is given up at the next segment that needs the room."""
         restored = cls(config)
-        restored._sets, restored._now = read_snapshot(data)
-        due = restored.next_due()
-        restored._due = _NEVER if due is None else due
+        restored._sets, restored._now, restored._next_number = read_snapshot(data)
+        restored._due = min(restored._expiries(), default=_NEVER)
         return restored
 
     def _again(
         self, send: OpenSet | CompletedSet, slot: int, sds_id: str, lamport: int | None, payload: bytes
     ) -> list[SegmentationEvent]:
-        """The slot is taken under the same SDS id: a duplicate, or other bytes that claim to be the same message."""
-        if isinstance(send, CompletedSet) or send.slots[slot][2] == payload:
+        """The slot is taken under the same SDS id: a duplicate, or other bytes that claim to be the same message. An id
+        that can be recomputed from the bytes decides; else both are kept until the hash does."""
+        if isinstance(send, CompletedSet):
             return [_duplicate(send, slot, sds_id)]
         rivals = [shard for other, shard in send.conflicts if other == slot]
-        if any(shard[2] == payload for shard in rivals):
+        if send.slots[slot][2] == payload or any(shard[2] == payload for shard in rivals):
+            if send.unfinished and send.credit < MAX_CREDIT:
+                send.credit += 1
+                self._sets.schedule(send, self._now)
             return [_duplicate(send, slot, sds_id)]
         scope, whole = send.key
         is_parity, index = slot >= PARITY, slot % PARITY
-        if len(send.conflicts) >= MAX_CONFLICTS or self._alone_over_quota(len(payload), send):
+        if id_verifies(send, slot, send.slots[slot]):
+            return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.FALSE_ID)]
+        rival: Shard = (sds_id, lamport, payload, self._next_number)
+        genuine = id_verifies(send, slot, rival)
+        if (len(send.conflicts) >= MAX_CONFLICTS and not genuine) or self._alone_over_quota(len(payload), send):
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.OVER_QUOTA)]
-        events: list[SegmentationEvent] = [SegmentConflict(scope, whole, is_parity, index, sds_id)]
-        self._make_room(scope, len(payload), send, events)
-        rival: Shard = (sds_id, lamport, payload)
-        send.conflicts.append((slot, rival))
+        events: list[SegmentationEvent] = []
+        self._make_room(send.key, len(payload), send, events)
+        self._next_number += 1
         self._sets.grow(send, len(payload))
-        if send.mismatch:
-            self._try(send, rival, events)
+        if genuine:
+            self._sets.grow(send, -sum(len(shard[2]) for shard in (send.slots[slot], *rivals)))
+            send.conflicts = [(other, shard) for other, shard in send.conflicts if other != slot]
+            send.slots[slot] = rival
+            events.append(PoisonedSegmentExcluded(scope, whole, is_parity, index, sds_id))
+        else:
+            send.conflicts.append((slot, rival))
+            events.append(SegmentConflict(scope, whole, is_parity, index, sds_id))
+        send.credit += 1
+        if send.mismatch or send.unfinished:
+            self._try(send, events)
         return events
 
     def _refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
@@ -238,25 +280,31 @@ class Reassembler:
             return Refusal.OVER_MESSAGE_LIMIT
         return Refusal.OVER_QUOTA if self._alone_over_quota(size, chosen) else None
 
-    def _make_room(self, scope: Scope, size: int, chosen: OpenSet | None, events: list[SegmentationEvent]) -> None:
-        """Keep the bounds, at the least recently updated set's cost, never at that of ``chosen``."""
+    def _make_room(self, key: SetKey, size: int, chosen: OpenSet | None, events: list[SegmentationEvent]) -> None:
+        """Keep the bounds, never at the cost of ``chosen``: those of a sender at its own least recently updated set's,
+        those in all at the cost of the sender that holds most."""
         sets, config = self._sets, self.config
-        owner = sets.owner(scope) if chosen is None else chosen.owner
+        owner = sets.owner(key[0]) if chosen is None else chosen.owner
         if chosen is None:
+            if len(sets.by_key.get(key, ())) >= MAX_OPEN_SENDS and len(open_sends := sets.open_sends(key)) >= MAX_OPEN_SENDS:
+                fewest = min(open_sends, key=lambda held: (len(held.slots), held.last_seen, held.send))
+                self._evict(fewest, EvictionReason.OPEN_SENDS, events)
             if len(owner.open) >= config.max_open_sets_per_sender:
-                self._evict(owner, chosen, EvictionReason.OPEN_SETS_PER_SENDER, events)
+                self._evict(sets.least_recent_of(owner, chosen), EvictionReason.OPEN_SETS_PER_SENDER, events)
             if sets.open_count >= config.max_open_sets:
-                self._evict(None, chosen, EvictionReason.OPEN_SETS, events)
+                self._evict(sets.of_greediest_in_sets(), EvictionReason.OPEN_SETS, events)
         while owner.buffered_bytes + size > config.max_buffered_bytes_per_sender:
-            self._evict(owner, chosen, EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
+            self._evict(sets.least_recent_of(owner, chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
         while sets.buffered_bytes + size > config.max_buffered_bytes:
-            self._evict(None, chosen, EvictionReason.BUFFERED_BYTES, events)
+            self._evict(sets.of_greediest_in_bytes(chosen), EvictionReason.BUFFERED_BYTES, events)
 
-    def _evict(
-        self, owner: Owner | None, but: OpenSet | None, reason: EvictionReason, events: list[SegmentationEvent]
-    ) -> None:
+    def evict(self, events: list[SegmentationEvent]) -> None:
+        """Give up the least recently updated set of the sender that holds most bytes, where an owner of several
+        Reassemblers needs the room. There must be one."""
+        self._evict(self._sets.of_greediest_in_bytes(None), EvictionReason.BUFFERED_BYTES, events)
+
+    def _evict(self, victim: OpenSet, reason: EvictionReason, events: list[SegmentationEvent]) -> None:
         """There is always a victim: what would break a bound alone has been refused before."""
-        victim = self._sets.victim(owner, but)
         self._sets.close(victim)
         events.append(SetEvicted(victim.incomplete(), reason, self._now))
 
@@ -265,37 +313,50 @@ class Reassembler:
         own = size + (0 if chosen is None else chosen.buffered_bytes)
         return own > min(self.config.max_buffered_bytes, self.config.max_buffered_bytes_per_sender)
 
-    def _try(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> None:
-        """Rebuild ``held`` if it is ready; and its siblings whose hash was refused, which ``new`` may rescue."""
-        siblings = self._siblings(held)
-        candidates = [sibling for sibling in siblings if sibling.mismatch]
-        if held.mismatch or ready(held) or (siblings and completed_by_loans(held, siblings)):
-            candidates.insert(0, held)
-        for candidate in candidates:
-            if self._try_one(candidate, new, events):
-                return
+    def _try(self, held: OpenSet, events: list[SegmentationEvent]) -> None:
+        """Rebuild ``held`` if it is ready, and its siblings whose hash was refused, which its newest segment may
+        rescue: all within the work of one segment."""
+        siblings = self._siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
+        chosen = [sibling for sibling in siblings if sibling.mismatch or sibling.unfinished]
+        most = DECODING_WORK_PER_BYTE * self.config.max_message_bytes
+        if held.mismatch or held.unfinished or ready(held, most) or (siblings and completed_by_loans(held, siblings)):
+            chosen.insert(0, held)
+        if not chosen:
+            return
+        held.credit -= 1
+        work = Work(self.config.max_work_per_segment)
+        for candidate in chosen:
+            if self._search(candidate, events, work):
+                break
+        self.work_spent = work.spent
 
-    def _try_one(self, held: OpenSet, new: Shard, events: list[SegmentationEvent]) -> bool:
-        config, known = self.config, held.mismatch
-        if held.attempts >= config.max_rebuild_attempts:
-            return False
-        rebuilt = None
-        if not known and len(held.slots) >= (held.data_count or 0):
-            rebuilt = rebuild(held, config)
-        if rebuilt is None:
-            rebuilt = rescue(held, rivals_of(held, self._siblings(held)), config, new if known else None)
-        if rebuilt is None:
-            held.mismatch = True
-            exhausted = held.attempts >= config.max_rebuild_attempts
+    def _search(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> bool:
+        """Look for the message in a set, and say whether it was found."""
+        before, most = held.attempts, self.config.max_rebuild_attempts
+        found: Rebuilt | Unfinished | None = None
+        if not before and not held.unfinished and len(held.slots) >= (held.data_count or 0):
+            choice = obvious(held)
+            found = attempt(held, choice, key_of(choice) if max(choice) >= PARITY else 0, work)
+            held.unfinished = isinstance(found, Unfinished)
+            if found is None:
+                held.attempts = 1
+                held.tried = frozenset({key_of(choice)})
+        if found is None:
+            found = search(held, rivals_of(held, self._siblings(held)), self.config, work)
+        if isinstance(found, Rebuilt):
+            self._complete(held, found, events)
+            return True
+        if held.attempts and (not held.mismatch or before < most <= held.attempts):
+            exhausted = held.attempts >= most
             events.append(HashMismatch(*held.key, held.data_count or 0, held.held(), held.attempts, exhausted))
-            return False
-        self._complete(held, rebuilt, events)
-        return True
+        held.mismatch = held.mismatch or held.attempts > 0
+        self._sets.schedule(held, self._now)
+        return False
 
     def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent]) -> None:
         k = held.data_count or 1
         genuine = dict(held.slots)
-        if held.mismatch or held.attempts > 1:
+        if held.mismatch or held.attempts:
             events += self._exclude_poison(held, rebuilt, genuine)
         lamport, seen = first_lamport(genuine, k)
         agreed = agreed_lamport(genuine, k)

@@ -1,23 +1,25 @@
 """Shards into a payload that carries the right hash (protocol.md §3 *Receiving* and *Parity*): concatenate or decode,
-cut the padding off, verify; after a mismatch try other subsets, within a bound."""
+cut the padding off, verify.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 
 from Crypto.Hash import keccak
 
 from reliable_channel.segmentation.codecs import get_codec
-from reliable_channel.segmentation.config import SegmentationConfig
 from reliable_channel.segmentation.pending import PARITY, OpenSet, Shard
 from reliable_channel.segmentation.split import padded_shards
+from reliable_channel.segmentation.work import HASH, SEGMENT, Work
 from reliable_channel.wire.hashing import keccak256
 
 Choice = dict[int, Shard]
 """One shard for each of the slots a rebuild uses."""
+
+NEAR = 1_024
+"""So many lengths after the shortest are tried first, and then those that are a multiple of 64, of 8, and all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +31,29 @@ class Rebuilt:
     shard_length: int | None
 
 
-def ready(held: OpenSet) -> bool:
-    """Whether as many segments are held as the message has data segments, and they can be used."""
-    k = held.data_count
+class Unfinished:
+    """The work of this input does not reach for the whole attempt."""
+
+
+def ready(held: OpenSet, max_work: int) -> bool:
+    """Whether as many segments are held as the message has data segments, and they can be used: the code exists for
+    these counts, and decoding what is lost is at most ``max_work``. Else further data segments are waited for."""
+    k, m = held.data_count, held.parity_count
     if k is None or len(held.slots) < k:
         return False
     if held.slots.keys() >= set(range(k)):
         return True
-    return held.parity_count is not None and get_codec(held.codec).supports(k, held.parity_count)
+    codec = get_codec(held.codec)
+    if m is None or not codec.supports(k, m):
+        return False
+    lost = sum(index not in held.slots for index in range(k))
+    length = max(len(shard[2]) for slot, shard in held.slots.items() if slot >= PARITY)
+    return codec.decoding_work(k, m, lost, length) <= max_work
 
 
-def rebuild(held: OpenSet, config: SegmentationConfig) -> Rebuilt | None:
-    """Try the obvious subset once: data first, as much parity as is needed. Counts as one attempt."""
-    return _attempt(held, _first(held.slots, held.data_count or 0), config)
-
-
-def rescue(
-    held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationConfig, new: Shard | None
-) -> Rebuilt | None:
-    """After a mismatch: other subsets, as long as ``max_rebuild_attempts`` of this set allow. ``rivals`` are other
-    payloads for its slots; with ``new`` only subsets that hold it are tried, the others have been."""
-    for choice in _subsets(held, rivals, new):
-        if held.attempts >= config.max_rebuild_attempts:
-            return None
-        rebuilt = _attempt(held, choice, config)
-        if rebuilt is not None:
-            return rebuilt
-    return None
+def obvious(held: OpenSet) -> Choice:
+    """Data first, as much parity as is needed."""
+    return {slot: held.slots[slot] for slot in sorted(held.slots)[: held.data_count or 0]}
 
 
 def genuine_slots(rebuilt: Rebuilt, held: OpenSet) -> dict[int, bytes]:
@@ -69,52 +67,37 @@ def genuine_slots(rebuilt: Rebuilt, held: OpenSet) -> dict[int, bytes]:
     return truth
 
 
-def _first(slots: Mapping[int, Shard], data_count: int) -> Choice:
-    return {slot: slots[slot] for slot in sorted(slots)[:data_count]}
-
-
-def _subsets(held: OpenSet, rivals: list[tuple[int, Shard]], new: Shard | None) -> Iterator[Choice]:
-    """Rivals first, each in its slot and then one in each; then leave out as many segments as are too many: neighbours
-    together, which finds one false segment among n in n / spare attempts, then every combination. Subsets without
-    ``new`` are not even generated: skipping them one by one could take forever."""
-    k, slots = held.data_count or 0, held.slots
-    swaps = [{slot: rival} for slot, rival in rivals if new is None or rival is new or slots.get(slot) is not new]
-    if len(swaps) > 1:
-        swaps.append(dict(rivals))
-    for swap in swaps:
-        swapped = {**slots, **swap}
-        needed = {*swap, *(slot for slot, shard in slots.items() if shard is new and slot not in swap)}
-        kept = [*sorted(needed), *(slot for slot in sorted(slots) if slot not in needed)][:k]
-        choice = {slot: swapped[slot] for slot in sorted(kept)}
-        if len(kept) == k and (new is None or any(shard is new for shard in choice.values())):
-            yield choice
-    order = sorted(slots)
-    spare = len(order) - k
-    if spare < 1 or (new is not None and not any(shard is new for shard in slots.values())):
-        return
-    removable = [slot for slot in order if slots[slot] is not new]
-    windows = [frozenset(removable[start : start + spare]) for start in range(0, len(removable) - spare + 1, spare)]
-    for left_out in windows:
-        yield {slot: slots[slot] for slot in order if slot not in left_out}
-    tried = set(windows)
-    for combination in combinations(removable, spare):
-        if frozenset(combination) not in tried:
-            yield {slot: slots[slot] for slot in order if slot not in combination}
-
-
-def _attempt(held: OpenSet, choice: Choice, config: SegmentationConfig) -> Rebuilt | None:
-    held.attempts += 1
+def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Unfinished | None:
+    """Rebuild from one choice of shards, in the order of their slots; ``None``: it is not the message. ``key`` names the choice, so that a search
+    for its true length goes on where it stopped."""
     k = held.data_count or 0
+    parts = [shard[2] for shard in choice.values()]
+    cost = sum(map(len, parts)) + SEGMENT * k + HASH
     if max(choice) < PARITY:
-        parts = [choice[index][2] for index in range(k)]
-        payload = _verified(held, parts, True, len(parts[0]), config)
+        if not work.begin(cost):
+            return Unfinished()
+        payload = _told(held, parts, True, len(parts[0]))
         return None if payload is None else Rebuilt(payload, choice, len(parts[0]) if k > 1 else None)
     length = _shard_length(choice, k)
+    if not work.begin(cost + _decoding(held, choice, k, length)):
+        return Unfinished()
     decoded = _decode(held, choice, k, length)
     if decoded is None:
         return None
-    payload = _verified(held, decoded, k - 1 in choice, length, config)
+    last_is_true = k - 1 in choice
+    if last_is_true or _stated(held, decoded, last_is_true, length) is not None:
+        payload = _told(held, decoded, last_is_true, length)
+    else:
+        searched = _searched(held, decoded, key, work)
+        if isinstance(searched, Unfinished):
+            return searched
+        payload = searched
     return None if payload is None else Rebuilt(payload, choice, length)
+
+
+def _decoding(held: OpenSet, choice: Choice, k: int, length: int) -> int:
+    lost = sum(index not in choice for index in range(k))
+    return get_codec(held.codec).decoding_work(k, held.parity_count or 0, lost, length)
 
 
 def _shard_length(choice: Choice, data_count: int) -> int:
@@ -131,7 +114,7 @@ def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] |
     if length == 0 or length % codec.alignment or not codec.supports(k, m):
         return None
     shards: list[bytes | None] = [None] * (k + m)
-    for slot, (_, _, payload) in choice.items():
+    for slot, (_, _, payload, _) in choice.items():
         if slot == k - 1 and 0 < len(payload) <= length:
             shards[slot] = payload.ljust(length, b"\0")
         elif len(payload) == length:
@@ -144,31 +127,57 @@ def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] |
     return decoded
 
 
-def _verified(
-    held: OpenSet, parts: list[bytes], last_is_true: bool, length: int, config: SegmentationConfig
-) -> bytes | None:
-    """The payload whose Keccak-256 is the set's hash, or ``None``. Where the last segment was rebuilt and no length is
-    told, the true one is searched: all trailing zeros off, then back one at a time."""
-    payload, stated = b"".join(parts), held.original_length
-    told = stated is not None and stated <= len(payload) and (last_is_true or len(payload) - stated < length)
-    if told or last_is_true:
-        payload = payload[:stated] if told else payload
-        return payload if keccak256(payload) == held.key[1] else None
-    return _padding_cut(held, parts, config)
+def _stated(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> int | None:
+    """The payload's length as the segments state it, where it can be true."""
+    stated, whole = held.original_length, sum(map(len, parts))
+    possible = stated is not None and stated <= whole and (last_is_true or whole - stated < length)
+    return stated if possible else None
 
 
-def _padding_cut(held: OpenSet, parts: list[bytes], config: SegmentationConfig) -> bytes | None:
-    digest = keccak.new(digest_bits=256, data=b"".join(parts[:-1]), update_after_digest=True)
-    last = parts[-1]
-    cut = max(len(last.rstrip(b"\0")), 1)
-    digest.update(last[:cut])
-    while True:
-        if held.padding_attempts >= config.max_padding_attempts:
-            return None
-        held.padding_attempts += 1
-        if digest.digest() == held.key[1]:
-            return b"".join([*parts[:-1], last[:cut]])
-        if cut == len(last):
-            return None
-        digest.update(b"\0")
-        cut += 1
+def _told(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> bytes | None:
+    """The payload where its length is known, if its Keccak-256 is the set's hash."""
+    payload = b"".join(parts)
+    if held.original_length is not None:
+        payload = payload[: _stated(held, parts, last_is_true, length)]
+    return payload if keccak256(payload) == held.key[1] else None
+
+
+def _searched(held: OpenSet, parts: list[bytes], key: int, work: Work) -> bytes | Unfinished | None:
+    """The payload where the last segment was rebuilt and no length is stated: the one whose Keccak-256 is the set's
+    hash, with all trailing zeros off or some of them back."""
+    whole, last = b"".join(parts), len(parts[-1])
+    base = len(whole) - last
+    shortest, longest = base + max(len(parts[-1].rstrip(b"\0")), 1), len(whole)
+    begin = held.lengths_tried if held.lengths_key == key else 0
+    held.lengths_key, held.lengths_tried = key, begin
+    allowed = work.lengths()
+    for lengths in _lengths(base, shortest, longest):
+        rest = lengths[begin:]
+        begin = max(begin - len(lengths), 0)
+        if not rest:
+            continue
+        now = rest[:allowed]
+        if not now:
+            return Unfinished()
+        work.spend(now[0] + HASH * len(now))
+        digest = keccak.new(digest_bits=256, data=memoryview(whole)[: now[0]], update_after_digest=True)
+        step = bytes(now.step)
+        for length in now:
+            if length != now[0]:
+                digest.update(step)
+            if digest.digest() == held.key[1]:
+                return whole[:length]
+        held.lengths_tried += len(now)
+        allowed -= len(now)
+        if len(now) < len(rest):
+            return Unfinished()
+    return None
+
+
+def _lengths(base: int, shortest: int, longest: int) -> list[range]:
+    """The lengths a payload can have: near the shortest, a multiple of 64 or of 8, any."""
+    found = [range(shortest, min(shortest + NEAR, longest + 1))]
+    after = shortest + NEAR
+    for step in (64, 8):
+        found.append(range(after + -(after - base) % step, longest + 1, step))
+    return [*found, range(after, longest + 1)]

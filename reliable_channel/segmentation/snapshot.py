@@ -1,6 +1,7 @@
 """The snapshot of a Reassembler: protobuf, versioned (design.md *State is (version, blob)*).
 
-Version 1 is the only one so far. A later one reads the older ones here, each with a stored blob in the tests.
+Version 2 says how far the search for false segments came and numbers the segments; version 1 is still read: its
+segments are numbered anew, and such a search begins again. The tests have a stored blob of each.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from reliable_channel.segmentation.pending import CompletedSet, OpenSet, SetKey,
 from reliable_channel.wire._pb import reassembler_state_pb2 as pb
 from reliable_channel.wire.segment import Dialect
 
-VERSION = 1
+VERSION = 2
+OLDEST = 1
 
 
-def write_snapshot(sets: HeldSets, now: int) -> bytes:
+def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
     """Everything that is held and remembered; equal states give equal bytes."""
     state = pb.ReassemblerState(
-        version=VERSION, now=now, open=map(_open_state, sets.all_open()), completed=map(_memory, sets.all_completed())
+        version=VERSION,
+        now=now,
+        open=map(_open_state, sets.all_open()),
+        completed=map(_memory, sets.all_completed()),
+        next_number=next_number,
     )
     for key, sends in sets.by_key.items():
         if sets.next_send(key) != max(send.send for send in sends) + 1:
@@ -27,12 +33,14 @@ def write_snapshot(sets: HeldSets, now: int) -> bytes:
     return state.SerializeToString(deterministic=True)
 
 
-def read_snapshot(data: bytes) -> tuple[HeldSets, int]:
-    """The sets and the largest time seen (ms); raises :class:`LocalError` for bytes that are no such snapshot."""
+def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
+    """The sets, the largest time seen (ms) and the number of the next segment; raises :class:`LocalError` for bytes that are no such snapshot."""
     try:
         state = pb.ReassemblerState.FromString(data)
-        if state.version != VERSION:
+        if not OLDEST <= state.version <= VERSION:
             raise ValueError(f"version {state.version}")
+        if state.version < 2:
+            _number(state)
         sets = HeldSets()
         for opened in state.open:
             held = _open_set(opened)
@@ -44,10 +52,18 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int]:
     except (DecodeError, ValueError) as error:
         raise LocalError(
             f"A stored reassembly state cannot be read ({error}).",
-            f"It is not a snapshot of version {VERSION}; delete the state and reprocess.",
+            f"It is no snapshot of version {OLDEST} to {VERSION}; delete the state and reprocess.",
         ) from error
     sets.order_sends({_key(each): each.send for each in state.next_send})
-    return sets, state.now
+    return sets, state.now, state.next_number
+
+
+def _number(state: pb.ReassemblerState) -> None:
+    """Number the segments of version 1 in the order in which they are kept."""
+    for held in state.open:
+        for shard in (*held.shards, *held.conflicts):
+            shard.number = state.next_number
+            state.next_number += 1
 
 
 def _open_state(held: OpenSet) -> pb.OpenSetState:
@@ -65,8 +81,13 @@ def _open_state(held: OpenSet) -> pb.OpenSetState:
         shards=[_shard_state(slot, shard) for slot, shard in held.slots.items()],
         conflicts=[_shard_state(slot, shard) for slot, shard in held.conflicts],
         attempts=held.attempts,
-        padding_attempts=held.padding_attempts,
         mismatch=held.mismatch,
+        tried=sorted(held.tried),
+        lengths_key=held.lengths_key,
+        lengths_tried=held.lengths_tried,
+        credit=held.credit,
+        unfinished=held.unfinished,
+        search_due=held.search_due,
     )
 
 
@@ -84,8 +105,13 @@ def _open_set(state: pb.OpenSetState) -> OpenSet:
         slots={shard.slot: _shard(shard) for shard in state.shards},
         conflicts=[(shard.slot, _shard(shard)) for shard in state.conflicts],
         attempts=state.attempts,
-        padding_attempts=state.padding_attempts,
         mismatch=state.mismatch,
+        tried=frozenset(state.tried),
+        lengths_key=state.lengths_key,
+        lengths_tried=state.lengths_tried,
+        credit=state.credit,
+        unfinished=state.unfinished,
+        search_due=state.search_due if state.HasField("search_due") else None,
     )
 
 
@@ -120,8 +146,8 @@ def _key(state: pb.OpenSetState | pb.CompletedSetState | pb.NextSend) -> SetKey:
 
 
 def _shard_state(slot: int, shard: Shard) -> pb.ShardState:
-    return pb.ShardState(slot=slot, sds_id=shard[0], lamport=shard[1], payload=shard[2])
+    return pb.ShardState(slot=slot, sds_id=shard[0], lamport=shard[1], payload=shard[2], number=shard[3])
 
 
 def _shard(state: pb.ShardState) -> Shard:
-    return state.sds_id, state.lamport if state.HasField("lamport") else None, state.payload
+    return state.sds_id, state.lamport if state.HasField("lamport") else None, state.payload, state.number

@@ -30,6 +30,18 @@ class Codec(Protocol):
         """Whether the code exists for these counts."""
         ...
 
+    def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
+        """What it takes to find ``lost`` data shards of ``length`` bytes, in bytes through Keccak-256 (about 3 ns)."""
+        ...
+
+
+def products_work(products: int, length: int, *, short: bool = False, wide: bool = False) -> int:
+    """The work of multiplying so many rows of ``length`` bytes, as measured; ``short``: symbol by symbol, ``wide``: in
+    a 16-bit field."""
+    if short:
+        return products * length
+    return products * (length + 4_096) // (5 if wide else 9)
+
 
 def check_encode(codec: Codec, data_shards: Sequence[bytes], parity_count: int) -> int:
     """The common shard length in bytes, or :class:`LocalError`."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-from reliable_channel.segmentation.codecs.base import MAX_SHARDS, check_decode, check_encode
+from reliable_channel.segmentation.codecs.base import MAX_SHARDS, check_decode, check_encode, products_work
 from reliable_channel.segmentation.codecs.field import Elements, ordinary_field
 from reliable_channel.segmentation.codecs.lagrange import interpolation
-from reliable_channel.segmentation.codecs.rows import Rows8, multiply_matrix
+from reliable_channel.segmentation.codecs.rows import SHORT, Rows8, multiply_matrix
 
 _WORD = 8
 
@@ -23,6 +23,10 @@ class KlauspostCodec:
     def supports(self, data_count: int, parity_count: int) -> bool:
         """Any counts that fit the field: 256 shards in all."""
         return data_count >= 1 and parity_count >= 1 and data_count + parity_count <= MAX_SHARDS
+
+    def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
+        """Every held shard has a share in every lost one."""
+        return products_work(lost * data_count, length, short=length <= SHORT)
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
         """The parity shards."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from reliable_channel.segmentation.codecs.base import check_decode, check_encode
+from reliable_channel.segmentation.codecs.base import check_decode, check_encode, products_work
 from reliable_channel.segmentation.codecs.erasures import products, rebuild_by_transform
 from reliable_channel.segmentation.codecs.field import Elements, leopard_field
 from reliable_channel.segmentation.codecs.lagrange import cauchy_solution
@@ -30,6 +30,16 @@ class LeopardCodec:
     def supports(self, data_count: int, parity_count: int) -> bool:
         """1 ≤ m ≤ k, as in native Leopard."""
         return 1 <= parity_count <= data_count
+
+    def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
+        """Of the cheapest of the three ways; for one parity shard a sum."""
+        if parity_count == 1 or not lost:
+            return data_count * length // 30
+        direct, encoding, transforms = _ways(data_count, parity_count, lost)
+        wide = field_bits(data_count, parity_count) == 16
+        if length <= SHORT:
+            return products_work(direct, length, short=True)
+        return products_work(min(direct, encoding, transforms), length, wide=wide)
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
         """The parity shards: copies for one data shard, the xor for one parity shard, else the code proper."""
@@ -67,7 +77,7 @@ def _solve(
     the held data by butterflies, then solve. Many: transforms over all points."""
     k, m, lost = len(data), len(parity), len(missing)
     rows = _rows(k, m)
-    direct, encoding, transforms = lost * k, multiplications(k, m) + lost**2, products(k, m)
+    direct, encoding, transforms = _ways(k, m, lost)
     if transforms < min(direct, encoding) and length > SHORT:
         return rebuild_by_transform(rows, data, parity, length)
     received = [shard for shard in (parity[row] for row in used) if shard is not None]
@@ -78,6 +88,11 @@ def _solve(
     encoded = parity_by_transform(rows, data, m)
     syndrome = [xor_shards([encoded[row], shard]) for row, shard in zip(used, received, strict=True)]
     return multiply_matrix(rows, solution, syndrome, length)
+
+
+def _ways(k: int, m: int, lost: int) -> tuple[int, int, int]:
+    """How many rows are multiplied in each of the three ways of decoding."""
+    return lost * k, multiplications(k, m) + lost**2, products(k, m)
 
 
 @lru_cache(maxsize=16)

@@ -24,6 +24,10 @@ class ReedsoloCodec:
         """At most 255 shards in all."""
         return data_count >= 1 and parity_count >= 1 and data_count + parity_count <= _SYMBOLS
 
+    def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
+        """Not counted: slow at any rate, and never another's choice."""
+        return 0
+
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
         """The parity shards: column i of all shards is one code word."""
         check_encode(self, data_shards, parity_count)

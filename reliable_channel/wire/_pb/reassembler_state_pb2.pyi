@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReassemblerState(_message.Message):
-    __slots__ = ("version", "now", "open", "completed", "next_send")
+    __slots__ = ("version", "now", "open", "completed", "next_send", "next_number")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEND_FIELD_NUMBER: _ClassVar[int]
+    NEXT_NUMBER_FIELD_NUMBER: _ClassVar[int]
     version: int
     now: int
     open: _containers.RepeatedCompositeFieldContainer[OpenSetState]
     completed: _containers.RepeatedCompositeFieldContainer[CompletedSetState]
     next_send: _containers.RepeatedCompositeFieldContainer[NextSend]
-    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenSetState, _Mapping]]] = ..., completed: _Optional[_Iterable[_Union[CompletedSetState, _Mapping]]] = ..., next_send: _Optional[_Iterable[_Union[NextSend, _Mapping]]] = ...) -> None: ...
+    next_number: int
+    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenSetState, _Mapping]]] = ..., completed: _Optional[_Iterable[_Union[CompletedSetState, _Mapping]]] = ..., next_send: _Optional[_Iterable[_Union[NextSend, _Mapping]]] = ..., next_number: _Optional[int] = ...) -> None: ...
 
 class NextSend(_message.Message):
     __slots__ = ("scope", "entire_message_hash", "send")
@@ -31,7 +33,7 @@ class NextSend(_message.Message):
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ...) -> None: ...
 
 class OpenSetState(_message.Message):
-    __slots__ = ("scope", "entire_message_hash", "send", "dialect", "codec", "data_count", "parity_count", "original_length", "first_seen", "last_seen", "shards", "conflicts", "attempts", "padding_attempts", "mismatch")
+    __slots__ = ("scope", "entire_message_hash", "send", "dialect", "codec", "data_count", "parity_count", "original_length", "first_seen", "last_seen", "shards", "conflicts", "attempts", "mismatch", "tried", "lengths_key", "lengths_tried", "credit", "unfinished", "search_due")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -45,8 +47,13 @@ class OpenSetState(_message.Message):
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
-    PADDING_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    TRIED_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_KEY_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_TRIED_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_DUE_FIELD_NUMBER: _ClassVar[int]
     scope: _containers.RepeatedScalarFieldContainer[str]
     entire_message_hash: bytes
     send: int
@@ -60,21 +67,28 @@ class OpenSetState(_message.Message):
     shards: _containers.RepeatedCompositeFieldContainer[ShardState]
     conflicts: _containers.RepeatedCompositeFieldContainer[ShardState]
     attempts: int
-    padding_attempts: int
     mismatch: bool
-    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., dialect: _Optional[str] = ..., codec: _Optional[str] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., original_length: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., attempts: _Optional[int] = ..., padding_attempts: _Optional[int] = ..., mismatch: _Optional[bool] = ...) -> None: ...
+    tried: _containers.RepeatedScalarFieldContainer[int]
+    lengths_key: int
+    lengths_tried: int
+    credit: int
+    unfinished: bool
+    search_due: int
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., dialect: _Optional[str] = ..., codec: _Optional[str] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., original_length: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., attempts: _Optional[int] = ..., mismatch: _Optional[bool] = ..., tried: _Optional[_Iterable[int]] = ..., lengths_key: _Optional[int] = ..., lengths_tried: _Optional[int] = ..., credit: _Optional[int] = ..., unfinished: _Optional[bool] = ..., search_due: _Optional[int] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("slot", "sds_id", "lamport", "payload")
+    __slots__ = ("slot", "sds_id", "lamport", "payload", "number")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     SDS_ID_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     slot: int
     sds_id: str
     lamport: int
     payload: bytes
-    def __init__(self, slot: _Optional[int] = ..., sds_id: _Optional[str] = ..., lamport: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    number: int
+    def __init__(self, slot: _Optional[int] = ..., sds_id: _Optional[str] = ..., lamport: _Optional[int] = ..., payload: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
 
 class CompletedSetState(_message.Message):
     __slots__ = ("scope", "entire_message_hash", "send", "data_count", "parity_count", "origin", "completed_at", "slots", "sds_ids")

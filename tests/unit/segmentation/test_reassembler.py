@@ -175,13 +175,6 @@ def test_a_payload_of_zero_bytes_alone_survives_too():
     assert completed(feed(Reassembler(SMALL), [*sent[:2], sent[3]]))[0].payload == payload
 
 
-def test_the_search_for_the_true_length_is_bounded():
-    config = replace(SMALL, max_padding_attempts=5)
-    sent = send(bytes(200), config)
-    events = feed(Reassembler(config), [*sent[:3], sent[4]])
-    assert not completed(events)
-
-
 def test_parity_alone_waits_for_a_data_segment_that_tells_the_count():
     sent = send(PAYLOAD, SMALL)
     reassembler = Reassembler(SMALL)

@@ -78,7 +78,7 @@ def test_the_number_of_a_send_survives_the_eviction_of_the_newest():
 
 
 def stored() -> Reassembler:
-    """What the stored blob of version 1 holds; do not change: write a new blob for a new version."""
+    """What the stored blobs hold; do not change: write a new blob for a new version."""
     config = replace(CONFIG, set_timeout_ms=300_000, completed_memory_ms=3_600_000, max_buffered_bytes=10_000)
     reassembler = Reassembler(config)
     feed(reassembler, SENT[:5], now=1_000)
@@ -87,17 +87,21 @@ def stored() -> Reassembler:
     return reassembler
 
 
-def test_the_stored_snapshot_of_version_1_is_still_read_and_written():
-    blob = (BLOBS / "reassembler_v1.bin").read_bytes()
-    assert stored().to_bytes() == blob
-    restored = Reassembler.from_bytes(blob)
+@pytest.mark.parametrize("version", [1, 2])
+def test_stored_snapshots_of_every_version_are_still_read(version):
+    restored = Reassembler.from_bytes((BLOBS / f"reassembler_v{version}.bin").read_bytes())
     assert (restored.open_sets, restored.completed_sets) == (stored().open_sets, 1)
+    assert [*restored.open_segments()] == [*stored().open_segments()]
     (message,) = completed(feed(restored, SENT[7:10], now=4_000))
     assert (message.payload, message.send, message.first_lamport) == (bytes(range(200)), 1, 700)
 
 
+def test_the_stored_snapshot_of_version_2_is_still_written():
+    assert stored().to_bytes() == (BLOBS / "reassembler_v2.bin").read_bytes()
+
+
 @pytest.mark.parametrize(
-    "blob", [b"", b"\x08\x02", b"\xff\xff", b"\x08\x01\x1a\x02\x22\x00", b"\x08\x01\x22\x03\x42\x01\x01"]
+    "blob", [b"", b"\x08\x03", b"\xff\xff", b"\x08\x01\x1a\x02\x22\x00", b"\x08\x01\x22\x03\x42\x01\x01"]
 )
 def test_what_is_no_snapshot_is_refused_with_a_remedy(blob):
     with pytest.raises(LocalError, match="delete the state"):
