@@ -1,7 +1,7 @@
 """What a :class:`~reliable_channel.segmentation.Reassembler` tells: one frozen class per thing a user may learn.
 
-``scope`` is whatever the caller gave ``Reassembler.add``: opaque strings that name the sender in its channel, such as
-(pubsub topic, content topic, channel id, sender id). Times are ms.
+``scope`` is whatever the caller gave ``Reassembler.add``: strings that name the sender in its channel, such as (pubsub
+topic, content topic, channel id, sender id); the last one is the sender id. Times are ms.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class SegmentRefused:
 class HashMismatch:
     """What was rebuilt does not hash to ``entire_message_hash`` and is discarded. The segments stay: one of them is
     false, and a further one may still rescue the set. Comes with the first mismatch of a set and once more, with
-    ``exhausted``, when no further choice of segments will be tried; ``attempts`` counts those that were."""
+    ``exhausted``, when no further choice of segments will be tried; ``attempts`` counts those that were. ``contested``
+    are the segments, also of other open sends of this hash, that claim one place with different bytes."""
 
     scope: Scope
     entire_message_hash: bytes
@@ -142,6 +143,7 @@ class HashMismatch:
     held: tuple[HeldSegment, ...]
     attempts: int
     exhausted: bool
+    contested: tuple[HeldSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Owner:
 
 @dataclass(slots=True, eq=False)
 class OpenSet:
-    """One incomplete send. ``conflicts`` are rival payloads per slot; ``mismatch`` says that the hash refused a rebuild.
+    """One incomplete send. ``conflicts`` are rival payloads per slot; ``mismatch``: the hash refused a rebuild.
 
     ``attempts`` and ``tried`` are the choices of segments that were tried, ``lengths_key`` and ``lengths_tried`` how
     far the search for the true length of one of them came. ``unfinished``: the work of an input did not reach, and

@@ -29,7 +29,6 @@ from reliable_channel.segmentation.pending import (
     PARITY,
     CompletedSet,
     OpenSet,
-    Owner,
     SetKey,
     Shard,
     agreed_lamport,
@@ -40,7 +39,7 @@ from reliable_channel.segmentation.pending import (
 from reliable_channel.segmentation.placing import place_segment
 from reliable_channel.segmentation.rebuild import Rebuilt, Unfinished, attempt, genuine_slots, obvious, ready
 from reliable_channel.segmentation.search import key_of, search
-from reliable_channel.segmentation.siblings import completed_by_loans, rivals_of
+from reliable_channel.segmentation.siblings import completed_by_loans, contested_by, rivals_of
 from reliable_channel.segmentation.snapshot import read_snapshot, write_snapshot
 from reliable_channel.segmentation.work import Work
 from reliable_channel.wire.segment import Dialect, Segment
@@ -286,7 +285,10 @@ class Reassembler:
         sets, config = self._sets, self.config
         owner = sets.owner(key[0]) if chosen is None else chosen.owner
         if chosen is None:
-            if len(sets.by_key.get(key, ())) >= MAX_OPEN_SENDS and len(open_sends := sets.open_sends(key)) >= MAX_OPEN_SENDS:
+            if (
+                len(sets.by_key.get(key, ())) >= MAX_OPEN_SENDS
+                and len(open_sends := sets.open_sends(key)) >= MAX_OPEN_SENDS
+            ):
                 fewest = min(open_sends, key=lambda held: (len(held.slots), held.last_seen, held.send))
                 self._evict(fewest, EvictionReason.OPEN_SENDS, events)
             if len(owner.open) >= config.max_open_sets_per_sender:
@@ -348,7 +350,9 @@ class Reassembler:
             return True
         if held.attempts and (not held.mismatch or before < most <= held.attempts):
             exhausted = held.attempts >= most
-            events.append(HashMismatch(*held.key, held.data_count or 0, held.held(), held.attempts, exhausted))
+            contested = contested_by(held, rivals_of(held, self._siblings(held)))
+            k, segments = held.data_count or 0, held.held()
+            events.append(HashMismatch(*held.key, k, segments, held.attempts, exhausted, contested))
         held.mismatch = held.mismatch or held.attempts > 0
         self._sets.schedule(held, self._now)
         return False

@@ -68,8 +68,8 @@ def genuine_slots(rebuilt: Rebuilt, held: OpenSet) -> dict[int, bytes]:
 
 
 def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Unfinished | None:
-    """Rebuild from one choice of shards, in the order of their slots; ``None``: it is not the message. ``key`` names the choice, so that a search
-    for its true length goes on where it stopped."""
+    """Rebuild from one choice of shards, in the order of their slots; ``None``: it is not the message.
+    ``key`` names the choice, so that a search for its true length goes on where it stopped."""
     k = held.data_count or 0
     parts = [shard[2] for shard in choice.values()]
     cost = sum(map(len, parts)) + SEGMENT * k + HASH

@@ -67,7 +67,7 @@ def candidates(held: OpenSet, rivals: Iterable[tuple[int, Shard]], work: Work) -
     for slot, by_payload in sorted(found.items()):
         shards = [*by_payload.values()]
         if len(shards) > 1:
-            cost = 2 * sum(len(shard[2]) for shard in shards)
+            cost = 3 * sum(len(shard[2]) for shard in shards)
             if cost <= may_spend:
                 may_spend -= cost
                 work.spend(cost)

@@ -7,7 +7,8 @@ false count, and parity joins it. So when a set cannot be rebuilt from its own s
 from __future__ import annotations
 
 from reliable_channel.segmentation.codecs import get_codec
-from reliable_channel.segmentation.pending import PARITY, OpenSet, Shard
+from reliable_channel.segmentation.events import HeldSegment
+from reliable_channel.segmentation.pending import PARITY, OpenSet, Shard, held_segment
 from reliable_channel.wire.segment import MAX_TOTAL_SEGMENTS
 
 
@@ -24,6 +25,15 @@ def rivals_of(held: OpenSet, siblings: list[OpenSet]) -> list[tuple[int, Shard]]
             if (same or slot >= PARITY) and (own is None or own[2] != shard[2]):
                 rivals.append((slot, shard))
     return rivals
+
+
+def contested_by(held: OpenSet, rivals: list[tuple[int, Shard]]) -> tuple[HeldSegment, ...]:
+    """The segments of every slot for which there are different bytes, in the order of slots."""
+    slots = {slot for slot, _ in rivals if slot in held.slots}
+    claims = [(slot, held.slots[slot]) for slot in slots] + [(slot, shard) for slot, shard in rivals if slot in slots]
+    return tuple(
+        held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(claims, key=lambda c: (c[0], c[1][3]))
+    )
 
 
 def completed_by_loans(held: OpenSet, siblings: list[OpenSet]) -> bool:

@@ -34,7 +34,8 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
 
 
 def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
-    """The sets, the largest time seen (ms) and the number of the next segment; raises :class:`LocalError` for bytes that are no such snapshot."""
+    """The sets, the largest time seen (ms) and the number of the next segment; raises :class:`LocalError` for bytes
+    that are no such snapshot."""
     try:
         state = pb.ReassemblerState.FromString(data)
         if not OLDEST <= state.version <= VERSION:

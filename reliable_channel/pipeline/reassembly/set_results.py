@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from reliable_channel.pipeline.clock import Place
 from reliable_channel.segmentation import (
+    HashMismatch,
     HeldSegment,
     IncompleteSet,
     MessageCompleted,
@@ -177,6 +178,28 @@ def incomplete_result(
         "newest_lamport": max(lamports, default=None),
     }
     return Result("incomplete", *place, offset, 0, None, fields)
+
+
+NAMED_IDS = 16
+"""An event names at most so many ids, and of each as many characters as an id of ours has."""
+
+
+def mismatch_result(event: HashMismatch, offset: int, place: Place, now: int) -> Result:
+    """Segments that do not make the message whose hash they name, with the ids that claim one place."""
+    ids = [segment.sds_id[:64] for segment in event.contested or event.held]
+    shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
+    more = f"nothing further is tried after {event.attempts} choices" if event.exhausted else "further ones may help"
+    told = "contested" if event.contested else "held"
+    fields = {
+        **dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True)),
+        "event": "hash_mismatch",
+        "event_time": now * 1000,
+        "sds_id": (event.contested or event.held)[0].sds_id,
+        "detail": f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {told}: {shown}",
+        "kafka_partition": place[1],
+        "kafka_offset": offset,
+    }
+    return Result("event", *place, offset, 0, None, fields)
 
 
 def event_result(

@@ -11,9 +11,16 @@ from typing import NamedTuple
 
 from reliable_channel.pipeline.clock import Place
 from reliable_channel.pipeline.reassembly.memory import Done
-from reliable_channel.pipeline.reassembly.set_results import Result, completed_results, event_result, incomplete_result
+from reliable_channel.pipeline.reassembly.set_results import (
+    Result,
+    completed_results,
+    event_result,
+    incomplete_result,
+    mismatch_result,
+)
 from reliable_channel.segmentation import (
     CompletedSend,
+    HashMismatch,
     MessageCompleted,
     PoisonedSegmentExcluded,
     Reassembler,
@@ -59,7 +66,8 @@ class SegmentRow(NamedTuple):
 
 class HashSets:
     """Every set of one hash. One reassembler per scope: a scope's rows come in one Kafka partition and so in order,
-    while the times of different partitions must not expire each other's sets."""
+    while the times of different partitions must not expire each other's sets. Together they hold no more than one
+    sender may: what one hash holds is one state."""
 
     def __init__(self, config: SegmentationConfig, done: Iterable[Done] = ()) -> None:
         """``done``: what was completed before, elsewhere, in the order of completion."""
@@ -79,12 +87,25 @@ class HashSets:
         results = [
             r for event in _advance(reassembler, now) for r in self._results(event, row.kafka_offset, place, now)
         ]
+        held, count = reassembler.buffered_bytes, reassembler.open_sets
         segment = decode_segment(row.content, _ALONE[row.segment_dialect])
         if isinstance(segment, Malformed):  # ingest has decoded it, so the row is not what ingest wrote
             return results
         events = reassembler.add(segment, now, scope=row.scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
+        if reassembler.buffered_bytes > held or reassembler.open_sets > count:
+            self._make_room(events)
         results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
         return [r._replace(payload=None) for r in results] if row.sealed else results
+
+    def _make_room(self, events: list[SegmentationEvent]) -> None:
+        """Keep the bounds of one hash, at the cost of the scope that holds most."""
+        if len(self._scopes) == 1:
+            return  # its reassembler keeps them
+        every = [reassembler for _, reassembler in self._scopes.values()]
+        while sum(each.buffered_bytes for each in every) > self._config.max_buffered_bytes_per_sender:
+            max(every, key=lambda each: each.buffered_bytes).evict(events)
+        while sum(each.open_sets for each in every) > self._config.max_open_sets:
+            max(every, key=lambda each: (each.open_sets, each.buffered_bytes)).evict(events)
 
     def _reassembler(self, scope: Scope, place: Place) -> Reassembler:
         return self._scopes.setdefault(scope, (place, Reassembler(self._config)))[1]
@@ -156,6 +177,8 @@ class HashSets:
             case SetEvicted(incomplete, why, at):
                 self._untold = True
                 yield incomplete_result(incomplete, "over_limit", why.value, at, offset, place)
+            case HashMismatch():
+                yield mismatch_result(event, offset, place, now)
             case SegmentRefused():
                 yield event_result(event, "segment_refused", event.reason.value, offset, place, now)
             case SegmentConflict():

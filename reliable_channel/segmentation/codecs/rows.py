@@ -116,7 +116,8 @@ class Rows16:
     def symbols(self, shards: list[bytes]) -> NDArray[np.uint16]:
         """The symbols of shards, one row each."""
         planes = np.frombuffer(b"".join(shards), np.uint8).reshape(len(shards), -1, 2, 32).astype(np.uint16)
-        return (planes[:, :, 0] | planes[:, :, 1] << 8).reshape(len(shards), -1)
+        symbols: NDArray[np.uint16] = (planes[:, :, 0] | planes[:, :, 1] << 8).astype(np.uint16)
+        return symbols.reshape(len(shards), -1)
 
     def shards(self, symbols: NDArray[np.uint16]) -> list[bytes]:
         """The shards of rows of symbols."""

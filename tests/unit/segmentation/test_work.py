@@ -74,7 +74,7 @@ def test_a_last_segment_of_zeros_is_searched_in_a_bounded_number_of_lengths():
 
 @pytest.mark.parametrize("zeros", [0, 1, 700, 1_500, 2_048, 30_000, 51_200, 102_400])
 def test_honest_payloads_that_end_in_zeros_lose_their_last_segment_and_are_found(zeros):
-    """Nearly every length: few zeros, a multiple of 64, which files and buffers have, at once; others a little later."""
+    """Few zeros and multiples of 64, which files and buffers have, are found at once, other lengths a little later."""
     config = replace(WITH_PARITY, parity_rate=0.25, max_message_bytes=10**7)
     payload = bytes(range(1, 256)) * 2_000 + b"x" * (90 if zeros < 2_048 else 144) + bytes(zeros)
     sent = send(payload, config)
@@ -208,7 +208,9 @@ def test_a_mismatch_is_told_once_and_once_more_when_nothing_further_is_tried():
     sent = send(b"ab" * 100, config)
     reassembler = Reassembler(config)
     rivals = [
-        replace(sent[n % 3], content=encode_segment(replace(sent[n % 3].segment, payload=bytes([n]) * 64)), sds_id=f"{n}")
+        replace(
+            sent[n % 3], content=encode_segment(replace(sent[n % 3].segment, payload=bytes([n]) * 64)), sds_id=f"{n}"
+        )
         for n in range(9)
     ]
     events = feed(reassembler, [*rivals[:3], *sent[3:], *rivals[3:]])
