@@ -39,6 +39,7 @@ from reliable_channel.sds import (
     DependencyLost,
     EphemeralReceived,
     Event,
+    Evicted,
     MissingDependency,
     Outgoing,
     OutgoingReason,
@@ -296,6 +297,9 @@ class ChannelMachine:
                 return [self._problem(at, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)]
             case Refused():
                 return [self._problem(at, "refused", f"{event.reason}: {event.detail}", event.message_id)]
+            case Evicted():
+                detail = f"{event.sender_id!r} gave up {event.count} of its {event.memory} entries"
+                return [self._problem(at, "evicted", detail)]
             case SaturatedFilter():
                 detail = f"{event.saturation:.0%} of the bits of {event.sender_id!r} are set"
                 return [self._problem(at, "saturated_filter", detail, event.message_id)]

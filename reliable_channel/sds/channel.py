@@ -75,7 +75,7 @@ class SdsChannel:
         segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
         self._sender.send(segments, required, recorded_id, now, outgoing, events)
         for sent in outgoing:
-            self._receiver.cascade(sent.message.message_id, now, events)
+            self._receiver.settle([sent.message.message_id], now, events)
         return Step(tuple(outgoing), tuple(events))
 
     def send_ephemeral(self, content: bytes, now: int) -> Step:
@@ -133,7 +133,7 @@ class SdsChannel:
         is delivered."""
         events: list[Event] = []
         if self._sender.observe_sent(message, now, retrieval_hint, content_digest, events):
-            self._receiver.cascade(message.message_id, now, events)
+            self._receiver.settle([message.message_id], now, events)
         return Step((), tuple(events))
 
     # ---- receiving -----------------------------------------------------------------------------------------------
@@ -168,6 +168,7 @@ class SdsChannel:
         if state.sync is not None:
             state.open(now)
             state.sync.skip_to(now)
+        state.incoming.skip_to(now)
         due = self.next_due()
         if due is None or due > now:
             return _NOTHING
@@ -213,13 +214,14 @@ class SdsChannel:
         """The ids that are named and not here, in the order they were reported."""
         return tuple(self._state.incoming.missing)
 
-    def is_past(self, message_id: str, lamport: int) -> bool:
-        """Whether a message with this id and Lamport timestamp (ms) was delivered here, or could not be any more."""
-        return message_id in self._state.log or self.is_forgotten(message_id, lamport)
+    def is_past(self, message_id: str, lamport: int, sender_id: str | None = None) -> bool:
+        """Whether a message with this id, Lamport timestamp (ms) and sender was delivered here, or could not be any
+        more. ``None``: of whichever sender."""
+        return message_id in self._state.log or self.is_forgotten(message_id, lamport, sender_id)
 
-    def is_forgotten(self, message_id: str, lamport: int) -> bool:
-        """Whether a message with this id and Lamport timestamp (ms) would be refused as older than the log."""
-        return self._state.log.forgotten((lamport, message_id))
+    def is_forgotten(self, message_id: str, lamport: int, sender_id: str | None = None) -> bool:
+        """Whether a message with this id, Lamport timestamp (ms) and sender would be refused as older than the log."""
+        return self._state.log.forgotten((lamport, message_id), sender_id)
 
     def sender_of(self, message_id: str) -> str | None:
         """The sender of the message that holds an id here, in the log or in the incoming buffer; ``None`` when none

@@ -76,16 +76,28 @@ class SdsConfig:
     """False: also what is older than the first observation of the channel is missing until it comes."""
 
     # Bounds
+    lamport_tolerance_ms: int = 300_000
+    """How far ahead of ``now`` a Lamport timestamp may be; further ahead it is taken only as a successor of the
+    channel's clock."""
+    lamport_max_step: int = 512
+    """A Lamport timestamp beyond the tolerance may be so much above the channel's clock: honest clocks ride on the
+    highest timestamp they have seen, and a send has up to 256 segments."""
     lamport_max_ahead_ms: int = 86_400_000
+    """No Lamport timestamp may be further ahead of ``now``, whatever the channel's clock."""
     max_history_entries: int = MAX_HISTORY_ENTRIES
     max_missing: int = 10_000
     max_missing_per_sender: int = 1_000
+    max_missing_bytes: int = 4 * 1024 * 1024
+    """Bytes of missing ids, hints and sender ids; and, apart, of the participants that have them in their past."""
     max_refetches_per_sweep: int = 200
     max_refetches_per_sender_and_sweep: int = 100
     max_waiting: int = 10_000
     """Messages in the incoming buffer."""
-    max_waiting_bytes: int = 64 * 1024 * 1024
+    max_waiting_bytes: int = 32 * 1024 * 1024
+    """Bytes of their contents, histories and ids."""
     max_log_entries: int = 10_000
+    max_log_bytes: int = 16 * 1024 * 1024
+    """Bytes of the entries of the log."""
     max_kept_bytes: int = 4 * 1024 * 1024
     """Original bytes of other participants' messages, kept to answer repair requests."""
     max_tracked: int = 1_000
@@ -95,7 +107,8 @@ class SdsConfig:
     max_finished_sends: int = 200
     """Own sends that are delivered or given up and still followed, for acknowledgements by more participants."""
     max_remembered: int = 10_000
-    """Lost ids, and ids before observation, that are remembered."""
+    """Lost ids that are remembered, and as many before observation."""
+    max_remembered_bytes: int = 4 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for name in (

@@ -1,4 +1,4 @@
-"""What a message's causal history means here (protocol.md §5): met, held, missing, lost, or before observation."""
+"""What a message's causal history means here: met, held, missing, lost, or before observation."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ NONE = Dependencies()
 """Shared by all messages whose dependencies are met; never changed."""
 
 
-def review_dependencies(state: ChannelState, message: SdsMessage, lamport: int) -> Dependencies:
-    """Sort the causal history of a message; a dependency is met when its id is in the log."""
+def review_dependencies(state: ChannelState, message: SdsMessage, lamport: int, *, first: bool = False) -> Dependencies:
+    """Sort the causal history of a message; a dependency is met when its id is in the log. ``first``: it is the first
+    message that is observed, so everything it names is older than the observation."""
     log = state.log
     for entry in message.causal_history:
         if entry.message_id not in log:
@@ -37,9 +38,11 @@ def review_dependencies(state: ChannelState, message: SdsMessage, lamport: int) 
     else:
         return NONE
     found = Dependencies()
+    config = state.config
+    before = config.before_observation and (first or lamport <= state.observed_since)
     for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
         if dependency not in log:
-            _sort(state, message, lamport, dependency, found)
+            _sort(state, message, lamport, dependency, before, found)
     if found.missing:
         known = state.incoming.missing
         entries = {entry.message_id: entry for entry in reversed(message.causal_history)}
@@ -47,7 +50,9 @@ def review_dependencies(state: ChannelState, message: SdsMessage, lamport: int) 
     return found
 
 
-def _sort(state: ChannelState, message: SdsMessage, lamport: int, dependency: str, found: Dependencies) -> None:
+def _sort(
+    state: ChannelState, message: SdsMessage, lamport: int, dependency: str, before: bool, found: Dependencies
+) -> None:
     incoming = state.incoming
     held = incoming.waiting.get(dependency)
     if dependency == message.message_id or (held is not None and held.lamport >= lamport):
@@ -61,7 +66,7 @@ def _sort(state: ChannelState, message: SdsMessage, lamport: int, dependency: st
     elif dependency in incoming.missing:
         found.unmet[dependency] = None
         found.missing.append(dependency)
-    elif state.config.before_observation and lamport <= state.observed_since:
+    elif before:
         found.before_observation.append(dependency)
         found.new_before_observation.append(dependency)
     else:

@@ -171,9 +171,6 @@ class RefusalReason(StrEnum):
     HISTORY_TOO_LONG = "history_too_long"
     FILTER_SIZE = "filter_size"
     """Only the filter is refused; the rest of the message is taken."""
-    MISSING_BUDGET = "missing_budget"
-    """Names more missing messages than the sender or the channel may have open."""
-    INCOMING_BUFFER_FULL = "incoming_buffer_full"
     OLDER_THAN_LOG = "older_than_log"
     """Older than everything the bounded log still knows: it may have been delivered long ago."""
     NOT_CAUSAL = "not_causal"
@@ -236,7 +233,28 @@ class DependencyLost(Event):
     refetches: int
     sender_id: str | None
     waiting: tuple[str, ...]
-    """The ids that waited for it."""
+    """The ids of the messages that waited for it, those left out that wait for another id first."""
+    evicted: bool = False
+    """Given up before its time, because a sender or the channel had too many missing ids."""
+
+
+class Memory(StrEnum):
+    """What an :class:`Evicted` event is about."""
+
+    MISSING = "missing"
+    """Missing ids: given up as lost."""
+    WAITING = "waiting"
+    """Messages in the incoming buffer: delivered, what they waited for stated as lost."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Evicted(Event):
+    """A bounded memory was full, and the sender that held most of it gave up its oldest entries. One event for an input
+    and sender."""
+
+    memory: Memory
+    sender_id: str
+    count: int
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -1,21 +1,29 @@
-"""The incoming buffer and what it waits for (protocol.md §5, *Receive* and *Incoming sweep*).
+"""The incoming buffer and what it waits for (docs/sds.md, *Limits*).
 
 A dependency that is named and not in the log is *held* (its message waits here itself), *missing*, *lost* or *before
 observation*. Each missing id is reported once, asked for again with back-off, and kept as lost after the time-out.
+Everything is bounded in number and bytes, and divided fairly between senders (:mod:`~reliable_channel.sds.shares`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
 
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.sds.events import DependencyLost, Event, RefetchDue
+from reliable_channel.sds.log import Log
+from reliable_channel.sds.shares import Remembered, Shares, size_of
 from reliable_channel.wire.sds import HistoryEntry
 
 OBSERVER_LOST_MS = 300_000
 """How long an observer waits for a missing message: above T_req + T_resp of SDS-R."""
+
+CATCH_UP_MS = 3_600_000
+"""After a longer sleep than this, a channel that never gives up a missing id does not repeat the look-ups of all that
+time."""
+
+MAX_REACHED = 32
+"""Participants remembered per missing id as having it in their causal past."""
 
 
 class Waiting:
@@ -36,6 +44,7 @@ class Waiting:
         "repaired",
         "replaces",
         "sender_id",
+        "size",
         "unmet",
     )
 
@@ -59,8 +68,11 @@ class Waiting:
         self.hint = hint
         self.received_at = received_at
         self.past = 0
-        self.unmet: dict[str, None] = {}
-        self.lost: tuple[str, ...] = ()
+        self.unmet: list[str] = []
+        """What it waits for, the first dependency last: that is the one whose arrival is watched for."""
+        self.size = 0
+        """Bytes it counts for in the buffer."""
+        self.lost: list[str] = []
         self.before_observation: tuple[str, ...] = ()
         self.late = False
         self.repaired = False
@@ -103,30 +115,9 @@ class Missing:
         """Participant that has this id in its causal past → (the message that says so, whether it names it itself):
         when the message comes, they have acknowledged it."""
 
-
-class Remembered:
-    """A bounded set of ids, the oldest dropped first. (An ``OrderedDict``: finding the first key of a plain dict whose
-    first keys were deleted is not O(1).)"""
-
-    def __init__(self, limit: int, ids: Iterable[str] = ()) -> None:
-        self._limit = limit
-        self._ids = OrderedDict.fromkeys(ids)
-
-    def __contains__(self, message_id: object) -> bool:
-        return message_id in self._ids
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ids)
-
-    def add(self, message_id: str) -> None:
-        """Remember an id."""
-        self._ids[message_id] = None
-        if len(self._ids) > self._limit:
-            self._ids.popitem(last=False)
-
-    def discard(self, message_id: str) -> bool:
-        """Forget an id; returns whether it was there."""
-        return self._ids.pop(message_id, self) is None
+    def size(self) -> int:
+        """Bytes it counts for in its sender's share."""
+        return size_of(self.message_id, self.sender_id or "", self.charged_to) + len(self.hint or b"")
 
 
 class IncomingBuffer:
@@ -138,67 +129,91 @@ class IncomingBuffer:
         timeout = config.timeout_for_lost_messages_ms
         self._lost_after = (OBSERVER_LOST_MS if observer else 0) if timeout is None else timeout
         self.waiting: dict[str, Waiting] = {}
-        self.waiting_bytes = 0
+        self._waiting_shares = Shares(config.max_waiting, config.max_waiting_bytes)
+        self._watchers: dict[str, dict[str, None]] = {}
+        """Id → the waiting messages whose first unmet dependency it is."""
         self.missing: dict[str, Missing] = {}
-        self.lost = Remembered(config.max_remembered)
-        self.before_observation = Remembered(config.max_remembered)
-        self._dependents: dict[str, dict[str, None]] = {}
-        self._open_by_sender: dict[str, int] = {}
+        self._missing_shares = Shares(config.max_missing, config.max_missing_bytes)
+        self._reached_left = config.max_missing_bytes
+        self.lost = Remembered(config.max_remembered, config.max_remembered_bytes)
+        self.before_observation = Remembered(config.max_remembered, config.max_remembered_bytes)
         self._timers: list[tuple[int, str]] = []
 
     # ---- the buffer ----------------------------------------------------------------------------------------------
 
     def hold(self, waiting: Waiting) -> None:
         """Put a message into the buffer until ``unmet`` is empty."""
+        if not waiting.size:
+            texts = size_of(waiting.message_id, waiting.sender_id, *waiting.history, *waiting.unmet)
+            waiting.size = len(waiting.content or b"") + texts
         self.waiting[waiting.message_id] = waiting
-        self.waiting_bytes += len(waiting.content or b"")
-        for message_id in waiting.unmet:
-            self._dependents.setdefault(message_id, {})[waiting.message_id] = None
+        self._waiting_shares.add(waiting.message_id, waiting.sender_id, waiting.size)
+        self._watch(waiting)
 
     def take(self, message_id: str) -> Waiting:
         """Take a message out of the buffer."""
         waiting = self.waiting.pop(message_id)
-        self.waiting_bytes -= len(waiting.content or b"")
-        for dependency in waiting.unmet:
-            self._forget_dependent(dependency, message_id)
+        self._waiting_shares.remove(message_id, waiting.sender_id)
+        if waiting.unmet:
+            watchers = self._watchers.get(waiting.unmet[-1])
+            if watchers is not None:
+                watchers.pop(message_id, None)
+                if not watchers:
+                    del self._watchers[waiting.unmet[-1]]
         return waiting
 
-    def dependents(self, message_id: str) -> list[Waiting]:
-        """The messages that wait for an id."""
-        return [self.waiting[dependent] for dependent in self._dependents.get(message_id, ())]
+    def take_surplus(self) -> Waiting | None:
+        """Take the oldest message of the sender with most in the buffer out of it; ``None`` unless the buffer is over
+        its bound. What the message still waited for counts as lost to it."""
+        shares = self._waiting_shares
+        if not shares.is_over():
+            return None
+        waiting = self.take(shares.oldest_of(shares.greediest()))
+        waiting.lost.extend(reversed(waiting.unmet))
+        waiting.unmet.clear()
+        return waiting
 
-    def met(self, message_id: str) -> list[Waiting]:
-        """An id is in the log, or given up: what waited for nothing else, out of the buffer."""
-        ready = []
-        for dependent in list(self._dependents.get(message_id, ())):
-            if self.release(dependent, message_id):
-                ready.append(self.take(dependent))
-        return ready
+    def settle(
+        self, message_id: str, log: Log, *, past: bool = False
+    ) -> tuple[list[Waiting], list[tuple[Waiting, str]]]:
+        """Look again at what watches for an id that was delivered, held, lost or given up.
 
-    def release(self, dependent: str, message_id: str) -> bool:
-        """A message waits no longer for one id; returns whether it waits for nothing else."""
-        waiting = self.waiting[dependent]
-        waiting.unmet.pop(message_id, None)
-        self._forget_dependent(message_id, dependent)
-        return not waiting.unmet
+        Returns the messages that wait for nothing else, still in the buffer, and (message, dependency) for each
+        dependency that is held here and not earlier than the message, which therefore does not wait for it. ``past``:
+        the id is met although it is not in the log."""
+        ready: list[Waiting] = []
+        not_causal: list[tuple[Waiting, str]] = []
+        watchers = self._watchers.pop(message_id, None)
+        if watchers is None:
+            return ready, not_causal
+        for waiting in sorted([self.waiting[each] for each in watchers], key=_position):
+            while waiting.unmet:
+                dependency = waiting.unmet[-1]
+                if dependency not in log and not (past and dependency == message_id):
+                    held = self.waiting.get(dependency)
+                    if held is not None:
+                        if held.lamport < waiting.lamport:
+                            break
+                        not_causal.append((waiting, dependency))
+                    elif dependency in self.missing:
+                        break
+                    else:
+                        waiting.lost.append(dependency)
+                waiting.unmet.pop()
+            if waiting.unmet:
+                self._watch(waiting)
+            else:
+                ready.append(waiting)
+        return ready, not_causal
 
-    def _forget_dependent(self, message_id: str, dependent: str) -> None:
-        dependents = self._dependents.get(message_id)
-        if dependents is not None:
-            dependents.pop(dependent, None)
-            if not dependents:
-                del self._dependents[message_id]
+    def _watch(self, waiting: Waiting) -> None:
+        if waiting.unmet:
+            self._watchers.setdefault(waiting.unmet[-1], {})[waiting.message_id] = None
 
     # ---- missing ids ---------------------------------------------------------------------------------------------
 
-    def budget_left(self, sender_id: str) -> int:
-        """How many more ids a sender may name that are missing."""
-        config = self._config
-        of_sender = config.max_missing_per_sender - self._open_by_sender.get(sender_id, 0)
-        return min(of_sender, config.max_missing - len(self.missing))
-
     def miss(self, entry: HistoryEntry, named_by_sender: str, now: int) -> Missing:
-        """A new missing id."""
+        """Add a missing id, on account of the sender that names it."""
         lost_at = self._next_sweep(now + self._lost_after) if self._lost_after else None
         missing = Missing(
             entry.message_id,
@@ -215,19 +230,58 @@ class IncomingBuffer:
     def restore_missing(self, missing: Missing) -> None:
         """Add a missing id and its timer."""
         self.missing[missing.message_id] = missing
-        self._open_by_sender[missing.charged_to] = self._open_by_sender.get(missing.charged_to, 0) + 1
+        self._missing_shares.add(missing.message_id, missing.charged_to, missing.size())
+        self._reached_left -= sum(size_of(by, via) for by, (via, _) in missing.reached.items())
         heapq.heappush(self._timers, (self._when(missing), missing.message_id))
 
     def found(self, message_id: str) -> Missing | None:
         """An id is no longer missing."""
         missing = self.missing.pop(message_id, None)
         if missing is not None:
-            left = self._open_by_sender[missing.charged_to] - 1
-            if left:
-                self._open_by_sender[missing.charged_to] = left
-            else:
-                del self._open_by_sender[missing.charged_to]
+            self._missing_shares.remove(message_id, missing.charged_to)
+            self._reached_left += sum(size_of(by, via) for by, (via, _) in missing.reached.items())
         return missing
+
+    def named_again(self, missing: Missing, sender_id: str) -> None:
+        """Charge a missing id to a sender that names it too and has fewer: what an honest message waits for does not go
+        when a greedy sender that named it first is over its share."""
+        shares = self._missing_shares
+        weight = max(shares.unit, missing.size())
+        if sender_id != missing.charged_to and (
+            shares.held_by(sender_id) + weight < shares.held_by(missing.charged_to)
+        ):
+            shares.remove(missing.message_id, missing.charged_to)
+            del self.missing[missing.message_id]
+            missing.charged_to = sender_id
+            shares.add(missing.message_id, sender_id, missing.size())
+            self.missing[missing.message_id] = missing
+
+    def reach(self, missing: Missing, by: str, via: str, *, directly: bool) -> None:
+        """Remember that a participant has a missing id in its causal past, as long as there is room."""
+        if directly or by not in missing.reached:
+            size = size_of(by, via)
+            had = missing.reached.get(by)
+            freed = size_of(by, had[0]) if had is not None else 0
+            if size - freed <= self._reached_left and (had is not None or len(missing.reached) < MAX_REACHED):
+                missing.reached[by] = (via, directly)
+                self._reached_left -= size - freed
+
+    def surplus_missing(self, sender_id: str, now: int, events: list[Event]) -> dict[str, str]:
+        """Give up missing ids as long as ``sender_id`` has more than one sender may, or the channel more than all may:
+        the oldest of the sender with most. Returns them, each with the sender it was charged to."""
+        shares = self._missing_shares
+        of_one = self._config.max_missing_per_sender * shares.unit
+        given_up: dict[str, str] = {}
+        while True:
+            if shares.held_by(sender_id) > of_one:
+                greedy = sender_id
+            elif shares.is_over():
+                greedy = shares.greediest()
+            else:
+                return given_up
+            missing = self.missing[shares.oldest_of(greedy)]
+            self._lose(missing, now, events, evicted=True)
+            given_up[missing.message_id] = greedy
 
     # ---- the sweep -----------------------------------------------------------------------------------------------
 
@@ -242,27 +296,37 @@ class IncomingBuffer:
             heapq.heappop(timers)
         return None
 
+    def skip_to(self, now: int) -> None:
+        """After a long sleep, ask once for what is never given up instead of repeating each look-up that was due."""
+        if not self._lost_after and (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
+            for missing in self.missing.values():
+                if missing.due < now:
+                    missing.due = self._next_sweep(now)
+            self._timers = [(self._when(missing), missing.message_id) for missing in self.missing.values()]
+            heapq.heapify(self._timers)
+
     def sweep(self, now: int, events: list[Event]) -> list[str]:
-        """Run the sweep at ``now``: ask again for what is due, and return the ids that are lost."""
+        """Run the sweep at ``now``: ask again for what is due, and return the ids that are lost. What is more than one
+        sweep may ask for is spread over the next ones, so that a sweep costs what it does."""
+        config = self._config
+        interval = config.sweep_in_buf_interval_ms
         lost: list[str] = []
         asked = 0
-        asked_of: dict[str, int] = {}
+        due_of: dict[str, int] = {}
         while self.next_due() == now:
             missing = self.missing[heapq.heappop(self._timers)[1]]
             if missing.lost_at is not None and missing.lost_at <= now:
                 self._lose(missing, now, events)
                 lost.append(missing.message_id)
                 continue
-            charged = asked_of.get(missing.charged_to, 0)
-            over = (
-                asked >= self._config.max_refetches_per_sweep
-                or charged >= self._config.max_refetches_per_sender_and_sweep
-            )
-            if over:
-                missing.due = self._next_sweep(now + 1)
-            else:
+            of_sender = due_of[missing.charged_to] = due_of.get(missing.charged_to, -1) + 1
+            later = of_sender // config.max_refetches_per_sender_and_sweep
+            if not later:
+                later = asked // config.max_refetches_per_sweep
                 asked += 1
-                asked_of[missing.charged_to] = charged + 1
+            if later:
+                missing.due = self._next_sweep(now + later * interval)
+            else:
                 self._ask(missing, now, events)
             heapq.heappush(self._timers, (self._when(missing), missing.message_id))
         return lost
@@ -276,12 +340,15 @@ class IncomingBuffer:
             RefetchDue(now, missing.message_id, missing.hint, missing.refetches, missing.since, missing.sender_id)
         )
 
-    def _lose(self, missing: Missing, now: int, events: list[Event]) -> None:
+    def _lose(self, missing: Missing, now: int, events: list[Event], *, evicted: bool = False) -> None:
         self.found(missing.message_id)
-        self.lost.add(missing.message_id)
-        waiting = tuple(self._dependents.get(missing.message_id, ()))
+        self.lost.add(missing.message_id, missing.charged_to)
+        watchers = sorted([self.waiting[each] for each in self._watchers.get(missing.message_id, ())], key=_position)
+        waiting = tuple(each.message_id for each in watchers)
         events.append(
-            DependencyLost(now, missing.message_id, missing.since, missing.refetches, missing.sender_id, waiting)
+            DependencyLost(
+                now, missing.message_id, missing.since, missing.refetches, missing.sender_id, waiting, evicted
+            )
         )
 
     @staticmethod
@@ -291,3 +358,7 @@ class IncomingBuffer:
     def _next_sweep(self, at: int) -> int:
         interval = self._config.sweep_in_buf_interval_ms
         return -(-at // interval) * interval
+
+
+def _position(waiting: Waiting) -> tuple[int, str]:
+    return waiting.lamport, waiting.message_id

@@ -1,10 +1,14 @@
-"""Receiving, in the order of protocol.md §5: ignore, refuse, repair bookkeeping, acknowledgements, filter,
-dependencies; then delivery in causal order and the cascade."""
+"""Receives messages, in the order of the SDS specification, *Receive Message*: ignore, refuse, repair bookkeeping,
+acknowledgements, filter, dependencies; then delivery in causal order, with what waited for it.
+
+A message is refused for what it is, never because others have filled a memory."""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import Counter
+from collections.abc import Iterable
 
 from reliable_channel.sds.acks import Tracked
 from reliable_channel.sds.conflicts import forget_loser, known_under, second_wins
@@ -17,6 +21,8 @@ from reliable_channel.sds.events import (
     DuplicateSeen,
     EphemeralReceived,
     Event,
+    Evicted,
+    Memory,
     MissingDependency,
     RefusalReason,
     Refused,
@@ -26,7 +32,7 @@ from reliable_channel.sds.events import (
     SyncReceived,
 )
 from reliable_channel.sds.incoming import Missing, Waiting
-from reliable_channel.sds.log import LogEntry
+from reliable_channel.sds.log import LogEntry, kept_history
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.wire.sds import SdsMessage
 
@@ -73,7 +79,7 @@ class Receiver:
                 events.append(EphemeralReceived(now, message.message_id, message.sender_id, content))
             return events
         config = state.config
-        if lamport > now + config.lamport_max_ahead_ms:
+        if lamport > state.lamport_ceiling(now):
             ahead = f"{lamport - now} ms ahead"
             self._refuse(message, RefusalReason.LAMPORT_TOO_FAR, ahead, now, events)
             return events
@@ -81,13 +87,15 @@ class Receiver:
             named = f"{len(message.causal_history)} history entries"
             self._refuse(message, RefusalReason.HISTORY_TOO_LONG, named, now, events)
             return events
-        if state.clock is None and digest is not None and state.log.forgotten((lamport, message.message_id)):
+        position = (lamport, message.message_id)
+        first = state.clock is None
+        if first and digest is not None and state.log.forgotten(position, message.sender_id):
             # A channel that was forgotten begins with what is new, not with what a store brings back.
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             return events
         state.open(now, lamport)
         if digest is None:
-            self._receive_sync(message, lamport, now, events)
+            self._receive_sync(message, lamport, first, now, events)
             return events
         message_id = message.message_id
         known = known_under(state, message_id)
@@ -99,16 +107,16 @@ class Receiver:
             wins = second_wins(message, known, id_verified, now, events)
             if not wins:
                 return events
-        elif state.log.forgotten((lamport, message_id)):
+        elif state.log.forgotten(position, message.sender_id):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             self._no_longer_missing(message, repaired, now, events)
-            self.cascade(message_id, now, events)
+            self.settle([message_id], now, events, past=True)
             return events
         waiting = Waiting(
             message_id,
             message.sender_id,
             lamport,
-            tuple([entry.message_id for entry in message.causal_history]),
+            kept_history(message.causal_history),
             digest,
             content,
             retrieval_hint,
@@ -116,20 +124,24 @@ class Receiver:
         )
         waiting.repaired = repaired
         waiting.replaces = wins and message_id in state.log
-        self._receive_content(message, waiting, wins, data, now, events)
+        self._receive_content(message, waiting, wins, first, data, now, events)
         return events
 
     # ---- kinds ---------------------------------------------------------------------------------------------------
 
     def _receive_content(
-        self, message: SdsMessage, waiting: Waiting, wins: bool, data: bytes | None, now: int, events: list[Event]
+        self,
+        message: SdsMessage,
+        waiting: Waiting,
+        wins: bool,
+        first: bool,
+        data: bytes | None,
+        now: int,
+        events: list[Event],
     ) -> None:
         state = self._state
         incoming = state.incoming
-        dependencies = review_dependencies(state, message, waiting.lamport)
-        all_met = dependencies is NONE
-        if not all_met and not self._affordable(message, dependencies, now, events):
-            return
+        dependencies = review_dependencies(state, message, waiting.lamport, first=first)
         message_id = waiting.message_id
         if wins:
             forget_loser(state, message_id)
@@ -142,32 +154,32 @@ class Receiver:
         missing = self._no_longer_missing(message, waiting.repaired, now, events)
         if state.repair is not None:
             state.repair.keep(message_id, data if data is not None else message)
-        if not all_met:
-            self._report(message, dependencies, now, events)
-            waiting.lost = tuple(dependencies.lost)
+        given_up: dict[str, str] = {}
+        if dependencies is not NONE:
+            given_up = self._report(message, dependencies, now, events)
+            waiting.lost = dependencies.lost
             waiting.before_observation = tuple(dependencies.before_observation)
-        if dependencies.unmet:
-            waiting.unmet = dependencies.unmet
+            waiting.unmet = [*reversed(dependencies.unmet)]
+        if waiting.unmet:
             incoming.hold(waiting)
             events.append(Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest))
-            self._release_dependents_that_are_not_later(waiting, now, events)
+            self.settle([message_id], now, events)  # what names it and is not later does not wait for it
         else:
             self._deliver(waiting, now, events)
         if missing is not None:
             state.review.arrived(missing, now, events)
-        if not dependencies.unmet:
-            self.cascade(message_id, now, events)
+        if message_id in state.log:
+            self.settle([message_id], now, events)
+        self._make_room(given_up, now, events)
         self._content_heard(message, now)
 
-    def _receive_sync(self, message: SdsMessage, lamport: int, now: int, events: list[Event]) -> None:
+    def _receive_sync(self, message: SdsMessage, lamport: int, first: bool, now: int, events: list[Event]) -> None:
         state = self._state
-        dependencies = review_dependencies(state, message, lamport)
-        if not self._affordable(message, dependencies, now, events):
-            return
+        dependencies = review_dependencies(state, message, lamport, first=first)
         events.append(SyncReceived(now, message.message_id, message.sender_id, lamport))
         self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
-        self._report(message, dependencies, now, events)
+        self._make_room(self._report(message, dependencies, now, events), now, events)
         if state.sync is not None:
             state.sync.named([entry.message_id for entry in message.causal_history], message.sender_id)
             state.sync.restart(now, state.repairs_pending())
@@ -196,21 +208,6 @@ class Receiver:
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
-    def _affordable(self, message: SdsMessage, found: Dependencies, now: int, events: list[Event]) -> bool:
-        """Bounds come before any effect: what is refused changes nothing."""
-        incoming, config = self._state.incoming, self._state.config
-        if found.new and len(found.new) > incoming.budget_left(message.sender_id):
-            detail = f"{len(found.new)} more missing ids"
-            self._refuse(message, RefusalReason.MISSING_BUDGET, detail, now, events)
-            return False
-        size = len(message.content or b"")
-        if found.unmet and (
-            len(incoming.waiting) >= config.max_waiting or incoming.waiting_bytes + size > config.max_waiting_bytes
-        ):
-            self._refuse(message, RefusalReason.INCOMING_BUFFER_FULL, "", now, events)
-            return False
-        return True
-
     def _repair_bookkeeping(self, message: SdsMessage, now: int, events: list[Event]) -> None:
         state = self._state
         repair = state.repair
@@ -220,7 +217,7 @@ class Receiver:
             events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None))
             if repair is None:
                 continue
-            if repair.asked_by_another(entry.message_id, now):
+            if repair.asked_by_another(entry.message_id):
                 events.append(RepairCancelled(now, entry.message_id, "requested"))
             sender_id = wanted.sender_id if wanted is not None else entry.sender_id
             if wanted is not None and sender_id is not None:
@@ -237,38 +234,46 @@ class Receiver:
                 state.repair.unwant(message.message_id)
         return missing
 
-    def _report(self, message: SdsMessage, found: Dependencies, now: int, events: list[Event]) -> None:
-        """New missing ids, once each; and what is refused or before observation."""
+    def _report(self, message: SdsMessage, found: Dependencies, now: int, events: list[Event]) -> dict[str, str]:
+        """Report new missing ids, once each, and what is refused or before observation. Returns the missing ids that
+        were given up because too many are missing, with the sender they were charged to; those that this message names
+        are among its lost ones."""
         state = self._state
+        incoming = state.incoming
         for dependency in found.not_causal:
             self._refuse(message, RefusalReason.NOT_CAUSAL, dependency, now, events)
-        for dependency in found.new_before_observation:
-            state.incoming.before_observation.add(dependency)
-            events.append(DependencyBeforeObservation(now, dependency, message.message_id))
         sender_id = message.sender_id
+        for dependency in found.new_before_observation:
+            incoming.before_observation.add(dependency, sender_id)
+            events.append(DependencyBeforeObservation(now, dependency, message.message_id))
+        given_up: dict[str, str] = {}
         for entry in found.new:
-            missing = state.incoming.miss(entry, sender_id, now)
+            missing = incoming.miss(entry, sender_id, now)
             events.append(
                 MissingDependency(now, entry.message_id, message.message_id, sender_id, missing.hint, missing.sender_id)
             )
-            if state.repair is not None:
-                state.repair.want(entry.message_id, missing.sender_id, now)
+            given_up |= self._surplus_missing(sender_id, now, events)
         for dependency in found.missing:
-            state.incoming.missing[dependency].reached[sender_id] = (message.message_id, True)
-
-    def _release_dependents_that_are_not_later(self, waiting: Waiting, now: int, events: list[Event]) -> None:
-        """What waits for this message must come after it, or two forged messages would wait for each other for ever."""
-        state = self._state
-        for dependent in state.incoming.dependents(waiting.message_id):
-            if dependent.lamport > waiting.lamport:
+            still_missing = incoming.missing.get(dependency)
+            if still_missing is None:
+                found.unmet.pop(dependency, None)
+                found.lost.append(dependency)
                 continue
-            events.append(
-                Refused(now, dependent.message_id, dependent.sender_id, RefusalReason.NOT_CAUSAL, waiting.message_id)
-            )
-            if state.incoming.release(dependent.message_id, waiting.message_id):
-                state.incoming.take(dependent.message_id)
-                self._deliver(dependent, now, events)
-                self.cascade(dependent.message_id, now, events)
+            incoming.named_again(still_missing, sender_id)
+            incoming.reach(still_missing, sender_id, message.message_id, directly=True)
+            if state.repair is not None and dependency not in state.repair.requests:
+                state.repair.want(dependency, still_missing.sender_id, now)
+        given_up |= self._surplus_missing(sender_id, now, events)
+        return given_up
+
+    def _surplus_missing(self, sender_id: str, now: int, events: list[Event]) -> dict[str, str]:
+        """Give up what is more than a sender or the channel may miss."""
+        state = self._state
+        given_up = state.incoming.surplus_missing(sender_id, now, events)
+        if state.repair is not None:
+            for message_id in given_up:
+                state.repair.unwant(message_id)
+        return given_up
 
     # ---- delivery ------------------------------------------------------------------------------------------------
 
@@ -288,7 +293,8 @@ class Receiver:
                 waiting.digest,
                 waiting.hint,
                 waiting.past,
-            )
+            ),
+            now,
         )
         events.append(
             Delivered(
@@ -300,7 +306,7 @@ class Receiver:
                 waiting.received_at,
                 waiting.content,
                 waiting.hint,
-                waiting.lost,
+                tuple(waiting.lost),
                 waiting.before_observation,
                 waiting.late,
                 waiting.repaired,
@@ -309,32 +315,52 @@ class Receiver:
             )
         )
 
-    def cascade(self, message_id: str, now: int, events: list[Event]) -> None:
-        """Deliver at once, in causal order, what waited for an id that is in the log now (or given up)."""
+    def settle(self, message_ids: Iterable[str], now: int, events: list[Event], *, past: bool = False) -> None:
+        """Deliver, in causal order, what waits for nothing any more now that these ids are in the log, held, or given
+        up. ``past``: they count as met although they are not in the log.
+
+        A message stays in the buffer until it is delivered, and a dependency counts only while its Lamport timestamp is
+        lower. So whatever names whatever, no message waits for itself, and none is looked for that is gone."""
+        heap: list[tuple[int, str]] = []
+        for message_id in message_ids:
+            self._look_again(message_id, heap, now, events, past=past)
         incoming = self._state.incoming
-        ready = incoming.met(message_id)
-        if not ready:
-            return
-        heap = [(waiting.lamport, waiting.message_id) for waiting in ready]
-        heapq.heapify(heap)
-        by_id = {waiting.message_id: waiting for waiting in ready}
         while heap:
-            waiting = by_id.pop(heapq.heappop(heap)[1])
-            self._deliver(waiting, now, events)
-            for released in incoming.met(waiting.message_id):
-                by_id[released.message_id] = released
-                heapq.heappush(heap, (released.lamport, released.message_id))
+            message_id = heapq.heappop(heap)[1]
+            self._deliver(incoming.take(message_id), now, events)
+            self._look_again(message_id, heap, now, events)
+
+    def _look_again(
+        self, message_id: str, heap: list[tuple[int, str]], now: int, events: list[Event], *, past: bool = False
+    ) -> None:
+        ready, not_causal = self._state.incoming.settle(message_id, self._state.log, past=past)
+        for waiting, dependency in not_causal:
+            reason = RefusalReason.NOT_CAUSAL
+            events.append(Refused(now, waiting.message_id, waiting.sender_id, reason, dependency))
+        for waiting in ready:
+            heapq.heappush(heap, (waiting.lamport, waiting.message_id))
 
     def give_up(self, lost: list[str], now: int, events: list[Event]) -> None:
         """Deliver what waited for lost ids, with that stated."""
-        state = self._state
-        for message_id in lost:
-            if state.repair is not None:
-                state.repair.unwant(message_id)
-            for dependent in state.incoming.dependents(message_id):
-                dependent.lost = (*dependent.lost, message_id)
-        for message_id in lost:
-            self.cascade(message_id, now, events)
+        repair = self._state.repair
+        if repair is not None:
+            for message_id in lost:
+                repair.unwant(message_id)
+        self.settle(lost, now, events)
+
+    def _make_room(self, given_up: dict[str, str], now: int, events: list[Event]) -> None:
+        """Bring the incoming buffer back within its bounds, by delivering what the greediest senders have in it."""
+        incoming = self._state.incoming
+        if given_up:
+            owners = Counter(given_up.values())
+            events.extend([Evicted(now, Memory.MISSING, owner, count) for owner, count in sorted(owners.items())])
+            self.settle(given_up, now, events)
+        evicted: Counter[str] = Counter()
+        while (waiting := incoming.take_surplus()) is not None:
+            evicted[waiting.sender_id] += 1
+            self._deliver(waiting, now, events)
+            self.settle([waiting.message_id], now, events)
+        events.extend([Evicted(now, Memory.WAITING, owner, count) for owner, count in sorted(evicted.items())])
 
     @staticmethod
     def _refuse(message: SdsMessage, reason: RefusalReason, detail: str, now: int, events: list[Event]) -> None:

@@ -1,4 +1,4 @@
-"""SDS-R: asking other participants for missing messages, and answering (protocol.md §5, *SDS-R repair*)."""
+"""SDS-R: asking other participants for missing messages, and answering."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Repair:
         """Missing id → (T_req, its sender where known)."""
         self.responses: dict[str, int] = {}
         """Id → T_resp."""
+        self._request_timers: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
         self.kept: OrderedDict[str, tuple[bytes | SdsMessage, int]] = OrderedDict()
         """Id → original bytes, or the decoded message where the caller gave none (it is encoded when it is needed), and
@@ -51,30 +52,45 @@ class Repair:
 
     def want(self, message_id: str, sender_id: str | None, now: int) -> None:
         """A message is missing: ask for it at T_req, if nobody else has."""
-        self.requests[message_id] = (now + self._request_offset(message_id), sender_id)
+        self.restore_request(message_id, now + self._request_offset(message_id), sender_id)
 
     def unwant(self, message_id: str) -> None:
         """It is here, or lost."""
         self.requests.pop(message_id, None)
 
+    def restore_request(self, message_id: str, due: int, sender_id: str | None) -> None:
+        """Ask for a message at a known time."""
+        self.requests[message_id] = (due, sender_id)
+        heapq.heappush(self._request_timers, (due, message_id))
+
+    def request_is_due(self, now: int) -> bool:
+        """Whether a message sent now would carry a request."""
+        timers = self._request_timers
+        while timers:
+            due, message_id = timers[0]
+            wanted = self.requests.get(message_id)
+            if wanted is not None and wanted[0] == due:
+                return due <= now
+            heapq.heappop(timers)
+        return False
+
     def due_requests(self, now: int) -> list[HistoryEntry]:
         """The requests that a message sent now carries: lowest T_req first. Asked is not answered: they are asked
         again one offset later."""
-        due = sorted((at, message_id) for message_id, (at, _) in self.requests.items() if at <= now)
+        due: list[str] = []
+        while len(due) < self._config.max_repair_requests_per_message and self.request_is_due(now):
+            due.append(heapq.heappop(self._request_timers)[1])
         entries = []
-        for _, message_id in due[: self._config.max_repair_requests_per_message]:
+        for message_id in due:
             sender_id = self.requests[message_id][1]
             self.want(message_id, sender_id, now)
             entries.append(HistoryEntry(message_id, None, sender_id))
         return entries
 
-    def asked_by_another(self, message_id: str, now: int) -> bool:
-        """Someone else asks for it: one's own turn is put off. Returns whether there was one."""
-        wanted = self.requests.get(message_id)
-        if wanted is None:
-            return False
-        self.want(message_id, wanted[1], now)
-        return True
+    def asked_by_another(self, message_id: str) -> bool:
+        """Someone else asks for it, so this participant does not (SDS specification, *SDS-R*), until somebody names the
+        message again and it is still missing. Returns whether it was going to ask."""
+        return self.requests.pop(message_id, None) is not None
 
     # ---- own answers ---------------------------------------------------------------------------------------------
 
@@ -148,4 +164,5 @@ def _size(message: bytes | SdsMessage) -> int:
     """What a message counts for, roughly where it is not encoded yet."""
     if isinstance(message, bytes):
         return len(message)
-    return len(message.content or b"") + len(message.bloom_filter or b"") + 512
+    named = sum([len(each.message_id) + len(each.sender_id or "") for each in message.causal_history])
+    return len(message.content or b"") + len(message.bloom_filter or b"") + named + 512

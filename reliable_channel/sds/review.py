@@ -134,7 +134,7 @@ class AckReview:
                     if tracked.sender_id != by:
                         self._reach(tracked, number)
                 elif dependency in missing:
-                    missing[dependency].reached.setdefault(by, (via, False))
+                    self._incoming.reach(missing[dependency], by, via, directly=False)
                 stack.append(dependency)
 
     def _reach(self, tracked: Tracked, number: int) -> None:

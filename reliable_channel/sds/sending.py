@@ -9,7 +9,7 @@ from reliable_channel.errors import EmptyMessage, LocalError
 from reliable_channel.sds.acks import Tracked
 from reliable_channel.sds.conflicts import forget_loser, known_under, second_wins
 from reliable_channel.sds.events import DuplicateSeen, Event, Outgoing, OutgoingReason, RepairRequested
-from reliable_channel.sds.log import LogEntry
+from reliable_channel.sds.log import LogEntry, kept_history
 from reliable_channel.sds.outgoing import Segment, Send
 from reliable_channel.sds.receiving import content_digest
 from reliable_channel.sds.state import ChannelState
@@ -73,7 +73,7 @@ class Sender:
         if message.channel_id != state.channel_id or message.sender_id != self._participant() or lamport is None:
             return False
         clock = state.open(now, lamport)
-        if lamport > now + state.config.lamport_max_ahead_ms:
+        if lamport > state.lamport_ceiling(now):
             return False
         state.clock = max(clock, lamport)
         if not message.content and digest is None:
@@ -120,7 +120,7 @@ class Sender:
         state = self._state
         me = self._participant()
         lamport = max(now, (state.clock or 0) + 1)
-        requests_due = state.repair is not None and any(at <= now for at, _ in state.repair.requests.values())
+        requests_due = state.repair is not None and state.repair.request_is_due(now)
         if len(state.log) or requests_due:
             message_id = sds_message_id(me, lamport, b"")
             message = self._wrap(message_id, lamport, None, now, events)
@@ -172,9 +172,9 @@ class Sender:
         """Log, filter, tracked acknowledgements, original bytes; returns the segment for the outgoing buffer."""
         state = self._state
         message_id = message.message_id
-        history = tuple([entry.message_id for entry in message.causal_history])
+        history = kept_history(message.causal_history)
         digest = content_digest(content) if digest is None else digest[:16]
-        state.log.add(LogEntry(message_id, lamport, message.sender_id, history, digest, None))
+        state.log.add(LogEntry(message_id, lamport, message.sender_id, history, digest, None), now)
         state.insert_into_filter(message_id, now, events)
         state.review.track(Tracked(message_id, message.sender_id, lamport, now), events, now)
         if state.repair is not None:

@@ -1,4 +1,4 @@
-"""The snapshot of a channel (``proto/sds_state.proto``): version 3; versions 1 and 2 are read as well.
+"""The snapshot of a channel (``proto/sds_state.proto``): version 4; versions 1 to 3 are read as well.
 
 The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
 needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,
@@ -15,15 +15,15 @@ from reliable_channel.errors import LocalError
 from reliable_channel.sds.acks import Tracked
 from reliable_channel.sds.config import SdsConfig
 from reliable_channel.sds.events import Evidence
-from reliable_channel.sds.incoming import Missing, Remembered, Waiting
+from reliable_channel.sds.incoming import Missing, Waiting
 from reliable_channel.sds.log import Log, bits_to_bytes
 from reliable_channel.sds.outgoing import Segment, SegmentState, Send
 from reliable_channel.sds.review import AckReview
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.wire._pb import sds_state_pb2 as pb
 
-VERSION = 3
-_READ = (1, 2, VERSION)
+VERSION = 4
+_READ = (1, 2, 3, VERSION)
 _STATES = tuple(SegmentState)
 
 
@@ -37,12 +37,16 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         observed_since=state.observed_since,
         sequence=state.sequence,
         ephemeral_counter=state.ephemeral_counter,
-        lost=state.incoming.lost,
-        before_observation=state.incoming.before_observation,
         participants=state.review.participants,
         finished_sends=state.outgoing.finished,
     )
     state.log.write(proto)
+    for message_id, owner in state.incoming.lost.items():
+        proto.lost.append(message_id)
+        proto.lost_by.append(owner)
+    for message_id, owner in state.incoming.before_observation.items():
+        proto.before_observation.append(message_id)
+        proto.before_observation_by.append(owner)
     for waiting in state.incoming.waiting.values():
         _write_waiting(proto.waiting.add(), waiting)
     for missing in state.incoming.missing.values():
@@ -100,10 +104,14 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     state.observed_since = proto.observed_since
     state.sequence = proto.sequence
     state.ephemeral_counter = proto.ephemeral_counter
-    state.log = Log.read(proto, config.max_log_entries)
+    state.log = Log.read(proto, config.max_log_entries, config.max_log_bytes)
     incoming = state.incoming
-    incoming.lost = Remembered(config.max_remembered, proto.lost)
-    incoming.before_observation = Remembered(config.max_remembered, proto.before_observation)
+    nobody = [""] if proto.version < 4 else []
+    for message_id, owner in zip(proto.lost, proto.lost_by or nobody * len(proto.lost), strict=True):
+        incoming.lost.add(message_id, owner)
+    owners = proto.before_observation_by or nobody * len(proto.before_observation)
+    for message_id, owner in zip(proto.before_observation, owners, strict=True):
+        incoming.before_observation.add(message_id, owner)
     for waiting in proto.waiting:
         incoming.hold(_read_waiting(waiting))
     for missing in proto.missing:
@@ -134,7 +142,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
     if state.repair is not None:
         for request in proto.repair_requests:
             sender_id = request.sender_id if request.HasField("sender_id") else None
-            state.repair.requests[request.message_id] = (request.due, sender_id)
+            state.repair.restore_request(request.message_id, request.due, sender_id)
         for response in proto.repair_responses:
             state.repair.restore_response(response.message_id, response.due)
         for kept in proto.kept:
@@ -152,7 +160,8 @@ def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
     if waiting.content is not None:
         proto.content = waiting.content
     proto.received_at = waiting.received_at
-    proto.unmet.extend(waiting.unmet)
+    proto.unmet.extend(reversed(waiting.unmet))
+    proto.size = waiting.size
     proto.lost.extend(waiting.lost)
     proto.before_observation.extend(waiting.before_observation)
     proto.repaired, proto.replaces, proto.late = waiting.repaired, waiting.replaces, waiting.late
@@ -170,8 +179,9 @@ def _read_waiting(proto: pb.Waiting) -> Waiting:
         proto.received_at,
     )
     waiting.past = int.from_bytes(proto.past, "little")
-    waiting.unmet = dict.fromkeys(proto.unmet)
-    waiting.lost, waiting.before_observation = tuple(proto.lost), tuple(proto.before_observation)
+    waiting.unmet = [*reversed(proto.unmet)]
+    waiting.size = proto.size
+    waiting.lost, waiting.before_observation = list(proto.lost), tuple(proto.before_observation)
     waiting.repaired, waiting.replaces, waiting.late = proto.repaired, proto.replaces, proto.late
     return waiting
 

@@ -28,7 +28,7 @@ class ChannelState:
         """Lamport timestamp of the first observation: what is named by a message up to it is older still."""
         self.sequence = 0
         self.ephemeral_counter = 0
-        self.log = Log(config.max_log_entries)
+        self.log = Log(config.max_log_entries, config.max_log_bytes)
         self.incoming = IncomingBuffer(config, observer=participant_id is None)
         self.outgoing = OutgoingBuffer(config)
         self.review = AckReview(config, participant_id, self.log, self.incoming, self.outgoing)
@@ -41,15 +41,29 @@ class ChannelState:
             self.repair = Repair(config, participant_id) if config.repair else None
 
     def open(self, now: int, lamport: int | None = None) -> int:
-        """The clock, started at the first call: a participant has observed the channel since then, an observer since
-        the first message it saw."""
+        """Return the clock, started at the first call. A participant has observed the channel since then, an observer
+        since the Lamport timestamp of the first message it saw, but never since a time after ``now``: a first message
+        dated ahead would else hide what is missing."""
         if self.clock is None:
             self.clock = now
-            self.observed_since = now if lamport is None else lamport
+            self.observed_since = now
             if self.sync is not None:
-                self.observed_since = max(now, self.observed_since)
                 self.sync.restart(now)
+            elif lamport is not None:
+                self.observed_since = min(now, lamport)
         return self.clock
+
+    def lamport_ceiling(self, now: int) -> int:
+        """The highest Lamport timestamp that is taken at ``now``.
+
+        Honest clocks ride on the highest timestamp they have taken, so a successor of the channel's clock is taken also
+        beyond the tolerance. The step is small: to drive the clock further ahead than time itself goes takes many
+        messages a second, for as long as it is to last.
+        """
+        config = self.config
+        tolerated = now + config.lamport_tolerance_ms
+        successor = min((self.clock or 0) + config.lamport_max_step, now + config.lamport_max_ahead_ms)
+        return max(tolerated, successor)
 
     def insert_into_filter(self, message_id: str, now: int, events: list[Event]) -> None:
         """An id is seen, or sent. At capacity the filter is first rebuilt from the recent log, to half its capacity,

@@ -16,7 +16,10 @@ from reliable_channel.wire.malformed import Malformed, Reason
 
 MAX_HISTORY_ENTRIES = 1_000
 MAX_ID_CHARACTERS = 1_024
-"""Ids are opaque; this bound only keeps a hostile one from filling a table."""
+"""Ids are opaque; this bound only keeps a hostile one from filling a table. It holds for a message's own ids and for
+the ids and sender ids that its causal history and repair requests name."""
+MAX_HINT_BYTES = 1_024
+"""Retrieval hints are opaque too: js-waku writes 32 bytes, status-go a protobuf of several hashes."""
 
 
 class WireFamily(StrEnum):
@@ -120,19 +123,33 @@ def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> Sds
     history, repair = proto.causal_history, proto.repair_request
     if len(history) > MAX_HISTORY_ENTRIES or len(repair) > MAX_HISTORY_ENTRIES:
         return Malformed(Reason.SDS_HISTORY_TOO_LONG, f"more than {MAX_HISTORY_ENTRIES} history entries")
+    named, wanted = tuple(map(_entry_from_proto, history)), tuple(map(_entry_from_proto, repair))
+    too_long = _too_long("causal_history", named) or _too_long("repair_request", wanted)
+    if too_long:
+        return Malformed(Reason.MALFORMED_SDS, too_long)
     message = SdsMessage(
         sender_id=sender_id,
         message_id=message_id,
         channel_id=channel_id,
         lamport_timestamp=_lamport(proto, family),
-        causal_history=tuple(map(_entry_from_proto, history)),
+        causal_history=named,
         bloom_filter=(proto.bloom_filter or None) if proto.HasField("bloom_filter") else None,
-        repair_request=tuple(map(_entry_from_proto, repair)),
+        repair_request=wanted,
         content=proto.content if proto.HasField("content") else None,
     )
     if message.kind is None:
         return Malformed(Reason.SDS_INVALID_KIND, "neither a Lamport timestamp nor content")
     return message
+
+
+def _too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
+    """Says which part of an entry is longer than allowed; ``None`` when none is."""
+    for entry in entries:
+        if len(entry.message_id) > MAX_ID_CHARACTERS or len(entry.sender_id or "") > MAX_ID_CHARACTERS:
+            return f"{name} holds an id of more than {MAX_ID_CHARACTERS} characters"
+        if len(entry.retrieval_hint or b"") > MAX_HINT_BYTES:
+            return f"{name} holds a retrieval hint of more than {MAX_HINT_BYTES} bytes"
+    return None
 
 
 def _lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int | None:

@@ -12,6 +12,7 @@ from reliable_channel.sds import (
     Delivered,
     DependencyLost,
     Event,
+    Evicted,
     RefetchDue,
     Refused,
     RepairRequestSeen,
@@ -103,6 +104,9 @@ def other(base: Base, event: Event, participant_id: str | None, row: InputRow | 
             told = ("conflict", event.message_id, event.sender_id, f"{event.why}; the {event.winner} one stands")
         case Refused():
             told = ("refused", event.message_id, event.sender_id, f"{event.reason.value} {event.detail}".strip())
+        case Evicted():
+            detail = f"{event.count} of the {event.memory} entries"
+            return [channel_event(base, "evicted", None, event.sender_id, detail, row)]
         case SaturatedFilter():
             detail = f"{event.saturation:.3f} of the bits are set"
             told = ("saturated_filter", event.message_id, event.sender_id, detail)

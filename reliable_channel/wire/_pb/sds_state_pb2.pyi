@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SdsState(_message.Message):
-    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "log_senders", "log_sender_ids", "log_sizes", "horizons", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "lost_by", "before_observation_by", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -20,12 +20,18 @@ class SdsState(_message.Message):
     LOG_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     HORIZON_LAMPORT_FIELD_NUMBER: _ClassVar[int]
     HORIZON_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_SENDERS_FIELD_NUMBER: _ClassVar[int]
+    LOG_SENDER_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOG_SIZES_FIELD_NUMBER: _ClassVar[int]
+    HORIZONS_FIELD_NUMBER: _ClassVar[int]
     FILTER_WORDS_FIELD_NUMBER: _ClassVar[int]
     FILTER_COUNT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     BEFORE_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
+    LOST_BY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_OBSERVATION_BY_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
     TRACKED_FIELD_NUMBER: _ClassVar[int]
     TRACKED_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -61,12 +67,18 @@ class SdsState(_message.Message):
     log_entries: _containers.RepeatedScalarFieldContainer[bytes]
     horizon_lamport: int
     horizon_id: str
+    log_senders: _containers.RepeatedScalarFieldContainer[int]
+    log_sender_ids: _containers.RepeatedScalarFieldContainer[str]
+    log_sizes: _containers.RepeatedScalarFieldContainer[int]
+    horizons: _containers.RepeatedCompositeFieldContainer[Horizon]
     filter_words: bytes
     filter_count: int
     waiting: _containers.RepeatedCompositeFieldContainer[Waiting]
     missing: _containers.RepeatedCompositeFieldContainer[Missing]
     lost: _containers.RepeatedScalarFieldContainer[str]
     before_observation: _containers.RepeatedScalarFieldContainer[str]
+    lost_by: _containers.RepeatedScalarFieldContainer[str]
+    before_observation_by: _containers.RepeatedScalarFieldContainer[str]
     participants: _containers.RepeatedScalarFieldContainer[str]
     tracked: _containers.RepeatedCompositeFieldContainer[Tracked]
     tracked_ids: _containers.RepeatedScalarFieldContainer[str]
@@ -90,7 +102,7 @@ class SdsState(_message.Message):
     sync_owed_due: int
     sync_owed_ids: _containers.RepeatedScalarFieldContainer[str]
     sync_owed_senders: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., log_senders: _Optional[_Iterable[int]] = ..., log_sender_ids: _Optional[_Iterable[str]] = ..., log_sizes: _Optional[_Iterable[int]] = ..., horizons: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., lost_by: _Optional[_Iterable[str]] = ..., before_observation_by: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LogEntry(_message.Message):
     __slots__ = ("sender_id", "history", "digest", "hint", "past")
@@ -106,8 +118,18 @@ class LogEntry(_message.Message):
     past: bytes
     def __init__(self, sender_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ...) -> None: ...
 
+class Horizon(_message.Message):
+    __slots__ = ("sender_id", "lamport", "message_id")
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    sender_id: str
+    lamport: int
+    message_id: str
+    def __init__(self, sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., message_id: _Optional[str] = ...) -> None: ...
+
 class Waiting(_message.Message):
-    __slots__ = ("message_id", "sender_id", "lamport", "history", "digest", "hint", "past", "content", "received_at", "unmet", "lost", "before_observation", "repaired", "replaces", "late")
+    __slots__ = ("message_id", "sender_id", "lamport", "history", "digest", "hint", "past", "content", "received_at", "unmet", "lost", "before_observation", "repaired", "replaces", "late", "size")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +145,7 @@ class Waiting(_message.Message):
     REPAIRED_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     sender_id: str
     lamport: int
@@ -138,7 +161,8 @@ class Waiting(_message.Message):
     repaired: bool
     replaces: bool
     late: bool
-    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ...) -> None: ...
+    size: int
+    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("message_id", "sender_id", "hint", "since", "refetches", "due", "lost_at", "named_by_sender", "reached")

@@ -1,4 +1,4 @@
-"""Hostile peers (protocol.md §5, *Bounds*): refused with a reason, bounded, and nobody else is harmed."""
+"""Hostile peers: what they send is refused with a reason or bounded, and nobody else is harmed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from reliable_channel.sds import (
     Conflict,
     Delivered,
     DuplicateSeen,
+    Evicted,
     MissingDependency,
     PossiblyAcknowledged,
     RefusalReason,
@@ -24,10 +25,10 @@ from reliable_channel.wire.hashing import IdScheme, joined_message_id, js_messag
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage
 from reliable_channel.wire.segment import Dialect, Segment, encode_segment
 
-DAY_MS = 86_400_000
+TOLERANCE_MS = 300_000
 
 
-@pytest.mark.parametrize("lamport", [2**64 - 1, T0 + DAY_MS + 1])
+@pytest.mark.parametrize("lamport", [2**64 - 1, T0 + TOLERANCE_MS + 1])
 @pytest.mark.parametrize("content", [b"content", None], ids=["content", "sync"])
 def test_a_lamport_value_too_far_ahead_is_refused_and_does_not_end_the_channel(
     lamport: int, content: bytes | None
@@ -41,7 +42,7 @@ def test_a_lamport_value_too_far_ahead_is_refused_and_does_not_end_the_channel(
 
 
 def test_a_lamport_value_at_the_limit_is_taken() -> None:
-    assert len(of_type(opened().receive(message("far", lamport=T0 + DAY_MS), T0), Delivered)) == 1
+    assert len(of_type(opened().receive(message("far", lamport=T0 + TOLERANCE_MS), T0), Delivered)) == 1
 
 
 def test_an_all_ones_filter_acknowledges_nothing_and_is_an_event() -> None:
@@ -79,46 +80,27 @@ def test_a_filter_of_the_wrong_size_is_refused_and_the_message_is_taken(size: in
 
 def test_ten_thousand_invented_dependencies_fill_only_their_senders_budget() -> None:
     alice = opened(max_missing_per_sender=1_000)
-    refused = reported = 0
+    reported = evicted = 0
     for number in range(100):
         invented = tuple(f"invented {number} {entry}" for entry in range(100))
         step = alice.receive(message(f"evil {number}", "mallory", T0 + 1 + number, invented), T0 + 1)
-        refused += len(of_type(step, Refused))
+        assert of_type(step, Refused) == []
         reported += len(of_type(step, MissingDependency))
-    assert (reported, refused) == (1_000, 90)
+        evicted += sum(event.count for event in of_type(step, Evicted) if event.sender_id == "mallory")
+        assert len(of_type(step, Evicted)) <= 1
+    assert (reported, evicted) == (10_000, 9_000)
     assert len(alice.missing_ids()) == 1_000
     honest = alice.receive(message("b2", "bob", T0 + 200, ("b1",)), T0 + 2)
     assert len(of_type(honest, MissingDependency)) == 1
+    assert of_type(honest, Evicted) == []
     found = alice.receive(message("b1", "bob", T0 + 150), T0 + 3)
     assert [event.message_id for event in of_type(found, Delivered)] == ["b1", "b2"]
-
-
-def test_a_refused_message_changes_nothing_and_can_come_again() -> None:
-    alice = opened(max_missing_per_sender=1, sync_min_interval_ms=0)
-    alice.receive(message("b3", lamport=T0 + 3, history=("b2",)), T0 + 3)
-    before = alice.to_bytes()
-    greedy = message("b5", lamport=T0 + 5, history=("b4",))
-    assert [event.reason for event in of_type(alice.receive(greedy, T0 + 5), Refused)] == [RefusalReason.MISSING_BUDGET]
-    sync = message("sync", lamport=T0 + 6, history=("b4",), content=None)
-    assert [event.reason for event in of_type(alice.receive(sync, T0 + 5), Refused)] == [RefusalReason.MISSING_BUDGET]
-    assert alice.to_bytes() == before
-    alice.receive(message("b2", lamport=T0 + 2), T0 + 6)
-    assert len(of_type(alice.receive(greedy, T0 + 7), Buffered)) == 1
 
 
 def test_more_than_a_thousand_history_entries_are_refused() -> None:
     too_long = message("evil", history=tuple(f"d{number}" for number in range(1_001)))
     step = opened().receive(too_long, T0)
     assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.HISTORY_TOO_LONG]
-
-
-@pytest.mark.parametrize("bounds", [{"max_waiting": 1}, {"max_waiting_bytes": 10}])
-def test_a_full_incoming_buffer_refuses_what_would_wait(bounds: dict) -> None:
-    alice = opened(**bounds)
-    alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
-    step = alice.receive(message("b4", lamport=T0 + 4, history=("b3",)), T0 + 4)
-    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.INCOMING_BUFFER_FULL]
-    assert len(of_type(alice.receive(message("b5", lamport=T0 + 5), T0 + 5), Delivered)) == 1
 
 
 def honest(content: bytes = b"the truth", lamport: int = T0 + 5) -> SdsMessage:
