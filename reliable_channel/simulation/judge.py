@@ -54,8 +54,8 @@ def _bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
 
 
 def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> list[TrueAttack]:
-    """The records of hostile senders. What uses the id of an honest message that is known by then is nothing; an
-    ephemeral message is known apart, as its id is in no log; nor is that of a sync message."""
+    """The records of hostile senders. Content under the id of an honest message that is known by then is nothing. The
+    ids of ephemeral and sync messages are in no log: each is told apart by its sender and content."""
     honest = {journal.plan.channel_id: (journal, observe(journal)) for journal in journals}
     found = []
     for number, record in enumerate(records):
@@ -66,11 +66,8 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
         journal, seen = honest[message.channel_id]
         real = journal.sds.get(message.message_id)
         fate = forgery.fate
-        if (
-            real is not None
-            and real.message is not None
-            and (real.lamport is None) == (message.lamport_timestamp is None)
-        ):
+        content = message.lamport_timestamp is not None and message.content is not None
+        if content and real is not None and real.message is not None and real.lamport is not None:
             known = seen.known_at(message.message_id)
             # Times of arrival are whole ms: at the same one, either may have been first.
             if known is not None and known < record.at_ms:

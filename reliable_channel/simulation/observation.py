@@ -60,7 +60,8 @@ def observe(journal: ChannelJournal) -> Observation:
             about = journal.sds.get(dependency)
             if about is None:  # a hostile message, which the participants take for one of theirs
                 continue
-            if about.sender != sent.sender:
+            is_sync = about.message is None  # nim-sds names its sync messages, which nobody need acknowledge
+            if about.sender != sent.sender and not is_sync:
                 seen.acks.setdefault((dependency, sent.sender), now)
             known = dependency in seen.arrived or dependency in seen.repaired
             if not known and record.sds_id not in seen.repaired:

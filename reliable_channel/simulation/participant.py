@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from reliable_channel.sds import Outgoing, SdsChannel, SdsConfig, Step
 from reliable_channel.segmentation import SegmentationConfig, split
 from reliable_channel.simulation.faults import announced_hash
+from reliable_channel.simulation.foreign import ForeignSds
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.sealing import channel_key, cipher, unknown_key
 from reliable_channel.simulation.workload import PlannedMessage
+from reliable_channel.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.wire.segment import encode_segment
 from reliable_channel.wire.waku import (
     RELIABLE_CHANNEL_META,
@@ -40,6 +43,13 @@ class SentSegments:
     parity_count: int
 
 
+def sds_config(family: WireFamily, **settings: Any) -> SdsConfig:
+    """How ours and the observer speak a wire family: its layout and its filter. ``settings`` are further fields."""
+    if family is WireFamily.NIM:
+        settings.update(wire_family=family, filter_format=FilterFormat(FilterFamily.NIM))
+    return SdsConfig(**settings)
+
+
 class Participant:
     """A sender and receiver on one channel. Times are virtual Unix ms."""
 
@@ -51,7 +61,12 @@ class Participant:
             enable_reed_solomon=plan.parity_rate is not None,
             parity_rate=plan.parity_rate or 0.125,
         )
-        self._sds = SdsChannel(plan.channel_id, name, SdsConfig(acknowledge_within_ms=0))
+        kind = dict(plan.foreign).get(name)
+        self._sds: SdsChannel | ForeignSds = (
+            SdsChannel(plan.channel_id, name, sds_config(plan.family, acknowledge_within_ms=0))
+            if kind is None
+            else ForeignSds(plan.channel_id, name, kind)
+        )
         keys = (channel_key(plan), unknown_key(plan))
         self._cipher = cipher(plan, *keys) if plan.encrypted else None
         self._other_cipher = cipher(plan, *keys[::-1]) if plan.encrypted else None
@@ -94,7 +109,7 @@ class Participant:
         if isinstance(waku, Malformed):
             raise AssertionError(f"a participant's own envelope is malformed: {waku}")
         data = waku.payload if self._cipher is None else self._cipher.decrypt(waku.payload)
-        message = decode_sds_message(data)
+        message = decode_sds_message(data, self._plan.family)
         if isinstance(message, Malformed):
             raise AssertionError(f"a participant's own SDS message is malformed: {message}")
         return self._sds.receive(message, now, retrieval_hint=envelope.hash, data=data)
@@ -102,7 +117,7 @@ class Participant:
     def hear_anything(self, data: bytes, now: int) -> Step:
         """Envelope bytes of a stranger arrive: what cannot be decoded does nothing."""
         waku = decode_waku_message(data)
-        message = waku if isinstance(waku, Malformed) else decode_sds_message(waku.payload)
+        message = waku if isinstance(waku, Malformed) else decode_sds_message(waku.payload, self._plan.family)
         if isinstance(waku, Malformed) or isinstance(message, Malformed):
             return Step((), ())
         digest = message_hash(self._plan.pubsub_topic, waku)

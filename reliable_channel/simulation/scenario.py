@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from reliable_channel.errors import ConfigurationError
+from reliable_channel.simulation.foreign import Foreign
+from reliable_channel.wire.sds import WireFamily
 
 START_MS = 1_767_225_600_000
 """Virtual time begins at 2026-01-01T00:00:00Z, so that the same seed gives the same bytes on every day."""
@@ -130,6 +132,10 @@ class ChannelPlan:
     """Share of short messages that are the same word again, and of large ones that are the same file again."""
     faults: tuple[tuple[int, Fault], ...] = ()
     """(message number, fault)."""
+    family: WireFamily = WireFamily.SPEC
+    """The wire family that everybody on the channel speaks."""
+    foreign: tuple[tuple[str, Foreign], ...] = ()
+    """(participant, whose implementation it behaves like); the others are ours."""
     hostile: HostilePlan | None = None
     """Attacks on this channel; not possible on an encrypted one, whose key strangers do not have."""
 

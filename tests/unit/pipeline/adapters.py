@@ -25,9 +25,12 @@ SETS = SegmentationConfig(set_timeout_ms=600_000)
 class Adapters:
     """The chain as one loop; a tick at the end."""
 
-    def __init__(self, expiry_ms: int | None = None) -> None:
+    def __init__(
+        self, expiry_ms: int | None = None, sds: SdsConfig | None = None, decoder: RecordDecoder | None = None
+    ) -> None:
         settings = load("local")
-        self._decoder = RecordDecoder(settings.channels, settings.pipeline)
+        self._decoder = decoder or RecordDecoder(settings.channels, settings.pipeline)
+        self._sds = sds or SdsConfig()
         self._sets: dict[bytes, HashSets] = {}
         self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
         self._payloads: dict[str, bytes] = {}
@@ -53,7 +56,7 @@ class Adapters:
         rows.sort(key=lambda r: ("completed", "message", "repaired").index(r[0]))
         if content and row.segment_kind == "bare":
             self._payloads[str(row.sds_id)] = content
-        observer = self._channels.setdefault(key, ChannelObserver(key, None, SdsConfig(), self._expiry_ms))
+        observer = self._channels.setdefault(key, ChannelObserver(key, None, self._sds, self._expiry_ms))
         for _, fields in rows:
             self._take(observer, InputRow(**{k: v for k, v in fields.items() if k in InputRow._fields}))
 

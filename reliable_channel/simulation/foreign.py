@@ -1,0 +1,206 @@
+"""Participants that behave like other implementations of SDS, so that agreement is tested with more than ourselves.
+
+Each is a small SDS of its own, written from the published behaviour of js-waku and nim-sds and sharing no rule with
+:mod:`reliable_channel.sds`: only the wire formats and the value types are ours. Neither asks for repairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from reliable_channel.sds import Outgoing, OutgoingReason, Step
+from reliable_channel.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.wire.hashing import js_message_id
+from reliable_channel.wire.malformed import Malformed
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+
+
+class Foreign(StrEnum):
+    """Whose behaviour."""
+
+    JS_WAKU = "js-waku"
+    """Ids are the hash of the content, 200 ids of history, and a message whose dependencies merely wait in the
+    incoming buffer is delivered and named."""
+    NIM_SDS = "nim-sds"
+    """Another wire family and filter, a clock in seconds, 10 ids of history, and sync messages that are logged and
+    named like content."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    family: WireFamily
+    filter: FilterFormat
+    history: int
+    clock_unit_ms: int
+    logs_syncs: bool
+    buffer_counts: bool
+    retry_ms: int
+
+
+_MANNERS = {
+    Foreign.JS_WAKU: _Manner(WireFamily.SPEC, FilterFormat(), 200, 1, False, True, 30_000),
+    Foreign.NIM_SDS: _Manner(WireFamily.NIM, FilterFormat(FilterFamily.NIM), 10, 1_000, True, False, 60_000),
+}
+SYNC_MS, SWEEP_MS, ATTEMPTS = 30_000, 5_000, 10
+
+
+@dataclass(slots=True)
+class _Unacknowledged:
+    outgoing: Outgoing
+    due: int
+    attempts: int = 0
+    possible: set[str] = field(default_factory=set)
+
+
+class ForeignSds:
+    """One participant of one channel; the calls are those of our :class:`~reliable_channel.sds.SdsChannel` that a
+    simulated participant uses. Times are Unix ms."""
+
+    def __init__(self, channel_id: str, name: str, kind: Foreign) -> None:
+        self._channel_id = channel_id
+        self._name = name
+        self._kind = kind
+        self._manner = _MANNERS[kind]
+        self._clock: int | None = None
+        self._log: dict[str, int] = {}
+        self._filter = bytearray(self._manner.filter.byte_count)
+        self._waiting: dict[str, SdsMessage] = {}
+        self._unacknowledged: dict[str, _Unacknowledged] = {}
+        self._sync_due: int | None = None
+        self._sweep_due: int | None = None
+        self._sent = 0
+
+    # ---- sending -------------------------------------------------------------------------------------------------
+
+    def send(self, contents: Sequence[bytes], now: int, required: int | None = None) -> Step:
+        """Wrap every content in a message of its own."""
+        del required  # neither knows of parity
+        made = []
+        for content in contents:
+            message = self._message(content, now)
+            outgoing = self._outgoing(message, OutgoingReason.CONTENT)
+            self._log[message.message_id] = self._clock or 0
+            self._manner.filter.insert(self._filter, [message.message_id])
+            self._unacknowledged[message.message_id] = _Unacknowledged(outgoing, now + self._manner.retry_ms)
+            made.append(outgoing)
+        self._sync_due = now + SYNC_MS
+        return Step(tuple(made))
+
+    def send_ephemeral(self, content: bytes, now: int) -> Step:
+        """Wrap one content without clock, history and filter."""
+        del now
+        self._sent += 1
+        message = SdsMessage(self._name, self._id(content), self._channel_id, content=content)
+        return Step((self._outgoing(message, OutgoingReason.EPHEMERAL),))
+
+    def sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
+        """Neither notes when an envelope went out, nor gives retrieval hints."""
+
+    def _message(self, content: bytes, now: int) -> SdsMessage:
+        clock = now // self._manner.clock_unit_ms
+        self._clock = clock if self._clock is None else max(clock, self._clock + 1)
+        self._sent += 1
+        ordered = sorted(self._log, key=lambda sds_id: (self._log[sds_id], sds_id))
+        return SdsMessage(
+            self._name,
+            self._id(content),
+            self._channel_id,
+            self._clock,
+            tuple(HistoryEntry(sds_id) for sds_id in ordered[-self._manner.history :]),
+            self._manner.filter.encode(self._filter),
+            (),
+            content if content or self._manner.logs_syncs else None,
+        )
+
+    def _id(self, content: bytes) -> str:
+        """nim-sds leaves ids to the application; an application here counts its messages."""
+        if self._kind is Foreign.JS_WAKU and content:
+            return js_message_id(content)
+        return js_message_id(f"{self._name} {self._sent} ".encode() + content)
+
+    def _outgoing(self, message: SdsMessage, reason: OutgoingReason) -> Outgoing:
+        return Outgoing(encode_sds_message(message, self._manner.family), message, reason)
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
+
+    def receive(
+        self, message: SdsMessage, now: int, retrieval_hint: bytes | None = None, data: bytes | None = None
+    ) -> Step:
+        """Take a message of somebody else."""
+        if message.sender_id == self._name or message.lamport_timestamp is None:
+            return Step()
+        self._review(message)
+        is_sync = not message.content
+        if (is_sync and not self._manner.logs_syncs) or message.message_id in self._log:
+            return Step()
+        self._manner.filter.insert(self._filter, [message.message_id])
+        if self._met(message):
+            self._deliver(message)
+        else:
+            self._waiting[message.message_id] = message
+            self._sweep_due = self._sweep_due or now + SWEEP_MS
+        self._sync_due = self._sync_due or now + SYNC_MS
+        return Step()
+
+    def _met(self, message: SdsMessage) -> bool:
+        known = (
+            (lambda i: i in self._log or i in self._waiting) if self._manner.buffer_counts else self._log.__contains__
+        )
+        return all(known(entry.message_id) for entry in message.causal_history)
+
+    def _deliver(self, message: SdsMessage) -> None:
+        lamport = message.lamport_timestamp or 0
+        self._clock = max(self._clock or 0, lamport)
+        self._log[message.message_id] = lamport
+
+    def _review(self, message: SdsMessage) -> None:
+        """What a history names is acknowledged; what two filters hold, too."""
+        for entry in message.causal_history:
+            self._unacknowledged.pop(entry.message_id, None)
+        words = self._manner.filter.decode(message.bloom_filter or b"")
+        for sds_id, own in list(self._unacknowledged.items()):
+            if not isinstance(words, Malformed) and self._manner.filter.contains(words, sds_id):
+                own.possible.add(message.message_id)
+                if len(own.possible) >= 2:
+                    del self._unacknowledged[sds_id]
+
+    # ---- time ----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> Step:
+        """Resend, synchronize and sweep the incoming buffer, whatever of it is due."""
+        out = []
+        for sds_id, own in list(self._unacknowledged.items()):
+            if own.due <= now:
+                own.attempts += 1
+                own.due = now + self._manner.retry_ms
+                out.append(Outgoing(own.outgoing.data, own.outgoing.message, OutgoingReason.RESEND))
+                if own.attempts >= ATTEMPTS:
+                    del self._unacknowledged[sds_id]
+        if self._sync_due is not None and self._sync_due <= now:
+            self._sync_due = now + SYNC_MS
+            if self._log:
+                sync = self._message(b"", now)
+                if self._manner.logs_syncs:
+                    self._log[sync.message_id] = sync.lamport_timestamp or 0
+                    self._manner.filter.insert(self._filter, [sync.message_id])
+                out.append(self._outgoing(sync, OutgoingReason.SYNC))
+        if self._sweep_due is not None and self._sweep_due <= now:
+            self._sweep()
+            self._sweep_due = now + SWEEP_MS if self._waiting else None
+        return Step(tuple(out))
+
+    def _sweep(self) -> None:
+        for message in sorted(self._waiting.values(), key=lambda m: (m.lamport_timestamp or 0, m.message_id)):
+            if self._met_by_log(message):
+                del self._waiting[message.message_id]
+                self._deliver(message)
+
+    def _met_by_log(self, message: SdsMessage) -> bool:
+        return all(entry.message_id in self._log for entry in message.causal_history)
+
+    def next_due(self) -> int | None:
+        """When the next timer is due."""
+        dues = [own.due for own in self._unacknowledged.values()]
+        return min([*dues, *(due for due in (self._sync_due, self._sweep_due) if due is not None)], default=None)
