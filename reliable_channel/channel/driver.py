@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from reliable_channel.channel.arrivals import Arrivals
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -22,6 +23,7 @@ from reliable_channel.channel.events import (
     MessageSent,
     SegmentSent,
 )
+from reliable_channel.channel.guarded import applied, is_failure
 from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.inputs import (
     Closing,
@@ -29,6 +31,7 @@ from reliable_channel.channel.inputs import (
     DispatchFailed,
     Input,
     Opened,
+    SendRequested,
     Ticked,
 )
 from reliable_channel.channel.journal import Journal
@@ -57,6 +60,8 @@ from reliable_channel.wire.sds import decode_sds_message
 _log = logging.getLogger(__name__)
 
 MAX_INPUTS_PER_CYCLE = 256
+FAILED_TIMERS_WAIT_MS = 60_000
+"""After timers on which the machine failed: they are due still."""
 WITHOUT_HINT_RANGE_MS = 3_600_000
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was heard."""
@@ -102,6 +107,8 @@ class ChannelDriver:
         self._last_range_without_hint = 0
         self.max_queued_bytes = config.max_queued_bytes
         self.send_timeout_ms = config.send_timeout_ms
+        self._no_timers_until = 0
+        self._rewound = False
         self.closed = False
         self.teller = Teller(journal, audience, self.lock, wake)
 
@@ -150,7 +157,7 @@ class ChannelDriver:
             known = self._journal.labelled(label) if label is not None else None
             if known is not None:
                 return self._send_again(known)
-            outcome = self.outgoing.wrap(payload, self.now())
+            outcome = applied(self.machine, SendRequested(self.now(), payload), self._journal.rewind)
             self._journal.commit([outcome], label)
             self._plan(outcome.effects)
         self._wake()
@@ -184,9 +191,7 @@ class ChannelDriver:
         with self.lock:
             now = self.now()
             last_active = self.machine.last_active
-            outcome = self.machine.apply(Opened(now))
-            self._journal.commit([outcome])
-            self._plan(outcome.effects)
+            self._take([Opened(now)])
             self._catch_up(last_active, now)
         self._wake()
 
@@ -210,7 +215,8 @@ class ChannelDriver:
         with self.lock:
             if self.closed:  # a callback closed the channel
                 return None
-            if self._journal.snapshot_due():
+            if self._rewound or self._journal.snapshot_due():
+                self._rewound = False
                 self.compact()
             return self._next_due(now)
 
@@ -218,21 +224,45 @@ class ChannelDriver:
         """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""
         outcomes: list[Outcome] = []
         due = self.machine.next_due()
-        if due is not None and due <= now:
-            outcomes.append(self.machine.apply(Ticked(now)))
+        ticks = due is not None and max(due, self._no_timers_until) <= now
+        if ticks and not self._apply(Ticked(now), outcomes):
+            self._no_timers_until = now + FAILED_TIMERS_WAIT_MS
         for _ in range(min(len(self._results), MAX_INPUTS_PER_CYCLE)):
             given = self._result(self._results.popleft(), now)
             if given is not None:
-                outcomes.append(self.machine.apply(given))
+                self._apply(given, outcomes)
         if self.arrivals and (self._draining or self._pause_over(now)):
             for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
                 heard = self._incoming.decrypt(self.arrivals.take(), now)
                 if isinstance(heard, ChannelProblem):
                     self.teller.say(heard)
-                elif heard is not None:
-                    outcomes.append(self._incoming.take(heard))
+                elif heard is not None and not self._apply(heard, outcomes):
+                    break  # one journal is read again in a cycle, not many
             self._draining = bool(self.arrivals)
             self._last_processing = now
+        return outcomes
+
+    def _apply(self, given: Input, outcomes: list[Outcome]) -> bool:
+        """Apply an input and add its outcome; whether the machine could take it. When it could not, ``outcomes`` are
+        kept first, and the machine is brought back to the state after them."""
+
+        def rewind() -> None:
+            self._journal.commit(outcomes)
+            outcomes[:] = [replace(outcome, keep=False) for outcome in outcomes]
+            self._journal.rewind()
+            self._rewound = True
+
+        outcomes.append(applied(self.machine, given, rewind))
+        return not is_failure(outcomes[-1])
+
+    def _take(self, inputs: Iterable[Input]) -> list[Outcome]:
+        """Apply inputs, keep them, and plan what they lead to."""
+        outcomes: list[Outcome] = []
+        for given in inputs:
+            self._apply(given, outcomes)
+        self._journal.commit(outcomes)
+        for outcome in outcomes:
+            self._plan(outcome.effects)
         return outcomes
 
     def _pause_over(self, now: int) -> bool:
@@ -327,10 +357,7 @@ class ChannelDriver:
         """Take a stage's word: what it reports is told, what it could not do changes the machine."""
         for event in results.events:
             self.teller.say(event)
-        outcomes = [self.machine.apply(given) for given in results.inputs]
-        self._journal.commit(outcomes)
-        for outcome in outcomes:
-            self._plan(outcome.effects)
+        self._take(results.inputs)
 
     def _fetch(self, fetch: Fetch, now: int) -> None:
         if fetch.retrieval_hint is not None:
@@ -343,11 +370,9 @@ class ChannelDriver:
         """Send the acknowledgement that is owed, before the channel stops; whether there was one."""
         with self.lock:
             now = self.now()
-            outcome = self.machine.apply(Closing(now))
-            self._journal.commit([outcome])
-            self._plan(outcome.effects)
+            (outcome,) = self._take([Closing(now)])
             self._perform(now)
-        return bool(outcome.effects)
+        return any(isinstance(effect, Dispatch) for effect in outcome.effects)
 
     def compact(self) -> None:
         """Replace the journal by a snapshot."""
@@ -366,7 +391,8 @@ class ChannelDriver:
     # ---- the rest ------------------------------------------------------------------------------------------------
 
     def _next_due(self, now: int) -> int | None:
-        due = [self.machine.next_due(), self.outgoing.next_due(now)]
+        timers = self.machine.next_due()
+        due = [None if timers is None else max(timers, self._no_timers_until), self.outgoing.next_due(now)]
         if self.arrivals:
             due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
         if self._effects or self._results:

@@ -221,8 +221,8 @@ class MissingMessage(ChannelEvent):
 class ChannelProblem(ChannelEvent):
     """Something was refused, and the channel goes on. ``kind``: ``undecryptable``, ``plaintext_refused``,
     ``encryption_failed``, ``malformed``, ``refused``, ``conflict``, ``hash_mismatch``, ``incomplete``,
-    ``unverified_chain``, ``saturated_filter``, ``evicted``, ``dispatch_failed``, ``store_failed``. ``detail`` never
-    holds payload bytes or keys."""
+    ``unverified_chain``, ``saturated_filter``, ``evicted``, ``dispatch_failed``, ``store_failed``, ``input_failed`` (a
+    fault of this program; the channel goes on as before the input). ``detail`` never holds payload bytes or keys."""
 
     name = "channel-problem"
     kind: str

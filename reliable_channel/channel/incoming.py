@@ -1,4 +1,4 @@
-"""The way in: decrypt → SDS → reassemble → deliver (protocol.md §1), the exact reverse of the way out.
+"""The way in: decrypt → SDS → reassemble → deliver as the exact reverse of the way out.
 
 Decryption is here; SDS, reassembly and the decision to deliver are the state machine's. What arrives is hostile: every
 refusal is an event, nothing raises.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from reliable_channel.channel.encryption import Encryption
 from reliable_channel.channel.events import ChannelProblem
 from reliable_channel.channel.inputs import Heard
-from reliable_channel.channel.machine import ChannelMachine, Outcome
+from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.transport.base import ReceivedEnvelope
 from reliable_channel.wire.malformed import Malformed, Reason
 from reliable_channel.wire.sds import WireFamily, decode_sds_message
@@ -38,10 +38,6 @@ class IncomingPipeline:
             # The type of the error says enough; its text may hold what must not be logged.
             kind, detail = self._refusal(payload, error)
             return ChannelProblem(channel_id=self._machine.channel_id, at=now, kind=kind, detail=detail)
-
-    def take(self, heard: Heard) -> Outcome:
-        """SDS, reassembly, delivery."""
-        return self._machine.apply(heard)
 
     def _refusal(self, payload: bytes, error: Exception) -> tuple[str, str]:
         """Plaintext where a key is configured is refused, and told apart from what was encrypted otherwise."""

@@ -59,6 +59,14 @@ class Journal:
             self._entries += len(entries)
             self._bytes += sum(map(len, entries))
 
+    def rewind(self) -> None:
+        """Bring the machine back to the state after the last input that was kept. Without a kept journal
+        (``historyBackend: memory``) there is nothing to go back to, and the state stays as it is."""
+        if not self._keeps:
+            return
+        self._machine.begin()
+        replay(self._machine, self._persistence.load(self._key), self.fingerprint)
+
     def labelled(self, label: str) -> LabelledSend | None:
         """The send of a label."""
         return self._persistence.labelled(self._key, label)

@@ -87,8 +87,17 @@ class ChannelMachine:
         self.config = config
         self.segmentation = segmentation
         self.sds_config = replace(config.sds, wait_for_sent=True)
-        self.sds = SdsChannel(channel_id, sender_id, self.sds_config)
-        self.inbox = Inbox(channel_id, content_topic, segmentation, verify_chunk_chain=config.verify_chunk_chain)
+        self.begin()
+
+    def begin(self) -> None:
+        """Know nothing: the state of a channel that was never used."""
+        self.sds = SdsChannel(self.channel_id, self.sender_id, self.sds_config)
+        self.inbox = Inbox(
+            self.channel_id,
+            self.content_topic,
+            self.segmentation,
+            verify_chunk_chain=self.config.verify_chunk_chain,
+        )
         self.sends = Sends()
         self.now = 0
         self.last_active = 0

@@ -21,9 +21,9 @@ from reliable_channel.channel.events import (
     RateLimitApproached,
     SendingMessage,
 )
-from reliable_channel.channel.inputs import DispatchFailed, SendRequested
+from reliable_channel.channel.inputs import DispatchFailed
 from reliable_channel.channel.limits import NodeRateLimit, Sealed, Ticket, Told
-from reliable_channel.channel.machine import ChannelMachine, Outcome
+from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.errors import LocalError
 from reliable_channel.rate_limit import Delayed, EphemeralDropped, Traffic
 from reliable_channel.transport.base import Node, NodeStoppedError, RequestId, SendBufferFull
@@ -44,7 +44,7 @@ class Results:
 
 
 class OutgoingPipeline:
-    """One channel's way out; the stages are its methods, in order: :meth:`wrap`, :meth:`encrypt`, :meth:`limit`,
+    """One channel's way out; the stages are its methods, in order: :meth:`encrypt`, :meth:`limit`,
     :meth:`dispatch`. Used by one thread at a time; ``wake`` tells the channel that another one's turn gave it work."""
 
     def __init__(
@@ -70,13 +70,6 @@ class OutgoingPipeline:
         """Envelopes that wait for the rate limit or the node."""
         self.queued_bytes = 0
         self.in_flight: dict[RequestId, Dispatch] = {}
-
-    # ---- 1 segment, 2 SDS ----------------------------------------------------------------------------------------
-
-    def wrap(self, payload: bytes, now: int) -> Outcome:
-        """Segment the payload and register every segment with SDS; what comes out is to be journalled, then pushed.
-        Raises ``EmptyMessage`` and ``MessageTooLarge``."""
-        return self._machine.apply(SendRequested(now, payload))
 
     # ---- 3 encrypt, 4 rate limit ---------------------------------------------------------------------------------
 

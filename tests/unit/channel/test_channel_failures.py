@@ -1,0 +1,148 @@
+"""An input on which the state machine fails is set aside and named; the channel goes on as if it had not come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from channel_world import CHANNEL, TOPIC, World, quick
+from crashes import kill
+
+from reliable_channel.channel import ChannelProblem, MessageReceived
+from reliable_channel.channel.inputs import Heard, encode_input
+from reliable_channel.channel.persistence import MemoryPersistence
+from reliable_channel.sds import SdsChannel, Step
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.wire.waku import WakuMessage
+
+BAD = "fails"
+PUBSUB_TOPIC = "/waku/2/rs/0/0"
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDS fails on some messages when it has changed the state already; the error's text holds the content."""
+    real = SdsChannel.receive
+
+    def receive(self: SdsChannel, message: SdsMessage, now: int, **options: Any) -> Step:
+        step = real(self, message, now, **options)
+        if message.message_id.startswith(BAD):
+            raise KeyError(message.content)
+        return step
+
+    monkeypatch.setattr(SdsChannel, "receive", receive)
+
+
+def envelope(world: World, sds_id: str, history: tuple[str, ...] = (), at: int | None = None) -> WakuMessage:
+    """A stranger's message, as it is on the wire."""
+    message = SdsMessage(
+        "mallory",
+        sds_id,
+        CHANNEL,
+        world.now if at is None else at,
+        tuple(HistoryEntry(named) for named in history),
+        content=b"payload of the stranger",
+    )
+    return WakuMessage(encode_sds_message(message), TOPIC, timestamp=world.network.clock.now_ns())
+
+
+def talk(persistence: MemoryPersistence | None, bad: list[int]) -> tuple[list[bytes], list[str], list[str]]:
+    """Alice and Bob talk, and at some turns a stranger says something on which Bob fails: the payloads Bob got, the
+    ids in his log, the kinds of his problems."""
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob", quick(persistence=persistence))
+    for number in range(6):
+        if number in bad:
+            world.node("bob").arrive(envelope(world, f"{BAD}{number}", ("never came",)), PUBSUB_TOPIC)
+        (alice if number % 2 else bob).channel.send(f"message {number}".encode())
+        world.run(1_000)
+    log = [sds_id for _, sds_id in bob.channel._driver.machine.sds.log_positions()]
+    found = bob.payloads, log, bob.problems()
+    world.close()
+    return found
+
+
+@pytest.mark.parametrize("bad", [[0], [2], [1, 2, 4], [0, 1, 2, 3, 4, 5]])
+def test_the_channel_goes_on_as_if_the_input_had_not_come(bad: list[int], failing: None) -> None:
+    payloads, log, problems = talk(MemoryPersistence(keeps_journal=True), bad)
+    assert problems == ["input_failed"] * len(bad)
+    assert (payloads, log) == talk(MemoryPersistence(keeps_journal=True), [])[:2]
+
+
+def test_without_a_journal_it_goes_on_too(failing: None) -> None:
+    payloads, _, problems = talk(None, [1, 3])
+    assert problems == ["input_failed"] * 2
+    assert payloads == talk(None, [])[0]
+
+
+def test_the_event_names_the_input_and_holds_no_payload(failing: None) -> None:
+    world = World()
+    bob = world.join("bob", quick(persistence=MemoryPersistence(keeps_journal=True)))
+    world.node("bob").arrive(envelope(world, BAD), PUBSUB_TOPIC)
+    world.run(1_000)
+    (problem,) = bob.of(ChannelProblem)
+    assert (problem.kind, problem.sds_id) == ("input_failed", BAD)
+    assert problem.detail.startswith("Heard of 'mallory': KeyError in receive, line ")
+    assert "payload" not in problem.detail
+    world.close()
+
+
+def test_a_journal_that_holds_a_failing_input_does_not_stop_a_start(failing: None) -> None:
+    """The version that wrote it could take the input; this one cannot."""
+    persistence = MemoryPersistence(keeps_journal=True)
+    world = World()
+    alice = world.join("alice")
+    world.join("bob", quick(persistence=persistence))
+    for number in range(4):
+        alice.channel.send(f"message {number}".encode())
+        world.run(1_000)
+    (kept,) = persistence._channels.values()
+    for place in (len(kept.journal), 1, 0):
+        kept.journal.insert(place, encode_input(Heard(world.now, envelope(world, f"{BAD}{place}").payload, None)))
+    del world.recorders["bob"]
+    kill(world.node("bob"))
+    again = world.join("bob", quick(persistence=persistence))
+    world.run(1_000)
+    assert sorted(again.problems()) == ["input_failed"] * 3
+    alice.channel.send(b"and on")
+    world.run(1_000)
+    assert again.of(MessageReceived)[-1].message == b"and on"
+    log = [sds_id for _, sds_id in again.channel._driver.machine.sds.log_positions()]
+    assert len(log) == 5 and not any(sds_id.startswith(BAD) for sds_id in log)
+    world.close()
+
+
+def test_timers_on_which_it_fails_do_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    bob = world.join("bob", quick(persistence=MemoryPersistence(keeps_journal=True)))
+    world.run(1_000)
+    calls, since, real = 0, world.now, SdsChannel.tick
+
+    def tick(self: SdsChannel, now: int) -> Step:
+        nonlocal calls
+        if now < since:
+            return real(self, now)
+        calls += 1
+        raise KeyError
+
+    monkeypatch.setattr(SdsChannel, "tick", tick)
+    monkeypatch.setattr(SdsChannel, "next_due", lambda self: since)
+    due = bob.channel.step()
+    assert due is not None and due > world.now + 30_000
+    world.run(10_000)
+    assert (calls, bob.problems()) == (1, ["input_failed"])
+    monkeypatch.undo()
+    world.close()
+
+
+def test_three_messages_that_wait_for_one_another_stop_nobody() -> None:
+    """D1 names X, D2 names X, X names D1."""
+    world = World()
+    bob = world.join("bob", quick(persistence=MemoryPersistence(keeps_journal=True)))
+    world.run(1_000)
+    at = world.now
+    for sds_id, history in (("D1", ("X",)), ("D2", ("X",)), ("X", ("D1",))):
+        world.node("bob").arrive(envelope(world, sds_id, history, at), PUBSUB_TOPIC)
+        world.run(1_000)
+    assert "input_failed" not in bob.problems(), "the cause is mended in the core"
+    world.close()
