@@ -118,6 +118,10 @@ class ReliableChannel:
             send = self._driver.machine.sends.get(request_id)
             return send.state if send is not None else None
 
+    def forget_label(self, label: str) -> None:
+        """Forget a label, once whoever gave it remembers its send elsewhere; given again it names a new message."""
+        self._driver.forget_label(label)
+
     def labelled(self, label: str) -> LabelledSend | None:
         """The send of a label, with its segments as they are on the wire."""
         return self._driver.labelled(label)

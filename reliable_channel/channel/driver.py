@@ -166,6 +166,10 @@ class ChannelDriver:
     def labelled(self, label: str) -> LabelledSend | None:
         return self._journal.labelled(label)
 
+    def forget_label(self, label: str) -> None:
+        with self.lock:
+            self._journal.forget_label(label)
+
     def _send_again(self, known: LabelledSend) -> str:
         """A label that was sent before: on its way or delivered it needs nothing; given up, the same bytes go out."""
         send = self.machine.sends.get(known.send_id)

@@ -67,6 +67,10 @@ class Journal:
         self._machine.begin()
         replay(self._machine, self._persistence.load(self._key), self.fingerprint)
 
+    def forget_label(self, label: str) -> None:
+        """Forget a label and the segments that are kept for it."""
+        self._persistence.forget_label(self._key, label)
+
     def labelled(self, label: str) -> LabelledSend | None:
         """The send of a label."""
         return self._persistence.labelled(self._key, label)

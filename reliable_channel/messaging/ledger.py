@@ -14,6 +14,7 @@ from typing import Any
 
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
+from reliable_channel.messaging.idempotency import KeyStore
 from reliable_channel.messaging.outbox import Outbox, Task
 from reliable_channel.messaging.records import Change, MessageRecord, events_of
 from reliable_channel.messaging.requests import RequestStore
@@ -27,6 +28,7 @@ class Ledger:
     def __init__(self, path: Path | str, config: MessagingConfig, clock: Clock) -> None:
         self.records = RecordStore(path, config.max_records, config.max_record_age_ms, config.max_record_bytes)
         self.requests = RequestStore(self.records)
+        self.keys = KeyStore(self.records)
         self.events = EventSource()
         self._clock = clock
         self._outbox = Outbox()

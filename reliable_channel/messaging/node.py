@@ -7,7 +7,7 @@ what is due, which is how tests run it; :meth:`MessagingNode.start` does the sam
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import overload
@@ -18,6 +18,7 @@ from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.confirmation import Confirmation, background_subscription
 from reliable_channel.messaging.events import EventName, EventSource
 from reliable_channel.messaging.health import HealthIndicator, HealthStatus
+from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.lookups import RecordLookups
 from reliable_channel.messaging.pipeline_feed import Feed, NoFeed
@@ -31,7 +32,7 @@ from reliable_channel.messaging.subscriptions import (
     SubscriptionListener,
     Subscriptions,
 )
-from reliable_channel.messaging.topics import check_send_topic, check_subscription_topic
+from reliable_channel.messaging.topics import check_history_topic, check_send_topic, check_subscription_topic
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.store.model import StorePage, StoreQuery
 from reliable_channel.transport.base import (
@@ -146,7 +147,7 @@ class MessagingNode(RecordLookups):
     ) -> RequestId: ...
 
     @overload
-    def send(self, message: Encoder, pubsub_topic: Message) -> RequestId: ...
+    def send(self, message: Encoder, pubsub_topic: Message, *, key: IdempotencyKey | None = None) -> RequestId: ...
 
     def send(
         self,
@@ -154,11 +155,13 @@ class MessagingNode(RecordLookups):
         pubsub_topic: Message | str | None = None,
         *,
         max_wait_s: float | None = None,
+        key: IdempotencyKey | None = None,
     ) -> RequestId:
         """Schedule a message: ``send(encoder, message)``, or an envelope as the node port has it.
 
-        Returns the request id, a GUID, and never waits. Raises ``UnsupportedTopicError``, ``EmptyMessage``,
-        ``MessageTooLarge``, ``PendingLimitError``, and what the encoder raises."""
+        Returns the request id, a GUID, and never waits. The same ``key`` sends once within a day.
+        Raises ``UnsupportedTopicError``, ``EmptyMessage``, ``MessageTooLarge``, ``PendingLimitError``,
+        ``KeyReusedError``, and what the encoder raises."""
         if isinstance(message, WakuMessage):
             if isinstance(pubsub_topic, Message):
                 raise LocalError("send takes an encoder and a message, or an envelope and a pubsub topic.")
@@ -170,9 +173,22 @@ class MessagingNode(RecordLookups):
             topic = message.pubsub_topic
             check_send_topic(self.config, topic)
             envelope = message.encode(pubsub_topic)
-        request_id = self._sender.submit(envelope, topic)
+        request_id = self._sender.submit(envelope, topic, key)
         self._send_worker.wake()
         return request_id
+
+    def once(self, key: IdempotencyKey, send: Callable[[], str]) -> str:
+        """The id that ``send`` returned when ``key`` was first given, within a day; it is called for a new key only.
+
+        ``send`` runs outside the transaction that keeps its result: after a crash in between it is called again.
+        Raises ``KeyReusedError``, and what ``send`` raises."""
+        with self._ledger.step():
+            known = self._ledger.keys.find(key, self._ledger.now())
+        if known is None:
+            known = send()
+            with self._ledger.step():
+                self._ledger.keys.keep(key, known, self._ledger.now())
+        return known
 
     def retry(self, request_id: str) -> bool:
         """Send a failed or cancelled request again: one attempt and three retries. False for any other id."""
@@ -245,7 +261,7 @@ class MessagingNode(RecordLookups):
 
         Waits for the store. Raises ``StoreUnavailable`` and ``UnsupportedTopicError``."""
         if pubsub_topic is not None:
-            check_subscription_topic(self.config, pubsub_topic)
+            check_history_topic(self.config, pubsub_topic)
         pairs = [(pubsub_topic or self.pubsub_topic_for(topic), topic) for topic in content_topics]
         bound = self.config.max_records if limit is None else min(limit, self.config.max_records)
         return self._confirmation.history(pairs, start, end, bound)

@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS {schema}.{prefix}request (
   in_doubt INTEGER NOT NULL DEFAULT 0, own_stamp INTEGER NOT NULL DEFAULT 0, resent INTEGER NOT NULL DEFAULT 0,
   sent_ms INTEGER);
 CREATE INDEX IF NOT EXISTS {schema}.{prefix}request_record ON {prefix}request (record_id);
+CREATE INDEX IF NOT EXISTS {schema}.{prefix}request_pending ON {prefix}request (record_id) WHERE state = 'pending';
 """
 
 _VIEW = "CREATE TEMP VIEW every_{table} AS SELECT * FROM main.{table} UNION ALL SELECT * FROM temp.volatile_{table}"
@@ -44,6 +45,15 @@ _CURSOR = """
 CREATE TABLE IF NOT EXISTS main.cursor (
   id INTEGER PRIMARY KEY CHECK (id = 1), record_id INTEGER NOT NULL, change_seq INTEGER NOT NULL)"""
 """The last numbers given, also to records that are gone: a cursor of a client must not come round again."""
+
+_IDEMPOTENCY = (
+    """
+CREATE TABLE IF NOT EXISTS main.idempotency (
+  scope TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, request_id TEXT NOT NULL, created_ms INTEGER NOT NULL,
+  PRIMARY KEY (scope, key)) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS main.idempotency_age ON idempotency (created_ms)",
+)
+"""Which request a caller's key has made; a database of an earlier version gets the table when it is opened."""
 
 TABLES = ("record", "hash", "subscription", "request")
 
@@ -93,7 +103,8 @@ def _create(connection: sqlite3.Connection, path: Path | str) -> None:
         for statement in _TABLES.format(schema=schema, prefix=prefix).split(";"):
             if statement.strip():
                 connection.execute(statement)
-    connection.execute(_CURSOR)
+    for statement in (*_IDEMPOTENCY, _CURSOR):
+        connection.execute(statement)
     connection.execute("INSERT OR IGNORE INTO main.cursor VALUES (1, 0, 0)")
     for name in TABLES:
         connection.execute(_VIEW.format(table=name))

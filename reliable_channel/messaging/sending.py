@@ -17,6 +17,7 @@ from typing import TypeAlias
 from reliable_channel.errors import LocalError, MessageTooLarge, ReliableChannelError
 from reliable_channel.messaging.codec import checked
 from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.outcome import ACCEPTED, Answer, Outcome, Verdict, outcome_of
 from reliable_channel.messaging.records import MessageRecord, bounded
@@ -69,14 +70,18 @@ class Sender:
 
     # -- what callers do ----------------------------------------------------------------------------------------
 
-    def submit(self, message: WakuMessage, pubsub_topic: str) -> RequestId:
-        """Record and schedule one envelope. Raises as :func:`checked`, and :class:`PendingLimitError`."""
+    def submit(self, message: WakuMessage, pubsub_topic: str, key: IdempotencyKey | None = None) -> RequestId:
+        """Record and schedule one envelope. With a ``key`` that was given before it does nothing, and returns the
+        request id of then. Raises as :func:`checked`, :class:`PendingLimitError`, and ``KeyReusedError``."""
         message = checked(message)
         own_stamp = message.timestamp is None
         if own_stamp:
             message = replace(message, timestamp=self._timestamps.next_ns())
         request_id = new_request_id()
         with self._ledger.step():
+            known = self._ledger.keys.find(key, self._ledger.now()) if key is not None else None
+            if known is not None:
+                return RequestId(known)
             if len(self._service.pending()) >= self._config.max_pending_requests:
                 raise PendingLimitError(
                     f"{self._config.max_pending_requests} send requests are pending.", "Try again later."
@@ -92,6 +97,8 @@ class Sender:
             )
             stored = StoredRequest(request_id, record.record_id, own_stamp=own_stamp)
             self._ledger.requests.add(stored, bool(message.ephemeral))
+            if key is not None:
+                self._ledger.keys.keep(key, request_id, self._ledger.now())
             self._report(SenderEventKind.QUEUED, record)
             self._service.submit(request_id)
         return request_id

@@ -24,13 +24,23 @@ def check_send_topic(config: MessagingConfig, pubsub_topic: str) -> None:
 def check_subscription_topic(config: MessagingConfig, pubsub_topic: str) -> None:
     """Raise :class:`UnsupportedTopicError` with the text of the seed's 404 for ``POST /subscribe``: it names the
     part of the topic that does not fit."""
+    if (unsupported := _unsupported(config, pubsub_topic)) is not None:
+        raise UnsupportedTopicError(f"Cannot create subscription. {unsupported} is not supported.")
+
+
+def check_history_topic(config: MessagingConfig, pubsub_topic: str) -> None:
+    """Raise :class:`UnsupportedTopicError` for a history query on a topic that is not one of the node's."""
+    if (unsupported := _unsupported(config, pubsub_topic)) is not None:
+        raise UnsupportedTopicError(f"Cannot query history. {unsupported} is not supported.")
+
+
+def _unsupported(config: MessagingConfig, pubsub_topic: str) -> str | None:
+    """The part of a topic that does not fit the node's shards, or None."""
     if pubsub_topic in config.pubsub_topics:
-        return
+        return None
     found = _STATIC_SHARD.fullmatch(pubsub_topic)
     if found is None:
-        what = f"pubsubTopic '{pubsub_topic}'"
-    elif int(found[1]) != config.cluster_id:
-        what = f"clusterId {found[1]}"
-    else:
-        what = f"shard {found[2]}"
-    raise UnsupportedTopicError(f"Cannot create subscription. {what} is not supported.")
+        return f"pubsubTopic '{pubsub_topic}'"
+    if int(found[1]) != config.cluster_id:
+        return f"clusterId {found[1]}"
+    return f"shard {found[2]}"

@@ -78,6 +78,10 @@ class Persistence(Protocol):
         """Add the inputs of one step to the journal, in order, and the name of the send among them."""
         ...
 
+    def forget_label(self, key: ChannelKey, label: str) -> None:
+        """Forget a label and its segments; unknown ones are ignored."""
+        ...
+
     def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
         """The send of that label, whatever became of it."""
         ...

@@ -70,6 +70,11 @@ class MemoryPersistence:
             kept.journal.extend(entries)
             kept.fingerprint = fingerprint
 
+    def forget_label(self, key: ChannelKey, label: str) -> None:
+        with self._lock:
+            if (kept := self._channels.get(key)) is not None:
+                kept.labels.pop(label, None)
+
     def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
         with self._lock:
             kept = self._channels.get(key)

@@ -219,6 +219,12 @@ class SqlitePersistence:
                     [(channel, labelled.label, number, data) for number, data in enumerate(labelled.segments)],
                 )
 
+    def forget_label(self, key: ChannelKey, label: str) -> None:
+        with self._transaction() as do:
+            where = (self._id(do, key), label)
+            do.execute("DELETE FROM labelled WHERE channel=? AND label=?", where)
+            do.execute("DELETE FROM labelled_segment WHERE channel=? AND label=?", where)
+
     def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
         with self._transaction() as do:
             where = (self._id(do, key), label)

@@ -8,13 +8,14 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic.alias_generators import to_camel
 from starlette.concurrency import run_in_threadpool
 
 from reliable_channel import __version__
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest import errors
-from reliable_channel.messaging.rest.channels import ChannelDesk, channel_routes
+from reliable_channel.messaging.rest.channels import ChannelSessions, channel_routes
 from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.routes import messaging_routes
@@ -39,9 +40,9 @@ def create_app(
 ) -> FastAPI:
     """The application. With ``run_node`` the node starts and stops with it (it is not closed). ``channels`` gives the
     configuration of a reliable channel on a content topic; None leaves their paths out. ``clock`` and
-    ``threaded=False`` are theirs, for tests; ``app.state.desk`` then has ``step()``."""
+    ``threaded=False`` are theirs, for tests; ``app.state.sessions`` then has ``step()``."""
     poll = LongPoll(node.events, MAX_WAITING)
-    desk = None if channels is None else ChannelDesk(node, channels, poll, clock=clock, threaded=threaded)
+    sessions = None if channels is None else ChannelSessions(node, channels, poll, clock=clock, threaded=threaded)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -52,8 +53,8 @@ def create_app(
             yield
         finally:
             poll.stop()
-            if desk is not None:
-                await run_in_threadpool(desk.close_all)
+            if sessions is not None:
+                await run_in_threadpool(sessions.close_all)
             if run_node:
                 await run_in_threadpool(node.stop)
 
@@ -64,14 +65,15 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # the page would load scripts from elsewhere
         redoc_url=None,
+        generate_unique_id_function=lambda route: to_camel(route.name),
     )
     errors.install(app)
     app.add_middleware(GuardMiddleware, guard=Guard(token, allowed(allowed_hosts), max_body_bytes))
     app.include_router(messaging_routes(node, poll))
-    app.state.desk = desk
+    app.state.sessions = sessions
     app.state.poll = poll
-    if desk is not None:
-        app.include_router(channel_routes(desk, poll))
+    if sessions is not None:
+        app.include_router(channel_routes(sessions, poll))
     app.openapi = lambda: _document(app, token is not None)  # type: ignore[method-assign]
     return app
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections import deque
-from dataclasses import asdict
 from typing import Any
 
-from pydantic.alias_generators import to_camel
-
 from reliable_channel.channel.events import ChannelEvent
+from reliable_channel.messaging.rest.channel_events import event_out
 
 MAX_EVENTS = 10_000
 MAX_BYTES = 32 * 1024 * 1024
@@ -45,18 +42,3 @@ class ChannelLog:
             first = self._events[0][0] if self._events else self._last + 1
         lost = max(0, first - since - 1)
         return (found if take is None else found[:take]), lost
-
-
-def event_out(event: ChannelEvent) -> dict[str, Any]:
-    """An event as JSON: camelCase names, bytes in base64."""
-    return {"event": event.name, **{to_camel(key): _plain(value) for key, value in asdict(event).items()}}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {to_camel(key): _plain(item) for key, item in value.items()}
-    return value

@@ -6,15 +6,16 @@ What a channel must remember is kept by its own persistence: after a restart ope
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Path, Response
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
 
@@ -26,11 +27,27 @@ from reliable_channel.channel.events import ChannelEvent
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.messaging.rest.channel_events import EventOut
 from reliable_channel.messaging.rest.channel_log import ChannelLog
 from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, documented, not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
-from reliable_channel.messaging.rest.routes import Count, Since, Wait
+from reliable_channel.messaging.rest.parameters import (
+    IdempotencyHeader,
+    Since,
+    Take,
+    Wait,
+    check_query,
+    idempotency_key,
+)
+from reliable_channel.messaging.rest.streams import (
+    MOST_AT_ONCE,
+    STREAM,
+    Event,
+    LastEventId,
+    event_stream,
+    start_of,
+)
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
 
 _log = logging.getLogger(__name__)
@@ -39,8 +56,24 @@ MAX_CHANNELS = 64
 LOST_HEADER = "X-Lost-Events"
 """How many events after ``since`` the server no longer has."""
 
-Handle = Annotated[str, Path(alias="id", max_length=MAX_TEXT)]
-SendHandle = Annotated[str, Path(alias="requestId", max_length=MAX_TEXT)]
+Handle = Annotated[
+    str,
+    Path(
+        alias="id",
+        max_length=MAX_TEXT,
+        description="The handle of the channel, `id` of the answer that opened it.",
+        examples=["7a3c2f0e-5b1d-4e0f-9c61-0d3a2b8f4e55"],
+    ),
+]
+SendHandle = Annotated[
+    str,
+    Path(
+        alias="requestId",
+        max_length=MAX_TEXT,
+        description="The send, `requestId` of the answer to `POST /channels/{id}/send`.",
+        examples=["9a84aec9dce536788cfffa6b23e8dd141a12e1ec1afc94e3887bbe1bb868fc0d"],
+    ),
+]
 
 
 class OpenRequest(Wire):
@@ -85,9 +118,11 @@ class _Open:
     channel: ReliableChannel
     log: ChannelLog
     evidence: ChannelEvidence
+    keyed: threading.Lock = field(default_factory=threading.Lock)
+    """Held by sends with an Idempotency-Key: two calls with one key at once send once."""
 
 
-class ChannelDesk:
+class ChannelSessions:
     """The channels that this server has opened on one node."""
 
     def __init__(
@@ -154,18 +189,35 @@ class ChannelDesk:
         return found
 
     def step(self) -> None:
-        """Do what is due in every channel, for desks made with ``threaded=False``."""
+        """Do what is due in every channel, for those made with ``threaded=False``."""
         with self._lock:
             channels = [one.channel for one in self._open.values()]
         for channel in channels:
             channel.step()
 
-    def send(self, handle: str, payload: bytes, ephemeral: bool) -> str:
-        """Send on a channel; the ReliableSendId. Raises as ``ReliableChannel.send``, and 404."""
+    def send(self, handle: str, body: ChannelSend, key: str | None = None) -> str:
+        """Send on a channel; the ReliableSendId. The same Idempotency-Key sends once within a day. Raises as
+        ``ReliableChannel.send``, ``KeyReusedError``, and 404."""
         found = self.find(handle)
+        channel = found.channel
+        scope = json.dumps([channel.channel_id, channel.content_topic, channel.sender_id])
+        given = idempotency_key(scope, key, body)
+        payload = bytes(body.payload)  # type: ignore[arg-type]  # the model decodes while it checks
+        if given is None:
+            return self._send(found, payload, body.ephemeral, None)
+        # The label makes the channel remember the key together with the message. Once the node remembers it, and for
+        # how long, the channel need not.
+        label = f"Idempotency-Key {given.key}"
+        with found.keyed:
+            request_id = self._node.once(given, lambda: self._send(found, payload, body.ephemeral, label))
+            if not body.ephemeral:
+                channel.forget_label(label)
+        return request_id
+
+    def _send(self, found: _Open, payload: bytes, ephemeral: bool, label: str | None) -> str:
         if ephemeral:
             return found.channel.send_ephemeral(payload)
-        request_id = found.channel.send(payload)
+        request_id = found.channel.send(payload, label=label)
         found.evidence.queued(request_id, payload, now_ms(self._clock or SystemClock()))
         return request_id
 
@@ -206,7 +258,7 @@ class ChannelDesk:
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "model": list[dict[str, Any]],
+        "model": list[EventOut],
         "headers": {
             CURSOR_HEADER: {"description": "`since` of the next call", "schema": {"type": "string"}},
             LOST_HEADER: {"description": "events after `since` that are gone", "schema": {"type": "string"}},
@@ -215,37 +267,36 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def channel_routes(desk: ChannelDesk, poll: LongPoll) -> APIRouter:
-    """The router of one desk."""
-    routes = APIRouter(tags=["reliable channels"])
+def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
+    """The router of one sessions."""
+    routes = APIRouter(tags=["reliable channels"], dependencies=[Depends(check_query)])
 
     @routes.post("/channels", responses=documented(404, 408, 409, 413, 415, 429))
     def open_channel(body: OpenRequest) -> OpenAnswer:
         """Open a reliable channel and subscribe to its content topic."""
-        return desk.open(body.channel_id, body.content_topic, body.sender_id)
+        return sessions.open(body.channel_id, body.content_topic, body.sender_id)
 
     @routes.get("/channels", responses=documented())
     def channels() -> list[OpenAnswer]:
         """The channels that were opened here."""
-        return desk.handles()
+        return sessions.handles()
 
     @routes.get("/channels/{id}", responses=documented(404))
     def channel_status(id_: Handle) -> dict[str, Any]:
         """Numbers of a channel: sends by state, unacknowledged and missing segments, the clock."""
-        status = desk.find(id_).channel.status()
+        status = sessions.find(id_).channel.status()
         return {to_camel(key): value for key, value in status.items()}
 
     @routes.delete("/channels/{id}", responses=documented(413))
     def close_channel(id_: Handle) -> Status:
         """Close a channel; ignored when there is none of this id."""
-        desk.close(id_)
+        sessions.close(id_)
         return Status()
 
     @routes.post("/channels/{id}/send", responses=documented(404, 408, 409, 413, 415, 429))
-    def send(id_: Handle, body: ChannelSend) -> SendAnswer:
+    def send_on_channel(id_: Handle, body: ChannelSend, key: IdempotencyHeader = None) -> SendAnswer:
         """Send a message; the answer names the send, events tell what becomes of it."""
-        payload = bytes(body.payload)  # type: ignore[arg-type]  # the model decodes while it checks
-        return SendAnswer(request_id=desk.send(id_, payload, body.ephemeral))
+        return SendAnswer(request_id=sessions.send(id_, body, key))
 
     @routes.get("/channels/{id}/sends/{requestId}", responses=documented(404))
     def send_state(
@@ -253,25 +304,41 @@ def channel_routes(desk: ChannelDesk, poll: LongPoll) -> APIRouter:
         request_id: SendHandle,
     ) -> StateAnswer:
         """Where a send stands."""
-        channel = desk.find(id_).channel
+        channel = sessions.find(id_).channel
         state = channel.send_state(request_id)
         if state is None:
             raise not_found(f"Send '{request_id}' not found")
         return StateAnswer(state=state.value, request_ids=channel.request_ids(request_id))
 
     @routes.get("/channels/{id}/events", responses={**_EVENTS, **documented(404, 429)})
-    async def events(
+    async def channel_events(
         id_: Handle,
-        take: Count = None,
+        take: Take = None,
         since: Since = None,
         wait: Wait = 0,
     ) -> Response:
         """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
-        log = desk.find(id_).log
+        log = sessions.find(id_).log
         found, lost = await poll.until(
             lambda: log.after(since or 0, take), lambda seen: bool(seen[0]) or take == 0, wait
         )
         cursor = found[-1]["cursor"] if found else since or 0
         return JSONResponse(found, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
+
+    @routes.get(
+        "/channels/{id}/events/stream", responses={**STREAM, **documented(404, 429)}, response_class=StreamingResponse
+    )
+    def channel_event_stream(id_: Handle, since: Since = None, last_event_id: LastEventId = None) -> Response:
+        """Server-sent events: the events of a channel. An event named `lost` says how many are no longer there."""
+        log = sessions.find(id_).log
+
+        def look(cursor: int | None) -> Iterator[Event]:
+            found, lost = log.after(cursor or 0, MOST_AT_ONCE)
+            if lost:
+                yield Event((cursor or 0) + lost, {"lostEvents": lost}, "lost")
+            for event in found:
+                yield Event(event["cursor"], event)
+
+        return event_stream(poll, look, start_of(last_event_id, since))
 
     return routes

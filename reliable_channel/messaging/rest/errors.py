@@ -1,4 +1,4 @@
-"""Faults as status codes and ``{"error": …}`` bodies, with the seed's sentences; no stack trace leaves."""
+"""Turns faults into status codes and ``{"error": …}`` bodies of one sentence; no stack trace leaves."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError, ChannelNotStartedError
 from reliable_channel.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.messaging.idempotency import KeyReusedError
 from reliable_channel.messaging.rest.models import Error
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
 from reliable_channel.messaging.topics import UnsupportedTopicError
@@ -46,6 +47,7 @@ _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
     (UnsupportedTopicError, 404),
     (MessageTooLarge, 413),
     (ChannelExistsError, 409),
+    (KeyReusedError, 409),
     (SenderInUseError, 409),
     (ChannelClosedError, 409),
     (ChannelNotStartedError, 409),
@@ -56,6 +58,13 @@ _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
     (EnvironmentFault, 503),
     (ReliableChannelError, 500),
 )
+
+
+_HTTP_WORDS = {
+    "Not Found": "There is no such path; see /openapi.json.",
+    "Method Not Allowed": "This path has other methods; see the header Allow.",
+}
+"""Sentences for what the framework says in two words."""
 
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -85,11 +94,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
-        return error_response(error.status_code, str(error.detail), dict(error.headers or {}))
+        detail = str(error.detail)
+        return error_response(error.status_code, _HTTP_WORDS.get(detail, detail), dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return error_response(400, "; ".join(_sentence(item) for item in error.errors())[:1_000])
+        sentences = "; ".join(_sentence(item) for item in error.errors())[:1_000]
+        return error_response(413 if any(map(_too_large, error.errors())) else 400, sentences)
 
     @app.exception_handler(ReliableChannelError)
     async def _ours(request: Request, error: ReliableChannelError) -> JSONResponse:
@@ -103,6 +114,11 @@ def install(app: FastAPI) -> None:
         return error_response(500, "Internal error.")
 
 
+def _too_large(item: Any) -> bool:
+    """Whether what is wrong is the size of a payload."""
+    return bool(item["type"] == "string_too_long" and item["loc"][-1] == "payload")
+
+
 def _sentence(item: Any) -> str:
-    where = ".".join(str(part) for part in item["loc"] if part not in ("body", "query"))
+    where = ".".join(str(part) for part in item["loc"] if part not in ("body", "query", "header", "path"))
     return f"{where or 'body'}: {item['msg'].removeprefix('Value error, ')}"

@@ -1,4 +1,4 @@
-"""Long polling (seed ``003…``, *Event source*): a call that waits until what it looks at has changed.
+"""Calls that wait until what they look at has changed: long polls, and the streams of server-sent events.
 
 A call looks, and while it is not satisfied waits for the next event of the node and looks again, at most ``wait`` ms.
 As events follow the stored change, nothing is missed between two looks. The number of waiting calls is bounded.
@@ -7,7 +7,8 @@ As events follow the stored change, nothing is missed between two looks. The num
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -55,8 +56,7 @@ class LongPoll:
         found = await run_in_threadpool(look)
         if satisfied(found) or wait_ms <= 0:
             return found
-        if self.waiting >= self._max_waiting:
-            raise HTTPException(429, f"{self._max_waiting} calls are waiting already.", {"Retry-After": "1"})
+        self.check_room()
         self.waiting += 1
         try:
             async with asyncio.timeout(wait_ms / 1000):
@@ -70,6 +70,29 @@ class LongPoll:
         finally:
             self.waiting -= 1
         return found
+
+    async def follow(self, look: Callable[[], list[T]], idle_s: float) -> AsyncIterator[list[T]]:
+        """Every look that finds something, and an empty one whenever nothing came for ``idle_s``, until :meth:`stop`.
+        Counts as a waiting call."""
+        self.check_room()
+        self.waiting += 1
+        try:
+            while not self._stopped:
+                changed = self._changed
+                found = await run_in_threadpool(look)
+                if not found:
+                    with waiting(), suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), idle_s)
+                    if changed.is_set():
+                        continue
+                yield found
+        finally:
+            self.waiting -= 1
+
+    def check_room(self) -> None:
+        """Raise 429 when as many calls wait as may."""
+        if self.waiting >= self._max_waiting:
+            raise HTTPException(429, f"{self._max_waiting} calls are waiting already.", {"Retry-After": "1"})
 
     def _on_event(self, event: CustomEvent) -> None:
         self.notify()

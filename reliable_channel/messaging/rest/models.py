@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -68,7 +70,28 @@ Meta = Annotated[
     AfterValidator(_decoded),
     WithJsonSchema({"type": "string", "pattern": META}),
 ]
-Nanoseconds = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63, description="Unix time in ns")]
+
+
+def _whole_number(value: object) -> object:
+    """JavaScript's numbers cannot hold Unix ns, so a text of digits is taken as well."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return int(value)
+    return value
+
+
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
+Nanoseconds = Annotated[
+    StrictInt,
+    BeforeValidator(_whole_number),
+    Field(ge=-(2**63), lt=2**63),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer", "format": "int64"}, {"type": "string", "pattern": "^-?[0-9]{1,19}$"}],
+            "description": "Unix time in ns, as a number or as a text of digits",
+            "examples": [1795254432521844140],
+        }
+    ),
+]
 Base64Out = Annotated[bytes, PlainSerializer(lambda value: base64.b64encode(value).decode("ascii"), return_type=str)]
 
 
@@ -144,8 +167,13 @@ class MessageOut(Wire):
     pubsub_topic: str
     hash: str
     meta: Base64Out | None = None
-    version: int | None = None
-    timestamp: int | None = None
+    version: int | None = Field(default=None, json_schema_extra={"format": "int64"})
+    timestamp: int | None = Field(
+        default=None, description="Unix time in ns by the sender's clock", json_schema_extra={"format": "int64"}
+    )
+    timestamp_text: str | None = Field(
+        default=None, description="`timestamp` as a text, for languages whose numbers cannot hold it"
+    )
     ephemeral: bool | None = None
 
 
@@ -179,6 +207,7 @@ def record_out(record: MessageRecord) -> dict[str, Any]:
             meta=message.meta,
             version=message.version,
             timestamp=message.timestamp,
+            timestamp_text=None if message.timestamp is None else str(message.timestamp),
             ephemeral=message.ephemeral,
         ),
     )

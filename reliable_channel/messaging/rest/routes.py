@@ -1,7 +1,7 @@
-"""The calls of the Messaging API: every path, status code and error text of the seed (``003…``, *REST API* sections).
+"""The calls of the Messaging API: its paths, status codes and sentences, long polls, and streams of events.
 
 A 404 of ``/message`` and ``/messages`` says that nothing matches at all: ``take=0`` and a ``skip`` past the end are 200
-with an empty list. ``wait`` and ``since`` make a look-up a long poll; ``/send/retry`` and ``/history`` are additions.
+with an empty list. ``/send/retry``, ``/history`` and the streams are additions to the API document.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -22,7 +22,6 @@ from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.rest.errors import documented, not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import (
-    MAX_TEXT,
     HealthAnswer,
     HistoryRequest,
     RecordOut,
@@ -33,17 +32,33 @@ from reliable_channel.messaging.rest.models import (
     SubscriptionIdentifier,
     record_out,
 )
+from reliable_channel.messaging.rest.parameters import (
+    ContentTopicKey,
+    HashKey,
+    IdempotencyHeader,
+    RequestKey,
+    Since,
+    Skip,
+    SubscriptionKey,
+    Take,
+    Wait,
+    check_query,
+    idempotency_key,
+)
+from reliable_channel.messaging.rest.streams import (
+    MOST_AT_ONCE,
+    STREAM,
+    Event,
+    LastEventId,
+    event_stream,
+    start_of,
+)
 from reliable_channel.messaging.store import RecordKey
 
-MAX_WAIT_MS = 30_000
 MAX_HISTORIES = 4
 """History queries at once: each holds a thread while a store thinks."""
 
 _CURSOR = {CURSOR_HEADER: {"description": "`since` of the next call", "schema": {"type": "string"}}}
-Wait = Annotated[int, Query(ge=0, le=MAX_WAIT_MS, description="ms to wait for a change (long polling)")]
-Since = Annotated[int | None, Query(ge=0, description="only what changed after this cursor")]
-Count = Annotated[int | None, Query(ge=0)]
-Key = Annotated[str | None, Query(max_length=MAX_TEXT)]
 
 
 def _ok(model: Any) -> dict[int | str, dict[str, Any]]:
@@ -52,15 +67,16 @@ def _ok(model: Any) -> dict[int | str, dict[str, Any]]:
 
 def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
     """The router of one node."""
-    routes = APIRouter(tags=["messaging"])
+    routes = APIRouter(tags=["messaging"], dependencies=[Depends(check_query)])
     histories = threading.BoundedSemaphore(MAX_HISTORIES)
 
-    @routes.post("/send", responses=documented(404, 408, 413, 415, 429))
-    def send(body: SendRequest) -> RequestIdentifier:
+    @routes.post("/send", responses=documented(404, 408, 409, 413, 415, 429))
+    def send(body: SendRequest, key: IdempotencyHeader = None) -> RequestIdentifier:
         """Schedule a message; the answer names the request."""
         topic = body.pubsub_topic or node.pubsub_topic_for(body.content_topic)
         message = Message(_bytes(body.payload), _bytes_or_none(body.meta), body.timestamp, body.ephemeral)
-        return RequestIdentifier(request_id=node.send(PlainEncoder(topic, body.content_topic), message))
+        encoder = PlainEncoder(topic, body.content_topic)
+        return RequestIdentifier(request_id=node.send(encoder, message, key=idempotency_key("send", key, body)))
 
     @routes.post("/send/cancel", responses=documented(408, 413, 415))
     def cancel_request(body: RequestIdentifier) -> Status:
@@ -101,8 +117,8 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
 
     @routes.get("/message", responses={**_ok(RecordOut), **documented(404, 429)})
     async def message(
-        request_id: Annotated[Key, Query(alias="requestId")] = None,
-        hash_: Annotated[Key, Query(alias="hash")] = None,
+        request_id: RequestKey = None,
+        hash_: HashKey = None,
         since: Since = None,
         wait: Wait = 0,
     ) -> Response:
@@ -122,10 +138,10 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
 
     @routes.get("/messages", responses={**_ok(list[RecordOut]), **documented(404, 429)})
     async def messages(
-        content_topic: Annotated[Key, Query(alias="contentTopic")] = None,
-        subscription_id: Annotated[Key, Query(alias="subscriptionId")] = None,
-        skip: Count = None,
-        take: Count = None,
+        content_topic: ContentTopicKey = None,
+        subscription_id: SubscriptionKey = None,
+        skip: Skip = None,
+        take: Take = None,
         since: Since = None,
         wait: Wait = 0,
     ) -> Response:
@@ -144,6 +160,24 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
         return StreamingResponse(
             _json_list(node.records_of(found)), media_type="application/json", headers={CURSOR_HEADER: str(cursor)}
         )
+
+    @routes.get("/messages/stream", responses={**STREAM, **documented(429)}, response_class=StreamingResponse)
+    def message_stream(
+        content_topic: ContentTopicKey = None,
+        subscription_id: SubscriptionKey = None,
+        since: Since = None,
+        last_event_id: LastEventId = None,
+    ) -> Response:
+        """Server-sent events: every record there is, then each one again whenever it changes."""
+        name, key = _one_of(contentTopic=content_topic, subscriptionId=subscription_id)
+        topic, subscription = (key, None) if name == "contentTopic" else (None, key)
+
+        def look(cursor: int | None) -> Iterator[Event]:
+            keys = node.find_keys(topic, subscription, take=MOST_AT_ONCE, since=cursor or 0)
+            for record in node.records_of(keys):
+                yield Event(record.change_seq, record_out(record))
+
+        return event_stream(poll, look, start_of(last_event_id, since))
 
     @routes.post("/history", responses=documented(404, 408, 413, 415, 429), response_model=list[RecordOut])
     def history(body: HistoryRequest) -> Response:
@@ -167,6 +201,16 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
             wait,
         )
         return JSONResponse({"status": status.value}, headers={CURSOR_HEADER: str(seq)})
+
+    @routes.get("/health/stream", responses={**STREAM, **documented(429)}, response_class=StreamingResponse)
+    def health_stream(since: Since = None, last_event_id: LastEventId = None) -> Response:
+        """Server-sent events: the node's health, and then its changes."""
+
+        def look(cursor: int | None) -> list[Event]:
+            seq, status = node.health_change_seq, node.health_indicator
+            return [Event(seq, {"status": status.value})] if cursor is None or seq > cursor else []
+
+        return event_stream(poll, look, start_of(last_event_id, since))
 
     return routes
 

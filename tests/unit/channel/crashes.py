@@ -54,6 +54,9 @@ class MortalPersistence:
     ) -> None:
         self.fuse.burn(lambda: self.inner.append(key, entries, fingerprint, labelled))
 
+    def forget_label(self, key: ChannelKey, label: str) -> None:
+        self.fuse.burn(lambda: self.inner.forget_label(key, label))
+
     def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
         return self.inner.labelled(key, label)
 

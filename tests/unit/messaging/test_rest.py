@@ -48,7 +48,8 @@ def test_send_to_an_unsupported_pubsub_topic_is_404_with_the_seeds_sentence(clie
         {"contentTopic": ""},
         {"contentTopic": None},
         {"contentTopic": "\ud800"},
-        {"timestamp": "1"},
+        {"timestamp": "1.0"},
+        {"timestamp": "9" * 19},
         {"timestamp": 2**63},
         {"timestamp": 1.5},
         {"timestamp": True},
@@ -121,6 +122,7 @@ def test_subscribe_read_and_unsubscribe(client: TestClient, world: World) -> Non
                 "pubsubTopic": PUBSUB,
                 "hash": world.node.get_by_content_topic(CONTENT)[0].hash_hex,
                 "timestamp": message.timestamp,
+                "timestampText": str(message.timestamp),
             },
         }
     ]
@@ -265,3 +267,58 @@ def test_the_node_starts_and_stops_with_the_server() -> None:
         assert client.get("/health").json() == {"status": "Healthy"}
     assert world.node.health_indicator == "Unhealthy"
     world.node.close()
+
+
+@pytest.mark.parametrize("timestamp", [1795254432521844140, "1795254432521844140"])
+def test_a_timestamp_is_a_number_or_its_digits_and_comes_back_as_both(
+    client: TestClient, world: World, timestamp: int | str
+) -> None:
+    request_id = client.post("/send", json={**MESSAGE, "timestamp": timestamp}).json()["requestId"]
+    shown = client.get("/message", params={"requestId": request_id}).json()["message"]
+    assert (shown["timestamp"], shown["timestampText"]) == (1795254432521844140, "1795254432521844140")
+
+
+@pytest.mark.parametrize("size", [150_000, 150_001, 200_000])
+def test_a_payload_over_the_networks_limit_is_413_whatever_finds_it_out(client: TestClient, size: int) -> None:
+    answer = client.post("/send", json={**MESSAGE, "payload": encoded(b"x" * size)})
+    assert (answer.status_code, set(answer.json())) == (413, {"error"})
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/messages?contenttopic=a", "it is written contentTopic"),
+        ("/messages?contentTopic=a&contentTopic=b", "more than once"),
+        ("/message?RequestId=a", "it is written requestId"),
+        ("/health?Since=1", "it is written since"),
+    ],
+)
+def test_a_parameter_that_would_be_ignored_is_400(refusing: TestClient, path: str, words: str) -> None:
+    answer = refusing.get(path)
+    assert (answer.status_code, words in answer.json()["error"]) == (400, True)
+
+
+def test_a_history_query_on_an_unsupported_topic_says_what_was_asked(client: TestClient) -> None:
+    answer = client.post("/history", json={"contentTopics": [CONTENT], "pubsubTopic": "/waku/2/rs/1/9"})
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "Cannot query history. shard 9 is not supported."}
+
+
+def test_the_document_names_each_call_once_and_explains_every_parameter(client: TestClient) -> None:
+    from reliable_channel.channel.config import ReliableChannelConfig
+    from reliable_channel.messaging.rest.app import create_app
+
+    world = World()
+    document = create_app(world.node, channels=ReliableChannelConfig(), run_node=False).openapi()
+    world.node.close()
+    calls = [call for path in document["paths"].values() for call in path.values()]
+    names = [call["operationId"] for call in calls]
+    assert len(set(names)) == len(names)
+    assert {"send", "sendOnChannel", "messageStream", "channelEvents"} <= set(names)
+    for call in calls:
+        for parameter in call.get("parameters", []):
+            shown = parameter["schema"]
+            assert parameter.get("description"), (call["operationId"], parameter["name"])
+            assert "examples" in shown or "examples" in parameter, (call["operationId"], parameter["name"])
+    received = document["components"]["schemas"]["MessageReceived"]["properties"]
+    assert (received["event"]["const"], received["message"]["format"]) == ("reliable:message:received", "byte")

@@ -40,7 +40,7 @@ class Lobby:
     def run(self, ms: int) -> None:
         for _ in range(0, ms, 500):
             self.world.run(500)
-            self.client.app.state.desk.step()  # type: ignore[attr-defined]
+            self.client.app.state.sessions.step()  # type: ignore[attr-defined]
             self.bob.step()
 
     def events(self, **query: Any) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: Wor
         client.post(f"/channels/{handle}/send", json={"payload": encoded(b"gone"), "ephemeral": True})
         for _ in range(4):
             world.run(1_000)
-            app.state.desk.step()
+            app.state.sessions.step()
     held = [row for row in world.feed.rows if row.event == "rate_limited"]
     assert {(row.sds_id, row.channel_id, row.sender_id) for row in held} == {
         (sends[1].json()["requestId"], "lobby", "alice")

@@ -50,7 +50,10 @@ def test_a_body_that_does_not_come_is_408() -> None:
 
 
 def test_unknown_paths_and_methods_answer_in_json(client: TestClient) -> None:
-    assert (client.get("/nothing").status_code, client.get("/nothing").json()) == (404, {"error": "Not Found"})
+    assert (client.get("/nothing").status_code, client.get("/nothing").json()) == (
+        404,
+        {"error": "There is no such path; see /openapi.json."},
+    )
     assert (client.get("/send").status_code, set(client.get("/send").json())) == (405, {"error"})
 
 

@@ -43,8 +43,10 @@ _app = create_app(
     threaded=False,
     run_node=False,
 )
-_channel = _app.state.desk.open("lobby", "/reliable-channel/1/lobby/proto", "alice").id
-schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"Host": "localhost"})
+_channel = _app.state.sessions.open("lobby", "/reliable-channel/1/lobby/proto", "alice").id
+schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"Host": "localhost"}).exclude(
+    path_regex="/stream$"  # their answers never end
+)
 
 
 @schema.hook
@@ -76,6 +78,8 @@ def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) ->
 @schema.parametrize()
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_call_answers_as_the_document_says(case: Case) -> None:
+    if case.query and isinstance(case.query.get("wait"), int):  # the hooks do not see the document's own examples
+        case.query["wait"] = min(case.query["wait"], 1)
     response = case.call(headers={"Host": "localhost"})
     case.validate_response(response, checks=CHECKS)
 

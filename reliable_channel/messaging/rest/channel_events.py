@@ -1,0 +1,94 @@
+"""The events of a reliable channel as JSON, and the schema of each: one model per event class, made from its fields.
+
+Names are camelCase, bytes are base64, and ``event`` tells the kinds apart, so that a generated client knows the type.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.alias_generators import to_camel
+
+from reliable_channel.channel.events import EVENT_CLASSES, ChannelEvent
+
+Base64Text = Annotated[str, Field(json_schema_extra={"format": "byte"})]
+
+_MEANINGS = {
+    "at": "Unix time in ms by the server's clock",
+    "until": "Unix time in ms",
+    "missing_since": "Unix time in ms",
+    "message": "the message, in standard base64",
+    "request_id": "the send, as the answer to `POST /channels/{id}/send` named it",
+    "channel_id": "the channel's id as it was opened, not its handle",
+    "redelivered": "whether an earlier process may have told the same event",
+}
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+def event_out(event: ChannelEvent) -> dict[str, Any]:
+    """An event as JSON: camelCase names, bytes in base64."""
+    return {"event": event.name, **{to_camel(key): _plain(value) for key, value in asdict(event).items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {to_camel(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _event_model(kind: type[ChannelEvent]) -> type[BaseModel]:
+    named: dict[str, Any] = {
+        "event": (Literal[kind.name], Field(description="the kind of event")),
+        "cursor": (int, Field(description="`since` of a later call", json_schema_extra={"format": "int64"})),
+    }
+    return create_model(kind.__name__, __base__=_Event, __doc__=_first_line(kind), **named, **_fields(kind))
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {one.name: (_json_type(hints[one.name]), Field(description=_MEANINGS.get(one.name))) for one in fields(kind)}
+
+
+@cache
+def _part_model(kind: type) -> type[BaseModel]:
+    return create_model(kind.__name__, __base__=_Event, __doc__=_first_line(kind), **_fields(kind))
+
+
+def _json_type(hint: Any) -> Any:
+    """The type that a field's value has in JSON."""
+    if hint is bytes:
+        return Base64Text
+    if hint is NoneType or hint is None:
+        return None
+    if is_dataclass(hint):
+        return _part_model(hint)  # type: ignore[arg-type]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        # Pairs of one type become lists, as a JSON reader sees them.
+        return list[_json_type(inner[0])]  # type: ignore[misc]
+    if origin in (Union, UnionType):
+        return Union[tuple(_json_type(one) for one in inner)]  # noqa: UP007
+    return hint
+
+
+def _first_line(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+
+
+EventOut: Any = Annotated[
+    Union[tuple(_event_model(kind) for kind in EVENT_CLASSES)],  # noqa: UP007
+    Field(discriminator="event"),
+]
+"""Any event of a channel."""

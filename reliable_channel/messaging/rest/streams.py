@@ -1,0 +1,77 @@
+"""Server-sent events (``text/event-stream``): what a long poll would return one by one, on one connection.
+
+Each event has an ``id``, the cursor of the long polls. A client that reconnects sends the last one as
+``Last-Event-ID``, as browsers do by themselves, and goes on after it. A comment every 15 s keeps connections alive.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import Header
+from starlette.responses import StreamingResponse
+
+from reliable_channel.messaging.rest.longpoll import LongPoll
+
+KEEP_ALIVE_S = 15.0
+MOST_AT_ONCE = 50
+"""Events that are looked up at once."""
+
+LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        description="`id` of the last event that arrived: go on after it. It counts instead of `since`.",
+        pattern="^[0-9]{1,18}$",
+        examples=["42"],
+    ),
+]
+
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events without end: `id` is the cursor, `data` one JSON value.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class Event(NamedTuple):
+    """One event: its cursor, and its value; ``name`` when it is of a kind of its own."""
+
+    cursor: int
+    data: Any
+    name: str | None = None
+
+
+def start_of(last_event_id: str | None, since: int | None) -> int | None:
+    """The cursor after which a stream begins; None when the client gave none."""
+    return since if last_event_id is None else int(last_event_id)
+
+
+def event_stream(poll: LongPoll, look: Callable[[int | None], Iterable[Event]], after: int | None) -> StreamingResponse:
+    """The answer that sends what ``look(cursor)`` finds, and goes on whenever the node has changed, until the client
+    leaves or the server stops. Raises 429 when too many calls wait."""
+    poll.check_room()
+
+    cursor = after
+
+    def further() -> list[Event]:
+        nonlocal cursor
+        found = list(look(cursor))
+        if found:
+            cursor = found[-1].cursor
+        return found
+
+    async def lines() -> AsyncIterator[str]:
+        yield "retry: 1000\n\n"
+        async for found in poll.follow(further, KEEP_ALIVE_S):
+            if not found:
+                yield ": still here\n\n"
+            for event in found:
+                name = f"event: {event.name}\n" if event.name is not None else ""
+                yield f"id: {event.cursor}\n{name}data: {json.dumps(event.data, separators=(',', ':'))}\n\n"
+
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)

@@ -1,0 +1,177 @@
+"""Server-sent events over real HTTP: what long polls return comes by itself, in order, and goes on after a break."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.messaging.rest import streams
+from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.transport.health import Health, HealthState
+from tests.support.http_server import running
+from tests.support.messaging_world import CONTENT, World
+
+CONFIG = ReliableChannelConfig(query_on_connect=False)
+
+
+@contextmanager
+def serving(world: World) -> Iterator[tuple[str, Any]]:
+    app = create_app(world.node, channels=CONFIG, clock=world.clock, threaded=False, run_node=False)
+    with running(app, lifespan="on", on_stop=app.state.poll.stop) as url:
+        yield url.removeprefix("http://"), app
+
+
+class Stream:
+    """One connection that reads events as they come."""
+
+    def __init__(self, address: str, path: str, last: str | None = None) -> None:
+        self.connection = http.client.HTTPConnection(address, timeout=30)
+        self.connection.request("GET", path, headers={} if last is None else {"Last-Event-ID": last})
+        self.answer = self.connection.getresponse()
+        assert self.answer.status == 200, self.answer.read()
+        assert self.answer.headers["Content-Type"].startswith("text/event-stream")
+        assert self.block() == {"retry": "1000"}
+
+    def block(self) -> dict[str, str] | None:
+        """The fields of the next block; None at the end."""
+        fields: dict[str, str] = {}
+        while line := self.answer.readline().decode():
+            if line == "\n":
+                return fields
+            name, _, value = line.rstrip("\n").partition(": ")
+            fields[name] = value
+        return None
+
+    def event(self) -> tuple[str, Any]:
+        """The id and the value of the next event."""
+        while (fields := self.block()) is not None:
+            if "data" in fields:
+                return fields["id"], json.loads(fields["data"])
+        raise AssertionError("the stream ended")
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def test_messages_come_as_they_arrive_and_go_on_after_a_break(world: World) -> None:
+    world.subscribe()
+    world.arrives(b"old")
+    with serving(world) as (address, _):
+        stream = Stream(address, f"/messages/stream?contentTopic={CONTENT}")
+        last, record = stream.event()
+        assert record["message"]["payload"] == "b2xk"
+        world.arrives(b"new")
+        seen, record = stream.event()
+        assert record["message"]["payload"] == "bmV3"
+        stream.close()
+        world.clock.advance(1)
+        world.arrives(b"third")
+        again = Stream(address, f"/messages/stream?contentTopic={CONTENT}", last)
+        assert again.event() == (seen, record), "what came after the last event that the client has"
+        assert again.event()[1]["message"]["payload"] == "dGhpcmQ="
+        again.close()
+
+
+def test_a_record_that_changes_comes_again(world: World) -> None:
+    with serving(world) as (address, _):
+        stream = Stream(address, f"/messages/stream?contentTopic={CONTENT}")
+        world.send()
+        assert stream.event()[1]["sent"] is False
+        world.run()
+        while not (record := stream.event()[1])["sent"]:
+            pass
+        assert record["sending"] is False
+        stream.close()
+
+
+def test_the_health_comes_at_once_and_when_it_changes(world: World) -> None:
+    with serving(world) as (address, _):
+        stream = Stream(address, "/health/stream")
+        first, value = stream.event()
+        assert value["status"] != "Unhealthy"
+        world.transport.report(Health(HealthState.UNHEALTHY))
+        assert stream.event()[1] == {"status": "Unhealthy"}
+        stream.close()
+        again = Stream(address, "/health/stream", first)
+        assert again.event()[1] == {"status": "Unhealthy"}
+        again.close()
+
+
+def test_events_of_a_channel_come_in_order_and_say_what_is_lost(world: World) -> None:
+    with serving(world) as (address, app):
+        sessions = app.state.sessions
+        handle = sessions.open("lobby", "/reliable-channel/1/lobby/proto", "alice").id
+        stream = Stream(address, f"/channels/{handle}/events/stream")
+        channel = sessions.find(handle).channel
+        request_id = channel.send(b"hello")
+        for _ in range(4):
+            world.run(500)
+            sessions.step()
+        last, event = stream.event()
+        while event["event"] != "reliable:message:sent":
+            last, event = stream.event()
+        assert (event["requestId"], event["cursor"]) == (request_id, int(last))
+        stream.close()
+        log = sessions.find(handle).log
+        log._max_events = 1
+        channel.send(b"again")
+        for _ in range(4):
+            world.run(500)
+            sessions.step()
+        again = Stream(address, f"/channels/{handle}/events/stream", "1")
+        fields = again.block()
+        assert fields is not None and fields["event"] == "lost"
+        assert json.loads(fields["data"])["lostEvents"] == int(fields["id"]) - 1
+        again.close()
+
+
+def test_a_quiet_stream_says_that_it_is_still_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.01)
+    with serving(world) as (address, _):
+        stream = Stream(address, f"/messages/stream?contentTopic={CONTENT}")
+        assert stream.answer.readline() == b": still here\n"
+        stream.close()
+
+
+def test_streams_end_when_the_server_stops(world: World) -> None:
+    with serving(world) as (address, _):
+        stream = Stream(address, f"/messages/stream?contentTopic={CONTENT}")
+    assert stream.block() is None
+
+
+def test_streams_count_as_waiting_calls(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reliable_channel.messaging.rest.app.MAX_WAITING", 1)
+    with serving(world) as (address, app):
+        stream = Stream(address, "/health/stream")
+        stream.event()
+        connection = http.client.HTTPConnection(address, timeout=30)
+        connection.request("GET", "/health/stream")
+        refused = connection.getresponse()
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+        connection.close()
+        stream.close()
+        until(lambda: app.state.poll.waiting == 0)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    import time
+
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("query", ["", "contentTopic=a&subscriptionId=b", "contentTopic=a&since=x"])
+def test_a_stream_of_nothing_known_is_400(world: World, query: str) -> None:
+    with serving(world) as (address, _):
+        connection = http.client.HTTPConnection(address, timeout=30)
+        connection.request("GET", f"/messages/stream?{query}")
+        assert connection.getresponse().status == 400
+        connection.close()
