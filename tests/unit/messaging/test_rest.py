@@ -309,7 +309,7 @@ def test_the_document_names_each_call_once_and_explains_every_parameter(client: 
     from reliable_channel.messaging.rest.app import create_app
 
     world = World()
-    document = create_app(world.node, channels=ReliableChannelConfig(), run_node=False).openapi()
+    document = create_app(world.node, channels=lambda _: ReliableChannelConfig(), run_node=False).openapi()
     world.node.close()
     calls = [call for path in document["paths"].values() for call in path.values()]
     names = [call["operationId"] for call in calls]

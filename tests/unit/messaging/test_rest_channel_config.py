@@ -53,7 +53,7 @@ def test_a_topic_with_keys_carries_no_plaintext(world: World, configured: Settin
         payload = base64.b64encode(b"a secret").decode()
         assert client.post(f"/channels/{handle}/send", json={"payload": payload}).status_code == 200
         for _ in range(4):
-            client.app.state.desk.step()  # type: ignore[attr-defined]
+            client.app.state.sessions.step()  # type: ignore[attr-defined]
             world.run(500)
     assert sent
     assert not any(b"a secret" in data for data in sent)

@@ -94,7 +94,7 @@ def channel_app(world: World, tmp_path: Path) -> TestClient:
     config = ReliableChannelConfig(
         query_on_connect=False, history_backend="sqlite", database=tmp_path / "channels.sqlite"
     )
-    return secured(world, channels=config, clock=world.clock, threaded=False)
+    return secured(world, channels=lambda _: config, clock=world.clock, threaded=False)
 
 
 def send_on(client: TestClient, handle: str, key: str, payload: bytes = b"hello", ephemeral: bool = False) -> Any:

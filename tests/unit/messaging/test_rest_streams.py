@@ -22,7 +22,7 @@ CONFIG = ReliableChannelConfig(query_on_connect=False)
 
 @contextmanager
 def serving(world: World) -> Iterator[tuple[str, Any]]:
-    app = create_app(world.node, channels=CONFIG, clock=world.clock, threaded=False, run_node=False)
+    app = create_app(world.node, channels=lambda _: CONFIG, clock=world.clock, threaded=False, run_node=False)
     with running(app, lifespan="on", on_stop=app.state.poll.stop) as url:
         yield url.removeprefix("http://"), app
 
