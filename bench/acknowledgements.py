@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from bench.registry import Result, bench
 from reliable_channel.sds import Outgoing, OutgoingReason, SdsChannel, SdsConfig, SendDelivered, SendError, Step
 from reliable_channel.sds.events import Delivered
+from reliable_channel.wire.bloom import FilterFormat
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import decode_sds_message
 
@@ -79,6 +80,11 @@ class Network:
                 self._take(name, self._channels[name].receive(message, self.now, data=data))
             else:
                 self._take(first[1], self._channels[first[1]].tick(self.now))
+
+    def ignores(self, name: str, sds_id: str) -> bool:
+        """Whether a participant neither has a message nor knows that it is missing."""
+        channel = self._channels[name]
+        return not channel.is_past(sds_id, self.now) and sds_id not in channel.missing_ids()
 
     def _take(self, name: str, step: Step) -> None:
         for outgoing in step.outgoing:
@@ -158,3 +164,36 @@ def lossy_networks() -> Iterator[Result]:
         yield Result(f"{label}: median to delivered", statistics.median(late), "s")
         resends = network.sent[OutgoingReason.RESEND] / (BURSTS * SEGMENTS)
         yield Result(f"{label}: transmissions a segment", 1 + resends, "")
+
+
+@bench
+def lossy_conversations() -> Iterator[Result]:
+    """Five participants talk, every fifth copy is lost. A message is never learnt of by a participant that neither has
+    it nor misses it in the end: nobody has named it where it was heard."""
+    for name, config in (("", NOW), (", interval alone", BEFORE)):
+        ended = [conversation(config, seed) for seed in (1, 2, 3)]
+        label = f"5 talk, 20 % loss{name}"
+        target = 0.0 if config is NOW else None
+        yield Result(f"{label}: never learnt of", float(sum(never for _, never in ended)), "", target, True)
+        syncs = sum(network.sent[OutgoingReason.SYNC] for network, _ in ended)
+        yield Result(f"{label}: sync messages a message", syncs / (len(ended) * TALK), "")
+
+
+TALK = 250
+"""Messages of a conversation."""
+
+
+def conversation(config: SdsConfig, seed: int, loss: float = 0.2, messages: int = TALK) -> tuple[Network, int]:
+    """Five participants send ``messages`` in all, one every 0.2 to 4 s, then ten minutes pass; how often a participant
+    never learnt of a message of another."""
+    names = [f"participant-{number}" for number in range(5)]
+    small = replace(config, filter_format=FilterFormat(capacity=2_000))
+    network = Network(dict.fromkeys(names, small), loss, seed)
+    choose = random.Random(seed)
+    sent = {}
+    for number in range(messages):
+        sender = choose.choice(names)
+        sent[network.send(sender, [b"message %d" % number])] = sender
+        network.run(choose.randint(200, 4_000))
+    network.run(10 * PAUSE_MS)
+    return network, sum(network.ignores(name, sds_id) for sds_id, sender in sent.items() for name in names)

@@ -93,8 +93,7 @@ class SdsChannel:
     def send_owed(self, now: int) -> Step:
         """Acknowledge content that is held and that nobody has named, now instead of when its sync message is due:
         for a participant that leaves. Nothing when nothing is owed."""
-        sync = self._state.sync
-        return self.send_sync(now) if sync is not None and sync.owed else Step()
+        return self.send_sync(now) if self._sender.owes() else Step()
 
     def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> Step:
         """A dispatch of an own message succeeded: the wait for its acknowledgement starts now."""
@@ -202,7 +201,10 @@ class SdsChannel:
                     outgoing.append(Outgoing(data, message, OutgoingReason.REPAIR))
                     events.append(RepairSent(now, message_id))
         if state.sync is not None and state.sync.due == now:
-            self._sender.sync(now, outgoing, events)
+            if state.sync.interval_due == now or self._sender.owes():
+                self._sender.sync(now, outgoing, events)
+            else:  # others have named it meanwhile
+                state.sync.owed_due = None
 
     # ---- looking in ----------------------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ class Receiver:
         if message_id in state.log:
             self.settle([message_id], now, events)
         self._make_room(given_up, now, events)
-        self._content_heard(message, now)
+        self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
     def _receive_sync(self, message: SdsMessage, lamport: int, first: bool, now: int, events: list[Event]) -> None:
         state = self._state
@@ -194,16 +194,22 @@ class Receiver:
         if hint is not None:
             known.set_hint(hint)
         state.review.review(message, now, events)
-        if state.repair is not None and state.repair.cancel(message.message_id):
+        answers = state.repair is not None and state.repair.cancel(message.message_id)
+        if answers:
             events.append(RepairCancelled(now, message.message_id, "answered"))
-        self._content_heard(message, now)
+        # A copy that answers somebody's repair request is not one for which its sender waits.
+        self._content_heard(message, now, owed=not answers)
 
-    def _content_heard(self, message: SdsMessage, now: int) -> None:
-        """Content is here, new or once more: it has to be acknowledged, and what it names is acknowledged by it."""
+    def _content_heard(self, message: SdsMessage, now: int, owed: bool) -> None:
+        """Content is here, new or once more: what it names is acknowledged by it, and it has to be acknowledged itself
+        unless somebody else has done so (``owed``)."""
         sync = self._state.sync
         if sync is not None:
             sync.named([entry.message_id for entry in message.causal_history], message.sender_id)
-            sync.owe(message.message_id, message.sender_id, now)
+            if owed:
+                sync.owe(message.message_id, message.sender_id)
+                if message.message_id in self._state.log:
+                    sync.nameable(message.message_id, now)
             sync.content_heard(now, self._state.repairs_pending())
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ class Receiver:
             state.clock = waiting.lamport
         state.sequence += 1
         if state.sync is not None:
-            state.sync.owe(waiting.message_id, waiting.sender_id, now)
+            state.sync.nameable(waiting.message_id, now)
         state.log.add(
             LogEntry(
                 waiting.message_id,

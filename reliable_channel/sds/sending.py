@@ -127,9 +127,7 @@ class Sender:
             data = encode_sds_message(message, state.config.wire_family)
             outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
         if state.sync is not None:
-            # What waits for its dependencies cannot be named before it is delivered; the filter holds it.
-            waiting = [message_id for message_id in state.sync.owed if message_id not in state.log]
-            state.sync.settle([*waiting, *self._to_acknowledge()], now)
+            state.sync.settle(self._to_acknowledge(), state.log.__contains__, now)
         self._spoke(now)
 
     def _wrap(self, message_id: str, lamport: int, content: bytes | None, now: int, events: list[Event]) -> SdsMessage:
@@ -151,6 +149,10 @@ class Sender:
             repair_request=tuple(requests),
             content=content,
         )
+
+    def owes(self) -> bool:
+        """Whether there is content that a sync message would name in acknowledgement."""
+        return bool(self._to_acknowledge())
 
     def _to_acknowledge(self) -> list[str]:
         """The content that a sync message names beside the usual history."""

@@ -63,8 +63,8 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
             proto.sync_due = state.sync.interval_due
         if state.sync.owed_due is not None:
             proto.sync_owed_due = state.sync.owed_due
-            proto.sync_owed_ids.extend(state.sync.owed)
-            proto.sync_owed_senders.extend(state.sync.owed.values())
+        proto.sync_owed_ids.extend(state.sync.owed)
+        proto.sync_owed_senders.extend(state.sync.owed.values())
         if state.sync.owing_since is not None:
             proto.sync_waiting_since = state.sync.owing_since
     if state.repair is not None:

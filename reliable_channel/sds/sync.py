@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from reliable_channel.sds.config import SdsConfig
 
@@ -79,16 +79,19 @@ class SyncTimer:
             if self.interval_due is not None:
                 self.interval_due = max(now, min(self.interval_due, latest))
 
-    def owe(self, message_id: str, sender_id: str, now: int) -> None:
-        """Note content of ``sender_id`` that is held here and has to be acknowledged soon."""
+    def owe(self, message_id: str, sender_id: str) -> None:
+        """Note content of ``sender_id`` that is held here and has to be acknowledged once it is in the log."""
         within = self._config.acknowledge_within_ms
         if not within or not self._config.sync_min_interval_ms:
             return
         self.owed[message_id] = sender_id
         if len(self.owed) > min(MAX_OWED_KEPT, self._config.max_log_entries):
             del self.owed[next(iter(self.owed))]
-        if self.owed_due is None:
-            self.owed_due = now + self._delay(message_id, within)
+
+    def nameable(self, message_id: str, now: int) -> None:
+        """Begin the wait if ``message_id`` is owed and in the log: what waits for its dependencies cannot be named."""
+        if self.owed_due is None and message_id in self.owed:
+            self.owed_due = now + self._delay(message_id, self._config.acknowledge_within_ms)
 
     def named(self, message_ids: Iterable[str], by: str) -> None:
         """Drop what a message of ``by`` names: it has acknowledged that content, unless it is its own."""
@@ -101,14 +104,15 @@ class SyncTimer:
         if not owed:
             self.owed_due = None
 
-    def settle(self, message_ids: Iterable[str], now: int) -> None:
-        """Begin anew after an own sync message, which has named ``message_ids``: what is left is owed again."""
-        for message_id in message_ids:
+    def settle(self, named: Iterable[str], is_nameable: Callable[[str], bool], now: int) -> None:
+        """Begin anew after an own sync message, which has ``named`` some of what is owed."""
+        for message_id in named:
             self.owed.pop(message_id, None)
         self.owed_due = None
-        first = next(iter(self.owed), None)
-        if first is not None:
-            self.owed_due = now + self._delay(first, self._config.acknowledge_within_ms)
+        for message_id in self.owed:
+            if is_nameable(message_id):
+                self.nameable(message_id, now)
+                break
 
     def skip_to(self, now: int) -> None:
         """Forget the sync messages that were due in a long sleep, but for one."""
