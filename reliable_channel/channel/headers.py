@@ -1,20 +1,19 @@
-"""How large an SDS header can get: what a segment must leave free in its envelope (protocol.md §3 *Limits*)."""
+"""How large an SDS header can get: what a segment must leave free in its envelope."""
 
 from __future__ import annotations
 
 from reliable_channel.sds import SdsConfig
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-
-ID_CHARACTERS = 128
-"""Reserved for the ids of others: they are hex digests of 64 characters or UUIDs."""
+from reliable_channel.sds.room import RESERVED_ID_BYTES, reserved_entry
+from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 
 
 def largest_sds_header(config: SdsConfig, channel_id: str, sender_id: str) -> int:
-    """The bytes of an SDS message without its content: full history with hints, full filter, full repair request."""
-    entry = HistoryEntry("x" * ID_CHARACTERS, b"h" * 32, "x" * max(ID_CHARACTERS, len(sender_id.encode())))
+    """The bytes of an SDS message without its content: full history with hints, full filter, full repair request. What
+    would not fit is left out when a message is made (:mod:`reliable_channel.sds.room`)."""
+    entry = reserved_entry(sender_id)
     message = SdsMessage(
         sender_id=sender_id,
-        message_id="x" * ID_CHARACTERS,
+        message_id="x" * RESERVED_ID_BYTES,
         channel_id=channel_id,
         lamport_timestamp=2**63,
         causal_history=(entry,) * config.causal_history_size,

@@ -144,8 +144,9 @@ class IncomingBuffer:
     def hold(self, waiting: Waiting) -> None:
         """Put a message into the buffer until ``unmet`` is empty."""
         if not waiting.size:
-            texts = size_of(waiting.message_id, waiting.sender_id, *waiting.history, *waiting.unmet)
-            waiting.size = len(waiting.content or b"") + texts
+            named = (*waiting.history, *waiting.unmet, *waiting.lost, *waiting.before_observation)
+            texts = size_of(waiting.message_id, waiting.sender_id, *named)
+            waiting.size = len(waiting.content or b"") + len(waiting.hint or b"") + texts
         self.waiting[waiting.message_id] = waiting
         self._waiting_shares.add(waiting.message_id, waiting.sender_id, waiting.size)
         self._watch(waiting)

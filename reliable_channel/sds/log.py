@@ -210,9 +210,20 @@ class Log:
                     kept += order[index + 1 :]
                     break
         self._order = kept
-        while len(self._horizons) > MAX_HORIZONS:
-            lowest = min(self._horizons, key=self._horizons.__getitem__)
-            horizon = self._horizons.pop(lowest)
+        self._join_horizons()
+
+    def _join_horizons(self) -> None:
+        """Keep few horizons of single senders: of those too many, the lowest become the one for everybody."""
+        horizons = self._horizons
+        size = sum([size_of(sender_id, horizon[1]) for sender_id, horizon in horizons.items()])
+        most = self._max * self._unit // 8
+        if len(horizons) <= MAX_HORIZONS and size <= most:
+            return
+        for sender_id in sorted(horizons, key=horizons.__getitem__):
+            if len(horizons) <= MAX_HORIZONS and size <= most:
+                return
+            horizon = horizons.pop(sender_id)
+            size -= size_of(sender_id, horizon[1])
             self.horizon = max(horizon, self.horizon or horizon)
 
     def _weight_of(self, entry: LogEntry | _Stored) -> int:

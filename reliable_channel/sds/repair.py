@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from reliable_channel.sds.config import SdsConfig
+from reliable_channel.sds.room import size_of_entry
+from reliable_channel.sds.shares import size_of
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 
@@ -164,5 +166,6 @@ def _size(message: bytes | SdsMessage) -> int:
     """What a message counts for, roughly where it is not encoded yet."""
     if isinstance(message, bytes):
         return len(message)
-    named = sum([len(each.message_id) + len(each.sender_id or "") for each in message.causal_history])
-    return len(message.content or b"") + len(message.bloom_filter or b"") + named + 512
+    named = sum([size_of_entry(each) for each in (*message.causal_history, *message.repair_request)])
+    own = size_of(message.message_id, message.sender_id, message.channel_id)
+    return len(message.content or b"") + len(message.bloom_filter or b"") + named + own

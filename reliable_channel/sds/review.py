@@ -25,6 +25,9 @@ from reliable_channel.sds.outgoing import OutgoingBuffer, Segment
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import SdsMessage
 
+MAX_WALK = 10_000
+"""Names that are followed for one input: some 5 ms. What lies further back stays unmarked, so that less is implied."""
+
 
 class AckReview:
     """Reviews received messages against the tracked ones. Only another participant's message can acknowledge."""
@@ -121,13 +124,14 @@ class AckReview:
             return
         bit = 1 << number
         log, waiting, missing, table = self._log, self._incoming.waiting, self._incoming.missing, self.table
-        stack = start
-        while stack:
+        stack, left = start, MAX_WALK
+        while stack and left > 0:
             message_id = stack.pop()
             entry = log.get(message_id) or waiting.get(message_id)
             if entry is None or entry.past & bit or entry.lamport < floor:
                 continue
             entry.reach(bit)
+            left -= 1 + len(entry.history)
             for dependency in entry.history:
                 tracked = table.get(dependency)
                 if tracked is not None:

@@ -12,6 +12,7 @@ from reliable_channel.sds.events import DuplicateSeen, Event, Outgoing, Outgoing
 from reliable_channel.sds.log import LogEntry, kept_history
 from reliable_channel.sds.outgoing import Segment, Send
 from reliable_channel.sds.receiving import content_digest
+from reliable_channel.sds.room import fitting, room_for
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.sds.sync import MAX_OWED
 from reliable_channel.wire.hashing import joined_message_id, sds_message_id
@@ -135,6 +136,7 @@ class Sender:
         state = self._state
         state.clock = lamport
         requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
+        requests = fitting(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         history = state.history(() if content else self._to_acknowledge())
         if content and state.sync is not None:

@@ -8,10 +8,11 @@ from reliable_channel.sds.config import SdsConfig
 from reliable_channel.sds.events import Event, FilterRolledOver
 from reliable_channel.sds.filter import OwnFilter
 from reliable_channel.sds.incoming import IncomingBuffer
-from reliable_channel.sds.log import Log
+from reliable_channel.sds.log import Log, LogEntry
 from reliable_channel.sds.outgoing import OutgoingBuffer
 from reliable_channel.sds.repair import Repair
 from reliable_channel.sds.review import AckReview
+from reliable_channel.sds.room import SYNC_ROOM_BYTES, fitting, room_for
 from reliable_channel.sds.sync import SyncTimer
 from reliable_channel.wire.sds import HistoryEntry
 
@@ -81,13 +82,24 @@ class ChannelState:
     def history(self, also: Sequence[str] = ()) -> tuple[HistoryEntry, ...]:
         """The causal history of a message sent now, with retrieval hints where known.
 
-        It holds the highest entries of the log and those of ``also``, which are in the log, in log order."""
-        entries = {entry.message_id: entry for entry in self.log.last(self.config.causal_history_size)}
-        if also:
-            entries |= {message_id: entry for message_id in also if (entry := self.log.get(message_id)) is not None}
-            entries = dict(sorted(entries.items(), key=lambda item: (item[1].lamport, item[0])))
-        return tuple(HistoryEntry(entry.message_id, entry.hint, entry.sender_id) for entry in entries.values())
+        It holds the highest entries of the log and those of ``also``, which are in the log, in log order; what does not
+        fit into the room that envelopes reserve is left out."""
+        me = self.participant_id or ""
+        newest = self.log.last(self.config.causal_history_size)
+        room = room_for(self.config.causal_history_size, me)
+        named = fitting([_naming(entry) for entry in reversed(newest)], room)
+        if not also:
+            return tuple(reversed(named))
+        usual = {entry.message_id for entry in newest}
+        others = [entry for each in also if each not in usual and (entry := self.log.get(each)) is not None]
+        named += fitting([_naming(entry) for entry in others], SYNC_ROOM_BYTES)
+        lamports = {entry.message_id: entry.lamport for entry in (*newest, *others)}
+        return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))
 
     def repairs_pending(self) -> bool:
         """Whether there is something to ask other participants for."""
         return self.repair is not None and bool(self.repair.requests)
+
+
+def _naming(entry: LogEntry) -> HistoryEntry:
+    return HistoryEntry(entry.message_id, entry.hint, entry.sender_id)

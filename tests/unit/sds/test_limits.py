@@ -1,0 +1,202 @@
+"""The limits of docs/sds.md: state has a ceiling in bytes, an input has one in work, a message always fits."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sds_network import T0, message, of_type, opened, small_config
+
+from reliable_channel.channel.headers import largest_sds_header
+from reliable_channel.sds import (
+    Delivered,
+    DependencyBeforeObservation,
+    MissingDependency,
+    RefetchDue,
+    RefusalReason,
+    Refused,
+    SdsChannel,
+)
+from reliable_channel.wire.malformed import Malformed, Reason
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+
+LONG = "\N{OLD ITALIC LETTER A}" * 1_024
+"""The longest id that is allowed: 4 096 bytes."""
+
+
+# ---- decoding ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["causal_history", "repair_request"])
+@pytest.mark.parametrize(
+    "entry",
+    [HistoryEntry("x" * 1_025), HistoryEntry("x", None, "x" * 1_025), HistoryEntry("x", b"x" * 1_025)],
+    ids=["id", "sender", "hint"],
+)
+@pytest.mark.parametrize("family", list(WireFamily))
+def test_what_a_history_names_has_the_limits_of_a_messages_own_fields(
+    field: str, entry: HistoryEntry, family: WireFamily
+) -> None:
+    one = message("b1")
+    setattr(one, field, (entry,))
+    refused = decode_sds_message(encode_sds_message(one, family), family)
+    assert isinstance(refused, Malformed)
+    assert refused.reason is Reason.MALFORMED_SDS
+    assert field in refused.detail
+
+
+# ---- sending -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history_size", [2, 20])
+def test_a_message_never_outgrows_the_header_that_a_segment_leaves_room_for(history_size: int) -> None:
+    """Ids, sender ids and hints as long as they may be fill history and repair requests."""
+    channel = opened(causal_history_size=history_size, sync_min_interval_ms=0)
+    room = largest_sds_header(channel.config, channel.channel_id, "alice")
+    for number in range(40):
+        missing = tuple(HistoryEntry(LONG[:-4] + f"{number:02}{each:02}", None, LONG) for each in range(3))
+        evil = SdsMessage(LONG[:-1] + "s", LONG[:-2] + f"{number:02}", channel.channel_id, T0 + number, missing)
+        evil.content = b"x"
+        channel.receive(evil, T0 + number, retrieval_hint=b"h" * 1_024)
+        channel.receive(message(LONG[:-3] + f"d{number:02}", LONG, T0 + number), T0, retrieval_hint=b"h" * 1_024)
+    sent = channel.send([bytes([each]) for each in range(5)], T0 + 500_000).outgoing
+    sync = channel.send_sync(T0 + 600_000).outgoing
+    for outgoing in sent:
+        assert len(outgoing.data) <= room
+    assert all(len(outgoing.data) <= 150_000 - 1_024 for outgoing in sync)
+
+
+def test_an_honest_history_is_named_whole_with_its_hints() -> None:
+    channel = opened()
+    for number in (1, 2):
+        hint = bytes([number]) * 32
+        channel.receive(message(f"{number:064x}", "b" * 128, T0 + number), T0 + number, retrieval_hint=hint)
+    named = channel.send(b"mine", T0 + 10).outgoing[0].message.causal_history
+    assert [(each.message_id, each.retrieval_hint) for each in named] == [
+        (f"{number:064x}", bytes([number]) * 32) for number in (1, 2)
+    ]
+
+
+# ---- Lamport timestamps ------------------------------------------------------------------------------------------
+
+
+def test_a_rider_does_not_get_the_successors_of_a_tolerated_timestamp_refused() -> None:
+    """One message a second at the edge of the tolerance; bob follows it, as his clock demands, in bursts."""
+    observer = opened(None)
+    clock = 0
+    refused = 0
+    for second in range(200):
+        now = T0 + second * 1_000
+        clock = max(clock + 1, now + 300_000)
+        observer.receive(message(f"evil {second}", "mallory", clock), now)
+        for burst in range(5):
+            clock += 1
+            refused += len(of_type(observer.receive(message(f"b{second}/{burst}", "bob", clock), now), Refused))
+    assert refused == 0
+
+
+def test_the_clock_cannot_be_driven_far_ahead_by_a_few_messages() -> None:
+    observer = opened(None)
+    highest = 0
+    for number in range(1, 101):
+        for ahead in (86_400_000, 400_000, 300_000):
+            step = observer.receive(message(f"{number} {ahead}", "mallory", T0 + ahead), T0)
+            highest = max([highest, *(event.lamport_timestamp for event in of_type(step, Delivered))])
+    assert highest <= T0 + 300_000
+    far = message("far", "mallory", T0 + 300_000 + 513)
+    assert [event.reason for event in of_type(observer.receive(far, T0), Refused)] == [RefusalReason.LAMPORT_TOO_FAR]
+
+
+def test_a_flood_dated_ahead_pushes_only_its_own_out_of_the_log() -> None:
+    observer = opened(None, max_log_entries=100)
+    for number in range(20):
+        observer.receive(message(f"b{number}", "bob", T0 + number), T0 + 20)
+    for number in range(1_000):
+        observer.receive(message(f"evil {number}", "mallory", T0 + 250_000 + number), T0 + 20)
+    assert {f"b{number}" for number in range(20)} <= {message_id for _, message_id in observer.log_positions()}
+    for number, sender in enumerate(("bob", "carol", "mallory")):
+        late = observer.receive(message(f"late {sender}", sender, T0 + 21 + number), T0 + 40)
+        assert len(of_type(late, Delivered)) == 1, sender
+
+
+def test_a_first_message_dated_ahead_hides_nothing_as_before_observation() -> None:
+    observer = SdsChannel("test-channel", None, small_config())
+    observer.receive(message("evil", "mallory", T0 + 299_000), T0)
+    step = observer.receive(message("b2", "bob", T0 + 10, ("b1",)), T0 + 10)
+    assert of_type(step, DependencyBeforeObservation) == []
+    assert len(of_type(step, MissingDependency)) == 1
+
+
+# ---- state -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("participant", [None, "alice"])
+def test_the_state_of_a_channel_has_a_ceiling_in_bytes(participant: str | None) -> None:
+    """The widest messages that are allowed, from ever new senders, all naming ids of the greatest length."""
+    limits = {
+        "max_log_bytes": 400_000,
+        "max_waiting_bytes": 400_000,
+        "max_missing_bytes": 400_000,
+        "max_remembered_bytes": 400_000,
+        "max_kept_bytes": 400_000,
+    }
+    bounds = {"max_tracked": 20, "max_participants": 20}
+    channel = opened(participant, **limits, **bounds, sync_min_interval_ms=0, acknowledge_within_ms=0)
+    ceiling = 2 * sum(limits.values()) + 3 * 20 * 4_096 * 4 + 20 * 1_000_000 // 1_000
+    for number in range(600):
+        tail = f"{number:04}"
+        sender = LONG[:-4] + tail
+        names = tuple(HistoryEntry(LONG[:-6] + tail + f"{each:02}", b"h" * 1_024, LONG) for each in range(9))
+        kind = number % 3
+        evil = SdsMessage(sender, LONG[:-5] + "m" + tail, channel.channel_id, T0 + number)
+        evil.content = None if kind == 2 else b"x" * 100
+        evil.causal_history = names if kind else ()
+        evil.repair_request = names
+        channel.receive(evil, T0 + number * 1_000)
+        if number % 50 == 49:
+            channel.tick(T0 + number * 1_000)
+            assert len(channel.to_bytes()) < ceiling, number
+
+
+# ---- work --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_over_a_month_of_missing_ids_does_not_repeat_every_look_up() -> None:
+    alice = opened(sync_min_interval_ms=0, acknowledge_within_ms=0)
+    for number in range(10):
+        names = tuple(f"{number}/{each}" for each in range(1_000))
+        alice.receive(message(f"evil {number}", f"mallory {number}", T0 + 1, names), T0 + 1)
+    step = alice.tick(T0 + 29 * 86_400_000)
+    assert len(of_type(step, RefetchDue)) <= 10_000
+    assert len(alice.missing_ids()) == 10_000
+
+
+def work(channel: SdsChannel, one: SdsMessage, now: int) -> float:
+    started = time.process_time()
+    channel.receive(one, now)
+    return time.process_time() - started
+
+
+def test_the_first_message_of_a_new_sender_does_not_walk_the_whole_past() -> None:
+    """3 000 messages that each name the 1 000 before; a newcomer names the last. 10 000 names are followed, so it costs
+    no more than some dozens of ordinary messages."""
+    observer = opened(None, before_observation=False)
+    spent = 0.0
+    for number in range(3_000):
+        first = max(0, number - 1_000)
+        history = tuple(f"m{each}" for each in range(first, number))
+        spent = work(observer, message(f"m{number}", "bob", T0 + number, history), T0 + 3_000)
+    newcomer = message("new", "carol", T0 + 3_000, ("m2999",))
+    assert work(observer, newcomer, T0 + 3_000) < 60 * max(spent, 0.001)
+
+
+def test_losing_a_thousand_ids_that_a_thousand_messages_name_costs_each_name_once() -> None:
+    observer = opened(None, before_observation=False)
+    names = tuple(f"gone {each}" for each in range(400))
+    taking = sum(work(observer, message(f"m{n}", f"s{n}", T0 + n + 1, names), T0 + 1) for n in range(300))
+    started = time.process_time()
+    step = observer.tick(T0 + 400_000)
+    giving_up = time.process_time() - started
+    assert len(of_type(step, Delivered)) == 300
+    assert all(set(event.lost_dependencies) == set(names) for event in of_type(step, Delivered))
+    assert giving_up < 10 * taking
