@@ -163,6 +163,10 @@ class IncomingBuffer:
                     del self._watchers[waiting.unmet[-1]]
         return waiting
 
+    def is_full(self) -> bool:
+        """Whether the buffer is over its bound."""
+        return self._waiting_shares.is_over()
+
     def take_surplus(self) -> Waiting | None:
         """Take the oldest message of the sender with most in the buffer out of it; ``None`` unless the buffer is over
         its bound. What the message still waited for counts as lost to it."""

@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from reliable_channel.sds.shares import size_of
+from reliable_channel.sds.shares import OVERHEAD, size_of
 from reliable_channel.wire._pb import sds_state_pb2 as pb
 from reliable_channel.wire.sds import HistoryEntry
 
@@ -29,7 +29,10 @@ MAX_HORIZONS = 1_000
 
 def kept_history(history: Sequence[HistoryEntry]) -> tuple[str, ...]:
     """The ids of a causal history that are kept with a message."""
-    ids = [entry.message_id for entry in history[-KEPT_HISTORY_IDS:]]
+    ids = [entry.message_id for entry in history]
+    if len(ids) <= KEPT_HISTORY_IDS and len("".join(ids)) * 4 <= KEPT_HISTORY_BYTES:  # at most 4 bytes a character
+        return tuple(ids)
+    del ids[:-KEPT_HISTORY_IDS]
     while size_of(*ids) > KEPT_HISTORY_BYTES:
         del ids[0]
     return tuple(ids)
@@ -64,8 +67,8 @@ class LogEntry:
         self.digest = digest
         self.hint = hint
         self.past = past
-        self.size = size or size_of(message_id, sender_id, *history)
-        """Bytes it counts for in the log; fixed when it is made."""
+        self.size = size
+        """Bytes it counts for in the log, where that is more than every entry counts for; else 0."""
         self.encoded: bytes | None = None
 
     def reach(self, bit: int) -> None:
@@ -126,7 +129,8 @@ class Log:
         """Insert at the entry's position."""
         position = (entry.lamport, entry.message_id)
         self._entries[entry.message_id] = entry
-        self._weight += self._weight_of(entry)
+        entry.size = self._size(entry)
+        self._weight += entry.size or self._unit
         order = self._order
         if not order or order[-1] < position:
             order.append(position)
@@ -134,6 +138,13 @@ class Log:
             insort(order, position)
         if self._weight > (self._max + self._slack) * self._unit:
             self._make_room(now)
+
+    def _size(self, entry: LogEntry) -> int:
+        characters = len(entry.message_id) + len(entry.sender_id) + len("".join(entry.history))
+        if characters * 4 + OVERHEAD <= self._unit:
+            return 0
+        size = size_of(entry.message_id, entry.sender_id, *entry.history)
+        return size if size > self._unit else 0
 
     def remove(self, message_id: str) -> None:
         """Take an entry out (another message with its id has won)."""
@@ -241,7 +252,8 @@ class Log:
         ordered = [entries[message_id] for _, message_id in self._order]
         senders = [entry[2] if isinstance(entry, tuple) else entry.sender_id for entry in ordered]
         state.log_senders.extend([numbers.setdefault(sender_id, len(numbers)) for sender_id in senders])
-        state.log_sizes.extend([entry[3] if isinstance(entry, tuple) else entry.size for entry in ordered])
+        if self._weight > len(ordered) * self._unit:
+            state.log_sizes.extend([entry[3] if isinstance(entry, tuple) else entry.size for entry in ordered])
         state.log_sender_ids.extend(numbers)
         if self.horizon is not None:
             state.horizon_lamport, state.horizon_id = self.horizon
@@ -265,10 +277,11 @@ class Log:
             decoded = [pb.LogEntry.FromString(each) for each in data]
             senders = [entry.sender_id for entry in decoded]
             sizes = [size_of(i, entry.sender_id, *entry.history) for i, entry in zip(ids, decoded, strict=True)]
+            sizes = [size if size > log._unit else 0 for size in sizes]
         else:
             names = list(state.log_sender_ids)
             senders = [names[number] for number in state.log_senders]
-            sizes = list(state.log_sizes)
+            sizes = list(state.log_sizes) or [0] * len(ids)
         columns = zip(state.log_lamports, data, senders, sizes, strict=True)
         log._entries = dict(zip(ids, columns, strict=True))
         unit = log._unit

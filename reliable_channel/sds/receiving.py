@@ -79,7 +79,7 @@ class Receiver:
                 events.append(EphemeralReceived(now, message.message_id, message.sender_id, content))
             return events
         config = state.config
-        if lamport > state.lamport_ceiling(now):
+        if lamport > now + config.lamport_tolerance_ms and lamport > state.lamport_ceiling(now):
             ahead = f"{lamport - now} ms ahead"
             self._refuse(message, RefusalReason.LAMPORT_TOO_FAR, ahead, now, events)
             return events
@@ -327,10 +327,12 @@ class Receiver:
 
         A message stays in the buffer until it is delivered, and a dependency counts only while its Lamport timestamp is
         lower. So whatever names whatever, no message waits for itself, and none is looked for that is gone."""
+        incoming = self._state.incoming
+        if not incoming.waiting:
+            return
         heap: list[tuple[int, str]] = []
         for message_id in message_ids:
             self._look_again(message_id, heap, now, events, past=past)
-        incoming = self._state.incoming
         while heap:
             message_id = heapq.heappop(heap)[1]
             self._deliver(incoming.take(message_id), now, events)
@@ -357,6 +359,8 @@ class Receiver:
     def _make_room(self, given_up: dict[str, str], now: int, events: list[Event]) -> None:
         """Bring the incoming buffer back within its bounds, by delivering what the greediest senders have in it."""
         incoming = self._state.incoming
+        if not given_up and not incoming.is_full():
+            return
         if given_up:
             owners = Counter(given_up.values())
             events.extend([Evicted(now, Memory.MISSING, owner, count) for owner, count in sorted(owners.items())])

@@ -8,8 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from reliable_channel.sds.config import SdsConfig
-from reliable_channel.sds.room import size_of_entry
-from reliable_channel.sds.shares import size_of
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 
@@ -31,6 +29,10 @@ def response_offset(me: str, sender_id: str, message_id: str, t_max_ms: int) -> 
 def in_response_group(me: str, sender_id: str, message_id: str, groups: int) -> bool:
     """Whether this participant may answer a request for a message of ``sender_id``."""
     return groups <= 1 or repair_hash(me + message_id) % groups == repair_hash(sender_id + message_id) % groups
+
+
+_PER_ENTRY = 16
+"""Tags and lengths of a history entry, rounded up."""
 
 
 class Repair:
@@ -166,6 +168,10 @@ def _size(message: bytes | SdsMessage) -> int:
     """What a message counts for, roughly where it is not encoded yet."""
     if isinstance(message, bytes):
         return len(message)
-    named = sum([size_of_entry(each) for each in (*message.causal_history, *message.repair_request)])
-    own = size_of(message.message_id, message.sender_id, message.channel_id)
-    return len(message.content or b"") + len(message.bloom_filter or b"") + named + own
+    size = len(message.content or b"") + len(message.bloom_filter or b"") + 512
+    texts = [message.message_id, message.sender_id]
+    for entry in (*message.causal_history, *message.repair_request):
+        texts += (entry.message_id, entry.sender_id or "")
+        size += _PER_ENTRY + len(entry.retrieval_hint or b"")
+    text = "".join(texts)
+    return size + (len(text) if text.isascii() else len(text.encode()))

@@ -112,4 +112,5 @@ class Remembered:
 
 def size_of(*texts: str) -> int:
     """Bytes that an entry with these texts takes, as in a snapshot."""
-    return OVERHEAD + sum([len(text) if text.isascii() else len(text.encode()) for text in texts])
+    text = "".join(texts)
+    return OVERHEAD + (len(text) if text.isascii() else len(text.encode()))
