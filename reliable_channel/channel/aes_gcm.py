@@ -8,7 +8,9 @@ ciphertext is good on its own topics only.
 away the xor of their plaintexts and the authentication key with it. Nonces are 96 random bits of the operating system,
 fresh at every call, so a retransmission is a new ciphertext, and participants that share a key need not coordinate.
 With random nonces a key may encrypt at most 2^32 messages *by all participants together*: after that the chance of a
-repetition passes 2^-32. This object refuses beyond its own 2^32; with n participants rotate n times as early.
+repetition passes 2^-32. An object and all that :meth:`AesGcm.for_topics` makes of it count together and refuse beyond
+2^32; another process counts anew (136 years at one message a second, and no nonce depends on the count). With n
+participants rotate n times as early.
 
 **Rotation**: ``AesGcm([new, old])`` encrypts with the first key and decrypts with any. Give all participants
 ``[old, new]`` first, then ``[new, old]``, then ``[new]``.
@@ -20,6 +22,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import string
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,7 +60,7 @@ class AesGcm:
         self._keys = {key_id(bytes(key)): bytes(key) for key in given}
         self._current = key_id(bytes(given[0]))
         self._topics = None if pubsub_topic is None or content_topic is None else (pubsub_topic, content_topic)
-        self._encrypted = 0
+        self._encrypted: Counter[bytes] = Counter()
 
     def __repr__(self) -> str:
         return f"AesGcm({len(self._keys)} keys)"
@@ -74,15 +78,17 @@ class AesGcm:
 
     def for_topics(self, pubsub_topic: str, content_topic: str) -> AesGcm:
         """The same keys, bound to these topics."""
-        return AesGcm(
+        bound = AesGcm(
             [self._keys[self._current], *self._keys.values()], pubsub_topic=pubsub_topic, content_topic=content_topic
         )
+        bound._encrypted = self._encrypted
+        return bound
 
     def encrypt(self, content: bytes) -> bytes:
         """``content`` encrypted under the first key, :data:`OVERHEAD_BYTES` longer."""
-        if self._encrypted >= MAX_MESSAGES_PER_KEY:
+        if self._encrypted[self._current] >= MAX_MESSAGES_PER_KEY:
             raise LocalError("This AES-GCM key has encrypted 2^32 messages.", "Rotate: give a new key first.")
-        self._encrypted += 1
+        self._encrypted[self._current] += 1
         nonce = secrets.token_bytes(NONCE_BYTES)
         header = bytes([LAYOUT]) + self._current
         cipher = AES.new(self._keys[self._current], AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
@@ -123,10 +129,9 @@ def _read_key(path: Path) -> bytes:
         raise ConfigurationError(
             f"The key file {path} cannot be read: {error.strerror}.", "Name a file with 64 hex digits or 32 bytes."
         ) from None
-    if len(content) == KEY_BYTES:
-        return content
+    text = all(byte in _TEXT for byte in content)
     try:
-        key = bytes.fromhex(content.decode("ascii").strip())
+        key = bytes.fromhex(content.decode("ascii").strip()) if text else content
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
@@ -134,6 +139,11 @@ def _read_key(path: Path) -> bytes:
             f"The key file {path} holds neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
         )
     return key
+
+
+_TEXT = frozenset(string.printable.encode())
+"""Bytes of a text file. A file of nothing else holds digits, never the key itself: 32 hex digits are 16 bytes, too few,
+and no random key is text (one in 10^14)."""
 
 
 def key_id(key: bytes) -> bytes:

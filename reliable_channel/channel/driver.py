@@ -42,6 +42,7 @@ from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure
 from reliable_channel.channel.sends import SendState
 from reliable_channel.channel.teller import Audience, Teller
 from reliable_channel.sds import Outgoing, OutgoingReason
+from reliable_channel.store.model import is_message_hash
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
@@ -364,7 +365,7 @@ class ChannelDriver:
         self._take(results.inputs)
 
     def _fetch(self, fetch: Fetch, now: int) -> None:
-        if fetch.retrieval_hint is not None:
+        if fetch.retrieval_hint is not None and is_message_hash(fetch.retrieval_hint):
             self.retrieval.ask_hash(fetch.retrieval_hint)
         elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
             self._last_range_without_hint = now

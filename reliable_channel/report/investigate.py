@@ -178,7 +178,8 @@ _EVENTS = (
                CASE WHEN held_here THEN 'it was here' ELSE 'it was not here' END, sds_id
         FROM repair_requests WHERE {_MINE}""",
     f"""SELECT event_time, 'refetch', 'attempt ' || attempt, NULL,
-               CASE WHEN retrieval_hint IS NULL THEN 'no hash to ask for' ELSE 'needed by ' || needed_by END, sds_id
+               CASE WHEN octet_length(retrieval_hint) IS DISTINCT FROM 32 THEN 'no hash to ask for'
+                    ELSE 'needed by ' || needed_by END, sds_id
         FROM refetch_requests WHERE {_MINE}""",
     """SELECT asked_at, 'store', outcome, node, purpose || coalesce(': ' || detail, ''), sds_id
         FROM store_presence WHERE channel_id = $channel AND list_contains($ids, sds_id)""",

@@ -188,7 +188,7 @@ def refetch(source: Source) -> pd.DataFrame:
         SELECT r.attempt, count(*) AS requests, count(a.found) AS answered,
                count(*) FILTER (a.found) AS found, count(*) FILTER (a.failed) AS failed
         FROM refetch_requests r LEFT JOIN answers a USING (content_topic, channel_id, sds_id, attempt)
-        WHERE r.retrieval_hint IS NOT NULL GROUP BY r.attempt ORDER BY r.attempt
+        WHERE octet_length(r.retrieval_hint) = 32 GROUP BY r.attempt ORDER BY r.attempt
         """
     )
 
@@ -198,7 +198,8 @@ def refetch_outcome(source: Source) -> pd.DataFrame:
     return source.query(
         """
         WITH asked AS (
-            SELECT content_topic, channel_id, sds_id, bool_or(retrieval_hint IS NOT NULL) AS hint
+            SELECT content_topic, channel_id, sds_id,
+                   bool_or(octet_length(retrieval_hint) IS NOT DISTINCT FROM 32) AS hint
             FROM refetch_requests GROUP BY content_topic, channel_id, sds_id),
         here AS (
             SELECT DISTINCT content_topic, channel_id, sds_id, true AS here

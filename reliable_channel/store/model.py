@@ -20,6 +20,12 @@ MAX_HASHES = 99
 HASH_BYTES = 32
 
 
+def is_message_hash(hint: bytes | None) -> bool:
+    """Whether a retrieval hint can be a Waku message hash, which is all that a store can be asked for. Hints are opaque
+    and kept as they came: status-go, for one, writes a protobuf of hashes there."""
+    return hint is not None and len(hint) == HASH_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
     """What to ask a store: either ``hashes``, or a content filter and a time range.

@@ -31,7 +31,7 @@ from reliable_channel.pipeline.tables import (
     STORE_PRESENCE,
 )
 from reliable_channel.store.client import NodeAnswer, StoreClient
-from reliable_channel.store.model import StoreEntry, StoreQuery
+from reliable_channel.store.model import StoreEntry, StoreQuery, is_message_hash
 from reliable_channel.store.rest_node import StoreNodeError
 
 MAX_REQUESTS = 5_000
@@ -86,12 +86,13 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> O
 
 
 def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
-    """The newest attempt for every message that is still not here, was not asked for yet and has a hint."""
+    """The newest attempt for every message that is still not here, was not asked for yet and has a hint that is a
+    message hash. Other hints are other people's words, which no store knows."""
     rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS))
     newest: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for row in rows:
         key = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"])
-        if row["retrieval_hint"] is not None and row["attempt"] > newest.get(key, {"attempt": 0})["attempt"]:
+        if is_message_hash(row["retrieval_hint"]) and row["attempt"] > newest.get(key, {"attempt": 0})["attempt"]:
             newest[key] = row
     done = {(row["channel_id"], row["sds_id"], row["attempt"]) for row in asked}
     wanted = {k: r for k, r in newest.items() if (k[2], k[3], r["attempt"]) not in done}

@@ -164,8 +164,8 @@ REFETCH_REQUESTS = Table(
         Column(
             "retrieval_hint",
             "BINARY",
-            "Waku message hash to ask for; null where none is known",
-            unit="32 bytes",
+            "as the sender wrote it, a Waku message hash if it has 32 bytes: only then stores are asked; null where"
+            " none is known",
             example=AN_ENVELOPE,
         ),
         Column("attempt", "INT", "number of the attempt, from 1", example="1"),
@@ -194,8 +194,7 @@ LOST_DEPENDENCIES = Table(
         Column(
             "retrieval_hint",
             "BINARY",
-            "Waku message hash; null where none is known",
-            unit="32 bytes",
+            "as the sender wrote it, a Waku message hash if it has 32 bytes; null where none is known",
             example=AN_ENVELOPE,
         ),
         Column("status", "STRING", "lost, before_observation, or recovered (it came late after all)", example="lost"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import tempfile
+from pathlib import Path
 
 import pytest
 from channel_world import TOPIC, World, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.channel import AesGcm, IncompleteEncryptionError, MessageSendError
+from reliable_channel.channel import AesGcm, IncompleteEncryptionError, MessageSendError, aes_gcm
 from reliable_channel.channel.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, DecryptionRefusedError
 from reliable_channel.errors import ConfigurationError, LocalError
 from reliable_channel.segmentation import SegmentationConfig
@@ -175,3 +177,42 @@ def test_a_large_encrypted_message_with_parity_fits_its_envelopes() -> None:
     world.run(1_000)
     assert len(bob.payloads) == 1
     assert max(len(message.payload) for _, message in world.on_wire) <= 150_000 - 1_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"0123456789abcdef0123456789abcdef",
+        b"0123456789abcdef0123456789abcde\n",
+        b"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY=",
+        b"0" * 63,
+        b"0" * 66,
+        bytes(range(128, 159)),
+        b"",
+    ],
+)
+def test_a_key_file_of_another_length_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
+    """32 hex digits are a key of 16 bytes: never taken as the 32 bytes of the file."""
+    file = tmp_path / "short.key"
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"short\.key"):
+        AesGcm.from_files([file])
+
+
+@given(key=st.binary(min_size=32, max_size=32).filter(lambda key: max(key) > 127))
+def test_a_key_file_holds_the_key_or_its_digits(key: bytes) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        raw, digits = Path(place) / "raw", Path(place) / "digits"
+        raw.write_bytes(key)
+        digits.write_text(key.hex() + "\n")
+        sealed = AesGcm.from_files([raw]).for_topics("p", "c").encrypt(b"hello")
+        assert AesGcm.from_files([digits]).for_topics("p", "c").decrypt(sealed) == b"hello"
+
+
+def test_the_limit_of_a_key_holds_for_all_channels_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aes_gcm, "MAX_MESSAGES_PER_KEY", 3)
+    keys = AesGcm([OLD])
+    for topic in ("/a", "/b", "/c"):
+        keys.for_topics("p", topic).encrypt(b"x")
+    with pytest.raises(LocalError, match="Rotate"):
+        keys.for_topics("p", "/a").encrypt(b"x")

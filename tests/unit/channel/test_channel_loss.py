@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from channel_world import World, drop, quick
+from channel_world import CHANNEL, TOPIC, World, drop, quick
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +28,7 @@ from reliable_channel.store.model import StorePage
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.memory import Faults
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.wire.waku import WakuMessage
 
 SMALL_SEGMENTS = SegmentationConfig(segment_size_bytes=64)
@@ -150,6 +151,23 @@ def test_a_missing_message_is_fetched_from_the_store_by_its_retrieval_hint() -> 
     assert len(bob.of(MissingMessage)) == 1
     world.run(15_000)
     assert bob.payloads == [b"lost on the way", b"refers to it"]
+
+
+@pytest.mark.parametrize("hint", [b"junk", b"0x" + b"ab" * 32, b"x" * 33])
+def test_a_hint_that_is_no_hash_spoils_no_other_look_up(hint: bytes) -> None:
+    """A stranger names a message that never was with a hint of his own, before Bob misses Alice's."""
+    world = World(drop(1))
+    config = quick(sds={"repair": False, "acknowledgement_timeout_ms": 10**9}, query_on_connect=False)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(b"lost on the way")
+    world.run(500)
+    named = (HistoryEntry("never was", hint),)
+    strangers = SdsMessage("mallory", "strangers", CHANNEL, world.now, named, content=b"x")
+    world.node("bob").arrive(WakuMessage(encode_sds_message(strangers), TOPIC, timestamp=1), "/waku/2/rs/0/0")
+    alice.channel.send(b"refers to it")
+    world.run(20_000)
+    assert bob.payloads[:2] == [b"lost on the way", b"refers to it"]
+    assert "store_failed" not in bob.problems()
 
 
 def test_a_message_without_retrieval_hint_is_found_in_the_store_by_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import Settings, StoreAuditSettings, load
@@ -61,7 +63,12 @@ class MemoryNode:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    found = load("local", paths={"run_dir": str(tmp_path)})
+    return settings_in(tmp_path)
+
+
+def settings_in(place: Path) -> Settings:
+    """A configuration with empty tables under ``place``."""
+    found = load("local", paths={"run_dir": str(place)})
     for table in (
         tables.REFETCH_REQUESTS,
         tables.SEGMENTS,
@@ -74,13 +81,13 @@ def settings(tmp_path: Path) -> Settings:
     return found
 
 
-def request(settings: Settings, sds_id: str, message: WakuMessage, attempt: int = 1) -> None:
+def request(settings: Settings, sds_id: str, message: WakuMessage, attempt: int = 1, hint: bytes | None = None) -> None:
     row = {
         "pubsub_topic": PUBSUB,
         "content_topic": TOPIC,
         "channel_id": "talk",
         "sds_id": sds_id,
-        "retrieval_hint": base64.b64encode(message_hash(PUBSUB, message)).decode(),
+        "retrieval_hint": base64.b64encode(hint if hint is not None else message_hash(PUBSUB, message)).decode(),
         "attempt": attempt,
         "event_time": START_S * 10**6,
     }
@@ -116,6 +123,21 @@ def test_what_a_store_has_goes_back_to_kafka_and_each_node_is_recorded(settings:
         ("c", "m1"): "error",
         ("c", "m2"): "error",
     }
+
+
+@hypothesis_settings(max_examples=15, deadline=None)
+@given(junk=st.lists(st.binary(max_size=80), max_size=5))
+def test_a_hint_of_any_bytes_spoils_no_other_question(junk: list[bytes]) -> None:
+    """Hints are other people's words: those that can be no message hash are left alone."""
+    with tempfile.TemporaryDirectory() as place:
+        settings = settings_in(Path(place))
+        request(settings, "m1", STORED)
+        for number, hint in enumerate(junk):
+            request(settings, f"junk{number}", LOST, hint=hint)
+        request(settings, "m2", STORED, attempt=1, hint=b"")
+        outcome, written = run(settings, MemoryNode("a", STORED))
+        assert [entry.message for entry in written] == [STORED]
+        assert outcome.requests == 1 + sum(len(hint) == 32 for hint in junk)
 
 
 def test_an_attempt_is_asked_once_and_a_new_attempt_again(settings: Settings) -> None:
