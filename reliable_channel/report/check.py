@@ -305,9 +305,10 @@ def _patience(truth: Truth, lost_after_ms: int) -> dict[tuple[str, str], int]:
         for d in truth.dependencies
     }
     for attack in truth.attacks:
+        end = 0 if attack.before_observation else attack.at_ms + lost_after_ms
         for sds_id in attack.names:
             key = (attack.channel_id, sds_id)
-            until[key] = min(until.get(key, attack.at_ms + lost_after_ms), attack.at_ms + lost_after_ms)
+            until[key] = min(until.get(key, end), end)
     return until
 
 

@@ -31,6 +31,8 @@ class Observation:
     complete: dict[int, int] = field(default_factory=dict)
     named: dict[str, Naming] = field(default_factory=dict)
     acks: dict[tuple[str, str], int] = field(default_factory=dict)
+    observed_since: int | None = None
+    """The Lamport timestamp of the first message observed."""
 
     def known_at(self, sds_id: str) -> int | None:
         """When the SDS message was known to the observer, ``None`` when never."""
@@ -41,12 +43,11 @@ class Observation:
 def observe(journal: ChannelJournal) -> Observation:
     """Walk through the observer's records of a channel in the order of reception."""
     seen = Observation()
-    observed_since: int | None = None
     for record in journal.observed:
-        if record.forgery is not None and observed_since is None:
+        if record.forgery is not None and seen.observed_since is None:
             # A stranger may be the first to be observed; its clock counts as far as clocks may be ahead.
             claimed = record.forgery.message.lamport_timestamp
-            observed_since = None if claimed is None else min(claimed, record.at_ms + TOLERATED_MS)
+            seen.observed_since = None if claimed is None else min(claimed, record.at_ms + TOLERATED_MS)
         if record.sds_id is None or record.reason is not None:
             continue
         sent, now = journal.sds[record.sds_id], record.at_ms
@@ -54,8 +55,8 @@ def observe(journal: ChannelJournal) -> Observation:
         seen.arrived.setdefault(record.sds_id, now)
         if not new:
             continue
-        if sent.lamport is not None and observed_since is None:
-            observed_since = sent.lamport
+        if sent.lamport is not None and seen.observed_since is None:
+            seen.observed_since = sent.lamport
         for dependency in sent.history:
             about = journal.sds.get(dependency)
             if about is None:  # a hostile message, which the participants take for one of theirs
@@ -65,7 +66,7 @@ def observe(journal: ChannelJournal) -> Observation:
                 seen.acks.setdefault((dependency, sent.sender), now)
             known = dependency in seen.arrived or dependency in seen.repaired
             if not known and record.sds_id not in seen.repaired:
-                older = sent.lamport is not None and observed_since is not None and sent.lamport <= observed_since
+                older = sent.lamport is not None and sent.lamport <= (seen.observed_since or 0)
                 seen.named.setdefault(dependency, Naming(now, older))
         if sent.message is not None and sent.message not in seen.complete:
             _complete(journal.messages[sent.message], now, seen)

@@ -155,8 +155,9 @@ class TrueAttack:
     """A record of a hostile sender and its :class:`~reliable_channel.simulation.attacks.Fate`.
 
     ``sender`` is the claimed one; ``payload`` is a bare content and ``payload_hash`` (hex) what a segment announces;
-    ``names`` are the ids in its causal history. ``record`` is its number in the written order; topic, partition and
-    offset are where Kafka put it. ``at_ms`` is in virtual Unix ms."""
+    ``names`` are the ids in its causal history. ``before_observation``: its clock is at or before that of the first
+    message observed, so nobody waits for what it names. ``record`` is its number in the written order; topic,
+    partition and offset are where Kafka put it. ``at_ms`` is in virtual Unix ms."""
 
     channel_id: str
     attack: str
@@ -167,6 +168,7 @@ class TrueAttack:
     payload: bytes | None
     payload_hash: str | None
     names: list[str]
+    before_observation: bool
     at_ms: int
     record: int
     topic: str = ""

@@ -18,19 +18,7 @@ from reliable_channel.simulation.attacks import ATTACKS
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import simulate
 
-UNMENDED = {
-    "content_under_victims_id",
-    "ephemeral_under_victims_id",
-    "victims_text_under_another_name",
-    "hint_junk",
-    "forged_acknowledgement",
-    "cycle",
-    "cycle_around_victim",
-    "lamport_rider",
-    "segment_under_victims_id",
-    "segment_poison",
-    "flood",
-}
+UNMENDED = {"content_under_victims_id", "victims_text_under_another_name", "segment_under_victims_id"}
 """Attacks that still change rows."""
 MENDED = tuple(name for name in ATTACKS if name not in UNMENDED)
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -91,12 +79,12 @@ def differences(scenario: Scenario) -> list[str]:
     ],
 )
 def test_one_attack_on_every_envelope_changes_no_honest_row(attack: str, heard: bool) -> None:
-    for seed in range(3):
+    for seed in range(2):
         scenario = attacked(seed, (attack,), per_envelope=1.0, heard=heard)
         assert differences(scenario) == []
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(
     seed=st.integers(0, 2**32),
     senders=st.integers(1, 5),
