@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import ConfigurationError
 from reliable_channel.pipeline.storage.checkpoints import Checkpoint, as_object, filesystem, read_checkpoint, read_text
+from reliable_channel.pipeline.storage.io import holds_rows
+from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, DELIVERIES, ENVELOPES, SDS_INPUT
 
 RECORD = "reliable-channel.json"
 
@@ -24,6 +26,9 @@ _IN_SPARK = {
 
 _OPERATORS = {"reassembly": 1, "ack": 1}
 """How many operators of a query keep state; Spark refuses a checkpoint with others by the schemas of their state."""
+
+_WRITES = {"ingest": ENVELOPES, "reassembly": SDS_INPUT, "ack": DELIVERIES, "deliver": DELIVERED_MESSAGES}
+"""A table that only this query writes."""
 
 _REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
 
@@ -71,7 +76,9 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> None
     wanted = frozen_settings(settings, query, spark_conf)
     checkpoint = read_checkpoint(settings.paths, query)
     recorded: dict[str, str] = {}
-    if checkpoint is not None:
+    if checkpoint is None:
+        _refuse_to_write_again(settings.paths, query)
+    else:
         now = _OPERATORS.get(query, checkpoint.operators)
         if checkpoint.operators not in (0, now):
             raise ConfigurationError(
@@ -88,6 +95,22 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> None
         files.create_dir(root, recursive=True)
         with files.open_output_stream(f"{root}/{RECORD}") as stream:
             stream.write(json.dumps({**wanted, **recorded}, indent=1, sort_keys=True).encode())
+
+
+def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
+    """Without its checkpoint a query reads everything from the beginning, under a new id, so Delta takes every row a
+    second time. Raises ``ConfigurationError`` when its table holds rows already."""
+    table = _WRITES.get(query)
+    if table is None or not holds_rows(paths, table):
+        return
+    remedy = f"Put it back, or {_REMEDY}"
+    if query == "ingest":
+        remedy = (
+            "Put it back, or name new places with paths.data_dir and paths.checkpoint_dir,"
+            " where what Kafka still holds is read anew."
+        )
+    found = f"The query {query} has no checkpoint, and its table {table.name} holds rows"
+    raise ConfigurationError(f"{found}: it would write all of them again.", remedy)
 
 
 def _shown(value: str) -> str:

@@ -74,6 +74,11 @@ def exists(paths: PathSettings, table: Table) -> bool:
     return True
 
 
+def holds_rows(paths: PathSettings, table: Table) -> bool:
+    """Whether a table exists and has a file with rows."""
+    return exists(paths, table) and len(open_table(paths, table).file_uris()) > 0
+
+
 def conformed(rows: DataFrame, table: Table) -> DataFrame:
     """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
     types = StructType.fromDDL(table.ddl())

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from reliable_channel.config import Settings, load
 from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline.running.settings_guard import RECORD, check
+from reliable_channel.pipeline.running.settings_guard import _WRITES, RECORD, check
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
 from reliable_channel.pipeline.storage.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows
+from tests.support import error_page
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -131,3 +136,21 @@ def test_the_state_of_another_version_is_refused(settings: Settings) -> None:
     write(settings, "reassembly", [batch(delta(1))], commits=1, operators=2)
     with pytest.raises(ConfigurationError, match=r"another version .* state of 2 operators, not of 1.*rebuild"):
         check(settings, "reassembly", SESSION)
+
+
+@pytest.mark.parametrize("query", ["ingest", "reassembly", "ack", "deliver"])
+def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str, settings: Settings) -> None:
+    table = _WRITES[query]
+    create_tables(settings.paths, [table])
+    check(settings, query, SESSION)
+    shutil.rmtree(settings.paths.checkpoint(query), ignore_errors=True)
+    values = {"STRING": "x", "INT": 0, "BIGINT": 0, "TIMESTAMP": 0}
+    simple = {c.name: values[c.type] for c in table.columns if c.type in values}
+    append_rows(settings.paths, table, as_arrow([simple], table))
+    with pytest.raises(ConfigurationError) as fault:
+        check(settings, query, SESSION)
+    assert table.name in str(fault.value)
+    if query != "ingest":
+        assert error_page.expected("A checkpoint that is gone").fullmatch(str(fault.value))
+    write(settings, query, [batch()], 1)
+    check(settings, query, SESSION)
