@@ -7,6 +7,7 @@ remedy without a stack trace (``--debug`` shows it): :mod:`reliable_channel.runt
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import signal
 import sys
@@ -20,6 +21,7 @@ from reliable_channel import __version__
 from reliable_channel.commands import Invocation
 from reliable_channel.runtime.faults import UNFORESEEN, debugging, ended_by
 from reliable_channel.runtime.logs import tame_kafka
+from reliable_channel.transport.private_files import OWNERS_UMASK
 
 EXIT_CODES = {
     0: "done",
@@ -85,6 +87,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command line (``sys.argv`` by default) and exit; never shows a stack trace unless ``--debug``."""
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments or debugging()
+    os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
     signal.signal(signal.SIGTERM, _terminated)
     tame_kafka()
     try:

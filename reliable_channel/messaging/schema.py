@@ -10,6 +10,7 @@ import sqlite3
 from pathlib import Path
 
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.transport.private_files import private_file
 
 VERSION = 1
 
@@ -70,10 +71,10 @@ def open_database(path: Path | str) -> sqlite3.Connection:
     A committed transaction survives SIGKILL; ``synchronous=NORMAL`` may lose the latest ones when the machine itself
     fails. Raises ``EnvironmentFault`` when the file is in use, unreadable or from a newer version.
     """
-    if str(path) != ":memory:":
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
     connection: sqlite3.Connection | None = None
     try:
+        if str(path) != ":memory:":
+            private_file(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.5)
         # Exclusive: two nodes on one database would each send what the other has pending.
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -81,7 +82,7 @@ def open_database(path: Path | str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA temp_store=MEMORY")
         _create(connection, path)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         if connection is not None:
             connection.close()
         raise EnvironmentFault(

@@ -28,6 +28,7 @@ from reliable_channel.runtime import jars
 from reliable_channel.runtime.java import java
 from reliable_channel.runtime.progress import progress
 from reliable_channel.runtime.topics import ensure_topics, probe
+from reliable_channel.transport.private_files import private_directory
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 90.0
@@ -160,7 +161,7 @@ def _prepare(place: BrokerFiles, settings: Settings, port: int, extra: str = "")
     """Write the properties, format the data directory once; the command that runs the broker."""
     _refuse_taken(port)
     for directory in (place.home, place.data):
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory)
     place.properties.write_text(_properties(place, settings.kafka, port, free_port()) + extra, encoding="utf-8")
     classpath = os.pathsep.join(str(jar) for jar in jars.paths("kafka", settings.paths.cache_dir))
     with as_file(shipped("kafka-log4j2.properties")) as log4j2:

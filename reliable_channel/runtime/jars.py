@@ -39,30 +39,37 @@ def directory(cache_dir: str) -> Path:
 
 
 def paths(configuration: str, cache_dir: str) -> list[Path]:
-    """The jars of ``spark`` or ``kafka``, sorted by name. Raises ``EnvironmentFault`` when set-up has not been run."""
+    """The jars of ``spark`` or ``kafka``, sorted by name, their bytes compared with the checksums (40 MB, less than a
+    tenth of a second). Raises ``EnvironmentFault`` when set-up has not been run, or a jar was changed since."""
     home = directory(cache_dir)
-    names = sorted(name for name in checksums() if name.startswith(f"{configuration}/"))
+    expected = {name: digest for name, digest in checksums().items() if name.startswith(f"{configuration}/")}
+    names = sorted(expected)
     if missing := [name for name in names if not (home / name).is_file()]:
         raise EnvironmentFault(
             f"{len(missing)} of {len(names)} jars are not in {home}.", "Run `reliable-channel setup` once."
         )
+    _refuse_changed({name: home / name for name in names}, expected)
     return [home / name for name in names]
 
 
 def verify(home: Path, expected: dict[str, str]) -> None:
     """Compare every jar under ``home`` with its checksum; raises ``EnvironmentFault`` naming what differs."""
     found = {f"{file.parent.name}/{file.name}": file for file in home.glob("*/*.jar")}
-    wrong = sorted(name for name, digest in expected.items() if name in found and sha256(found[name]) != digest)
-    if wrong:
-        raise EnvironmentFault(
-            f"The checksum of {', '.join(wrong)} is not the one in conf/{_CHECKSUMS}.",
-            "Delete the jar and its Ivy cache and try again; if it persists, do not trust the registry you use.",
-        )
+    _refuse_changed(found, expected)
     if missing := sorted(set(expected) - set(found)):
         raise EnvironmentFault(f"The registry did not give {', '.join(missing)}.", "Try again, or use another mirror.")
     if unknown := sorted(set(found) - set(expected)):
         raise EnvironmentFault(
             f"{', '.join(unknown)} is not in conf/{_CHECKSUMS}.", "Run `reliable-channel setup --record` and review."
+        )
+
+
+def _refuse_changed(found: dict[str, Path], expected: dict[str, str]) -> None:
+    wrong = sorted(name for name, digest in expected.items() if name in found and sha256(found[name]) != digest)
+    if wrong:
+        raise EnvironmentFault(
+            f"The checksum of {', '.join(wrong)} is not the one in conf/{_CHECKSUMS}.",
+            "Run `reliable-channel setup` again; if it persists, do not trust the registry you use.",
         )
 
 

@@ -20,6 +20,7 @@ from reliable_channel.config.loading import shipped
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.java import java
+from reliable_channel.transport.private_files import private_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +126,10 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         os.environ.pop("SPARK_HOME", None)
         run = Path(settings.paths.run_dir)
         for part in ("logs", "spark"):
-            (run / part).mkdir(parents=True, exist_ok=True)
+            private_directory(run / part)
+        for place in (settings.paths.data_dir, settings.paths.checkpoint_dir):
+            if "://" not in place:
+                private_directory(place)
         conf = SparkConf(loadDefaults=False).setAppName(application).setAll(list(wanted.items()))
         log = run / "logs" / "spark.log"
         try:
@@ -179,7 +183,7 @@ def _stderr_to(log: Path) -> Iterator[None]:
     """
     sys.stderr.flush()
     kept = os.dup(2)
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(target, 2)
         yield

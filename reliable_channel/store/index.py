@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reliable_channel.store.source import Position, Selection
+from reliable_channel.transport.private_files import private_file
 
 _SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL);
@@ -60,7 +61,6 @@ class EnvelopeIndex:
     def __init__(self, path: Path | str, table_id: str) -> None:
         self._lock = threading.RLock()
         self._write_lock = threading.Lock()
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connect(path, table_id)
         except sqlite3.DatabaseError as error:
@@ -73,6 +73,7 @@ class EnvelopeIndex:
         self._db = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
 
     def _connect(self, path: Path | str, table_id: str) -> None:
+        private_file(path)
         self._writer = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
         self._writer.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         self._writer.execute("PRAGMA journal_mode=WAL")

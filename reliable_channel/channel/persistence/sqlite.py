@@ -14,6 +14,7 @@ from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import SenderLock, channel_locked
 from reliable_channel.errors import EnvironmentFault
+from reliable_channel.transport.private_files import private_file
 
 SCHEMA_VERSION = 3
 
@@ -89,8 +90,7 @@ class SqlitePersistence:
         self._open: set[ChannelKey] = set()
         self._ids: dict[ChannelKey, int] = {}
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch(mode=0o600, exist_ok=True)
+            private_file(self.path)
             self._connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, timeout=10.0, cached_statements=64
             )

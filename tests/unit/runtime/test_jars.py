@@ -53,6 +53,18 @@ def test_a_right_set_is_accepted(a_set: tuple[Path, dict[str, str]]) -> None:
     jars.verify(*a_set)
 
 
+def test_a_jar_that_was_changed_after_set_up_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = jars.directory(str(tmp_path)) / "spark" / "a-1.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"jar")
+    digest = jars.sha256(jar)
+    monkeypatch.setattr(jars, "checksums", lambda: {"spark/a-1.jar": digest})
+    assert jars.paths("spark", str(tmp_path)) == [jar]
+    jar.write_bytes(b"rat")
+    with pytest.raises(EnvironmentFault, match=r"checksum of spark/a-1\.jar"):
+        jars.paths("spark", str(tmp_path))
+
+
 def test_a_changed_jar_is_refused(a_set: tuple[Path, dict[str, str]]) -> None:
     home, expected = a_set
     (home / "spark" / "a-1.jar").write_bytes(b"other")
