@@ -93,6 +93,7 @@ lock:  ## resolve the dependencies anew into requirements*.lock
 	@$(BIN)/python -m pip install --quiet uv==$(UV)
 	@$(COMPILE) --group build --output-file requirements-build.lock
 	@$(COMPILE) pyproject.toml --group dev --output-file requirements.lock
+	@$(COMPILE) tests/clients/requirements.in --output-file tests/clients/requirements.lock
 
 clean:  ## remove what was built and what ran here; the jar cache of the user stays
 	@if [ -x $(BIN)/reliable-channel ]; then $(BIN)/reliable-channel kafka stop >/dev/null 2>&1 || true; fi

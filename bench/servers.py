@@ -303,9 +303,18 @@ def _serve_api(place: Path) -> None:
     from reliable_channel.transport.memory import MemoryNetwork
 
     config = MessagingConfig.of(mode="relay", cluster_id=16, shards=[32], bootstrap_nodes=[], max_records=100_000)
-    node = MessagingNode(config, MemoryNetwork().node("bench"), place / "messages.sqlite")
+    network = MemoryNetwork()
+    node = MessagingNode(config, network.node("bench"), place / "messages.sqlite")
+    threading.Thread(target=_pump, args=(network,), daemon=True).start()
     app = create_app(node)
     _serve(app, lifespan="on", on_stop=app.state.poll.stop)
+
+
+def _pump(network: Any) -> None:
+    """Let envelopes arrive, so that every request comes to its end."""
+    while True:
+        network.pump()
+        time.sleep(0.005)
 
 
 def _serve(app: Any, **options: Any) -> None:
