@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from reliable_channel.config import Settings
@@ -13,6 +14,8 @@ from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 
 FLUSH_S = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 def refetch_once(settings: Settings) -> Outcome:
@@ -27,7 +30,8 @@ def refetch_once(settings: Settings) -> Outcome:
 
 
 def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
-    """Entries (with data) as records with ``source=store``; returns when all replicas have them."""
+    """Entries (with data) as records with ``source=store``; returns when all replicas have them. One that is too large
+    for Kafka would be so again at every run, so it is left out, with a line in the log."""
     if not entries:
         return
     failures: list[FailureReason] = []
@@ -45,8 +49,12 @@ def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
         producer.flush(FLUSH_S)
     finally:
         producer.close()
-    if failures:
+    too_large = failures.count(FailureReason.TOO_LARGE)
+    if too_large:
+        _log.warning("%d envelopes from store nodes are too large for Kafka and were left out", too_large)
+    others = [reason for reason in failures if reason is not FailureReason.TOO_LARGE]
+    if others:
         raise EnvironmentFault(
-            f"Kafka refused {len(failures)} of {len(entries)} fetched envelopes ({failures[0].value}).",
+            f"Kafka refused {len(others)} of {len(entries)} fetched envelopes ({others[0].value}).",
             "See that the brokers and the topic are there; the next run asks again.",
         )

@@ -1,0 +1,52 @@
+"""What store nodes gave goes to Kafka; one envelope that Kafka can never take does not stop the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reliable_channel.config import load
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.gateway import refetching
+from reliable_channel.store.model import StoreEntry
+from reliable_channel.transport.base import FailureReason
+from reliable_channel.wire.waku import WakuMessage
+
+REASONS = {b"large": FailureReason.TOO_LARGE, b"refused": FailureReason.REFUSED}
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The payloads that Kafka took."""
+    found: list[bytes] = []
+
+    class Producer:
+        def __init__(self, options: Any) -> None: ...
+
+        def send(self, topic: str, message: WakuMessage, pubsub_topic: str, source: Any, done: Any) -> None:
+            reason = REASONS.get(message.payload)
+            if reason is None:
+                found.append(message.payload)
+            done(reason, "")
+
+        def flush(self, timeout_s: float) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(refetching, "EnvelopeProducer", Producer)
+    return found
+
+
+def entries(*payloads: bytes) -> list[StoreEntry]:
+    return [StoreEntry(b"h" * 32, WakuMessage(payload, "/t"), "/p") for payload in payloads]
+
+
+def test_an_envelope_that_is_too_large_is_left_out(taken: list[bytes]) -> None:
+    refetching.write_back(load("local"), entries(b"one", b"large", b"two"))
+    assert taken == [b"one", b"two"]
+
+
+def test_any_other_refusal_lets_the_next_run_ask_again(taken: list[bytes]) -> None:
+    with pytest.raises(EnvironmentFault, match=r"refused 1 of 3"):
+        refetching.write_back(load("local"), entries(b"one", b"large", b"refused"))
