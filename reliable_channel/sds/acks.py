@@ -19,6 +19,9 @@ from reliable_channel.wire.bloom import Bytes
 _FIRST_LOOK = 2
 """Bits looked at for every open message; the rest only for those that pass. Most pass neither or all."""
 
+MAX_HITS = 16
+"""Participants whose filters are remembered to hold a tracked id, until two of their messages have said so."""
+
 
 class Tracked:
     """One message whose acknowledgements are followed."""
@@ -70,36 +73,84 @@ class Tracked:
         """One bit per participant whose filters can tell nothing more of this message."""
         return self.certain | self.implied | (self.acked & ~self.reached)
 
+    def hit_by(self, by: str, via: str) -> list[str] | None:
+        """Note that a filter of ``by``, in message ``via``, holds the id; all such messages of that participant, or
+        ``None`` for one that is noted already. Of at most :data:`MAX_HITS` participants; the first gives way."""
+        vias = self.hits.get(by)
+        if vias is None:
+            if len(self.hits) >= MAX_HITS:
+                del self.hits[next(iter(self.hits))]
+            vias = self.hits[by] = []
+        if via in vias:
+            return None
+        vias.append(via)
+        return vias
+
+    def forget(self, number: int, by: str) -> None:
+        """Forget what a participant has acknowledged: its number becomes another's."""
+        rest = ~(1 << number)
+        self.acked &= rest
+        self.implied &= rest
+        self.certain &= rest
+        self.reached &= rest
+        self.hits.pop(by, None)
+
     def hit_count(self) -> int:
         """Different messages, of all participants, whose filters hold the id."""
         return sum(map(len, self.hits.values()))
 
 
 class Participants:
-    """The participants of a channel, each with a number and the Lamport timestamp at which it was first heard. Bounded:
-    later ones have none."""
+    """The participants of a channel, each with a number and the Lamport timestamp at which it was first heard.
+
+    Bounded: when all numbers are taken, a newcomer that is heard gets that of the participant with the fewest messages,
+    and of several the one that has been silent longest. So names that somebody makes up replace each other, and never
+    those that talk."""
 
     def __init__(self, max_participants: int) -> None:
         self._max = max_participants
         self._numbers: dict[str, int] = {}
+        self._names: list[str] = []
         self._heard: list[int | None] = []
+        self._messages: list[tuple[int, int]] = []
+        """How many messages each has sent, and the running number of the last one."""
+        self._counter = 0
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
+        """The names, in the order of their numbers."""
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._names)
 
     def number(self, participant_id: str) -> int | None:
-        """The number of a participant, given on first use."""
+        """The number of a participant, given on first use while there are any."""
         number = self._numbers.get(participant_id)
-        if number is None and len(self._numbers) < self._max:
-            number = self._numbers[participant_id] = len(self._numbers)
+        if number is None and len(self._names) < self._max:
+            number = self._numbers[participant_id] = len(self._names)
+            self._names.append(participant_id)
             self._heard.append(None)
+            self._messages.append((0, 0))
         return number
 
-    def hear(self, number: int, lamport: int) -> None:
-        """A message of a participant has come; only the first one counts."""
+    def quietest(self, but: str | None) -> int | None:
+        """The number that a newcomer gets when all are taken; never that of ``but``."""
+        numbers = (number for name, number in self._numbers.items() if name != but)
+        return min(numbers, key=self._messages.__getitem__, default=None)
+
+    def replace(self, number: int, participant_id: str) -> str:
+        """Give a number to somebody else; returns whose it was. The caller forgets what is known of that one."""
+        gone = self._names[number]
+        del self._numbers[gone]
+        self._numbers[participant_id] = number
+        self._names[number] = participant_id
+        self._heard[number], self._messages[number] = None, (0, 0)
+        return gone
+
+    def hear(self, number: int, lamport: int | None) -> None:
+        """Count a message of a participant; the Lamport timestamp of the first one that has one is remembered."""
+        self._counter += 1
+        self._messages[number] = (self._messages[number][0] + 1, self._counter)
         if self._heard[number] is None:
             self._heard[number] = lamport
 
@@ -107,9 +158,18 @@ class Participants:
         """The Lamport timestamp (ms) of the first message that came from a participant; ``None`` when none has."""
         return self._heard[number]
 
+    def messages(self, number: int) -> tuple[int, int]:
+        """How many messages a participant has sent, and the running number of the last one."""
+        return self._messages[number]
+
+    def restore(self, number: int, heard: int | None, messages: tuple[int, int]) -> None:
+        """Take what a snapshot has of a participant."""
+        self._heard[number], self._messages[number] = heard, messages
+        self._counter = max(self._counter, messages[1])
+
     def of(self, bits: int) -> list[str]:
         """The participants whose bits are set."""
-        return [name for name, number in self._numbers.items() if bits >> number & 1]
+        return [name for number, name in enumerate(self._names) if bits >> number & 1]
 
 
 class AckTable:
@@ -192,6 +252,14 @@ class AckTable:
         """Decide whether the filters of a participant can still tell something of a message."""
         if number < self._open.shape[0]:
             self._open[number, tracked.row] = not tracked.closed() >> number & 1
+        self._views.pop(number, None)
+
+    def forget(self, number: int, by: str) -> None:
+        """Forget everything of a participant whose number becomes another's."""
+        for tracked in self._tracked.values():
+            tracked.forget(number, by)
+            if number < self._open.shape[0]:
+                self._open[number, tracked.row] = True
         self._views.pop(number, None)
 
     def held_by(self, words: Bytes, number: int) -> list[Tracked]:

@@ -181,7 +181,7 @@ class Receiver:
         state.review.review(message, now, events)
         self._make_room(self._report(message, dependencies, now, events), now, events)
         if state.sync is not None:
-            state.sync.named([entry.message_id for entry in message.causal_history], message.sender_id)
+            state.sync.named(message.causal_history, message.sender_id)
             state.sync.restart(now, state.repairs_pending())
 
     def _receive_again(
@@ -205,7 +205,7 @@ class Receiver:
         unless somebody else has done so (``owed``)."""
         sync = self._state.sync
         if sync is not None:
-            sync.named([entry.message_id for entry in message.causal_history], message.sender_id)
+            sync.named(message.causal_history, message.sender_id)
             if owed:
                 sync.owe(message.message_id, message.sender_id)
                 if message.message_id in self._state.log:

@@ -5,8 +5,6 @@ once a filter of that participant holds it too. Filters alone make an acknowledg
 
 from __future__ import annotations
 
-from collections import deque
-
 from reliable_channel.sds.acks import AckTable, Participants, Tracked
 from reliable_channel.sds.config import SdsConfig, Tracking
 from reliable_channel.sds.events import (
@@ -22,6 +20,7 @@ from reliable_channel.sds.events import (
 from reliable_channel.sds.incoming import IncomingBuffer, Missing
 from reliable_channel.sds.log import Log
 from reliable_channel.sds.outgoing import OutgoingBuffer, Segment
+from reliable_channel.sds.shares import OVERHEAD, Shares
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import SdsMessage
 
@@ -49,44 +48,59 @@ class AckReview:
         self._everyone = tracking is Tracking.EVERYONE
         self.participants = Participants(config.max_participants)
         self.table = AckTable(config, self.participants)
-        self.others: deque[str] = deque()
-        """Tracked messages of others, oldest first."""
+        self._others = Shares(config.max_tracked, config.max_tracked * OVERHEAD)
+        """Tracked messages of others, by their senders."""
 
     def track(self, tracked: Tracked, events: list[Event], now: int) -> None:
         """Follow the acknowledgements of a message that is new here, if they are to be followed."""
         if tracked.sender_id != self._me:
             if not self._everyone:
                 return
-            self.others.append(tracked.message_id)
-            if len(self.others) > self._config.max_tracked:
-                oldest = self.others.popleft()
-                self.table.discard(oldest)
-                events.append(TrackingEnded(now, oldest))
+            self._others.add(tracked.message_id, tracked.sender_id, OVERHEAD)
         self.table.add(tracked)
+        while self._others.is_over():
+            oldest = self._others.oldest_of(self._others.greediest())
+            self.untrack(oldest)
+            events.append(TrackingEnded(now, oldest))
 
     def restore(self, tracked: list[Tracked]) -> None:
         """Follow the messages of a snapshot, with the acknowledgements they had."""
-        self.others.extend(each.message_id for each in tracked if each.sender_id != self._me)
+        for each in tracked:
+            if each.sender_id != self._me:
+                self._others.add(each.message_id, each.sender_id, OVERHEAD)
         self.table.restore(tracked)
 
     def untrack(self, message_id: str) -> None:
-        """Stop following a message (it lost a conflict)."""
-        if self.table.get(message_id) is not None:
+        """Stop following a message: it lost a conflict, or others need the room."""
+        tracked = self.table.get(message_id)
+        if tracked is not None:
             self.table.discard(message_id)
-            if message_id in self.others:
-                self.others.remove(message_id)
+            if tracked.sender_id != self._me:
+                self._others.remove(message_id, tracked.sender_id)
 
     def review(self, message: SdsMessage, now: int, events: list[Event]) -> None:
         """Everything a received message acknowledges."""
         number = self.participants.number(message.sender_id)
         if number is None:
+            number = self._replaced(message.sender_id)
+        if number is None:
             return
-        if message.lamport_timestamp is not None:
-            self.participants.hear(number, message.lamport_timestamp)
+        self.participants.hear(number, message.lamport_timestamp)
         if len(self.table):
             self._review_history(message, number, now, events)
         if message.bloom_filter:
             self._review_filter(message, number, now, events)
+
+    def _replaced(self, participant_id: str) -> int | None:
+        """The number of a participant for whom there was none: the quietest one gives way, and is forgotten."""
+        number = self.participants.quietest(but=self._me)
+        if number is None:
+            return None
+        gone = self.participants.replace(number, participant_id)
+        # The marks of the causal past (``LogEntry.past``) stay: they are on what was sent before the newcomer was
+        # heard, and of that nothing is implied.
+        self.table.forget(number, gone)
+        return number
 
     def arrived(self, missing: Missing, now: int, events: list[Event]) -> None:
         """Take a message that others had named, or had in their causal past, before it came here. Those that named it
@@ -170,10 +184,9 @@ class AckReview:
 
     def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[Event]) -> None:
         """A filter holds an id. Two copies of one message are one hit."""
-        vias = tracked.hits.setdefault(by, [])
-        if via in vias:
+        vias = tracked.hit_by(by, via)
+        if vias is None:
             return
-        vias.append(via)
         threshold = self._config.possible_acks_threshold
         if len(vias) >= threshold:
             self._acknowledge(tracked, by, number, Evidence.FILTER, via, now, events)

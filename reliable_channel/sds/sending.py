@@ -140,7 +140,7 @@ class Sender:
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         history = state.history(() if content else self._to_acknowledge())
         if content and state.sync is not None:
-            state.sync.named([entry.message_id for entry in history], self._participant())
+            state.sync.named(history, self._participant())
         return SdsMessage(
             sender_id=self._participant(),
             message_id=message_id,

@@ -120,8 +120,10 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     participants = list(proto.participants)
     for participant in participants:
         state.review.participants.number(participant)
-    for heard in proto.participants_heard:
-        state.review.participants.hear(heard.by, heard.lamport)
+    heard = {each.by: each.lamport for each in proto.participants_heard}
+    spoken = dict(enumerate(zip(proto.participant_messages, proto.participant_last, strict=True)))
+    for number in range(len(participants)):
+        state.review.participants.restore(number, heard.get(number), spoken.get(number, (1, 0)))
     state.review.restore(_read_tracked(proto, participants))
     for send in proto.sends:
         _read_send(send, state)
@@ -226,6 +228,9 @@ def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
     for number in range(len(participants)):
         if (lamport := participants.heard(number)) is not None:
             proto.participants_heard.add(by=number, lamport=lamport)
+        count, last = participants.messages(number)
+        proto.participant_messages.append(count)
+        proto.participant_last.append(last)
     for row, tracked in enumerate(rows):
         for by, vias in tracked.hits.items():
             for via in vias:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable
 
 from reliable_channel.sds.config import SdsConfig
+from reliable_channel.wire.sds import HistoryEntry
 
 CATCH_UP_MS = 3_600_000
 """A participant that slept longer than this does not send the sync messages of all that time."""
@@ -93,14 +94,14 @@ class SyncTimer:
         if self.owed_due is None and message_id in self.owed:
             self.owed_due = now + self._delay(message_id, self._config.acknowledge_within_ms)
 
-    def named(self, message_ids: Iterable[str], by: str) -> None:
+    def named(self, history: Iterable[HistoryEntry], by: str) -> None:
         """Drop what a message of ``by`` names: it has acknowledged that content, unless it is its own."""
         owed = self.owed
         if not owed:
             return
-        for message_id in message_ids:
-            if owed.get(message_id, by) != by:
-                del owed[message_id]
+        for entry in history:
+            if owed.get(entry.message_id, by) != by:
+                del owed[entry.message_id]
         if not owed:
             self.owed_due = None
 

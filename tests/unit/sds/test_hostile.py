@@ -301,14 +301,19 @@ def test_a_message_of_another_channel_or_of_no_kind_is_not_taken() -> None:
     assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.INVALID_KIND]
 
 
-def test_participants_past_the_bound_are_delivered_but_not_tracked() -> None:
+def test_participants_past_the_bound_replace_each_other_and_are_delivered() -> None:
+    """What a made-up name acknowledges cannot be told from what somebody does; it costs no more than a slot."""
     alice = opened(max_participants=2)
     mine = alice.send(b"mine", T0).outgoing[0].message.message_id
     alice.receive(message("x", "bob", T0 + 1), T0 + 1)
     for number in range(5):
         step = alice.receive(message(f"m{number}", f"sybil {number}", T0 + 2 + number, (mine,)), T0 + 2)
         assert len(of_type(step, Delivered)) == 1
-        assert of_type(step, Acknowledged) == []
+        assert [event.by for event in of_type(step, Acknowledged)] == [f"sybil {number}"]
+    alone = opened(max_participants=1)
+    mine = alone.send(b"mine", T0).outgoing[0].message.message_id
+    step = alone.receive(message("x", "bob", T0 + 1, (mine,)), T0 + 1)
+    assert of_type(step, Acknowledged) == []
 
 
 def test_what_is_older_than_the_bounded_log_is_not_delivered_again() -> None:
