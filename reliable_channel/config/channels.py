@@ -51,3 +51,10 @@ class ChannelsSettings(Section):
             if fnmatchcase(content_topic, topic.content_topic):
                 return topic
         return None
+
+    def pattern_for(self, content_topic: str, pubsub_topic: str | None = None) -> str | None:
+        """The entry for a content topic as text, if it is a pattern: anybody can invent topics that match one."""
+        topic = self.topic_for(content_topic, pubsub_topic)
+        if topic is None or not any(sign in topic.content_topic for sign in "*?["):
+            return None
+        return f"{topic.pubsub_topic or ''} {topic.content_topic}"

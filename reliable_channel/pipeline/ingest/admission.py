@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import PathSettings, QuotaSettings
+from reliable_channel.config import ChannelsSettings, PathSettings, QuotaSettings
 from reliable_channel.pipeline.clock import Place
 from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Group, Refused, Spent, Topics, cost_of
 from reliable_channel.pipeline.storage.checkpoints import filesystem
@@ -51,15 +51,16 @@ def costs() -> list[Column]:
 class Admission:
     """What was admitted so far, and the judgement of what comes. Lives in the driver of the ingest job."""
 
-    def __init__(self, quotas: QuotaSettings) -> None:
+    def __init__(self, quotas: QuotaSettings, channels: ChannelsSettings) -> None:
         self._quotas = quotas
-        self._spent = Spent(quotas)
+        self._pattern_of = channels.pattern_for
+        self._spent = Spent(quotas, self._pattern_of)
 
     def restore(self, spark: SparkSession, paths: PathSettings, reached: Mapping[Place, tuple[int, int]]) -> None:
         """Read from ``segments`` what was admitted in each partition's present window. ``reached``: event time (µs) and
         the offset that comes next. What a micro-batch that is run again wrote already does not count, and neither
         does what was requeued: the answer must be the one that was given without a restart."""
-        self._spent = Spent(self._quotas)
+        self._spent = Spent(self._quotas, self._pattern_of)
         if not reached:
             return
         windows = {(place, self._window(at)) for place, (at, _) in reached.items()}
@@ -77,7 +78,7 @@ class Admission:
 
     def restore_for(self, spark: SparkSession, paths: PathSettings, groups: Sequence[Group]) -> None:
         """Read from ``segments`` all that was admitted in the windows of ``groups``, which come late."""
-        self._spent = Spent(self._quotas)
+        self._spent = Spent(self._quotas, self._pattern_of)
         windows = {(place, window) for place, window, *_ in groups}
         if windows:
             numbers, window_us = [window for _, window in windows], self._quotas.window_ms * 1000

@@ -32,6 +32,8 @@ MAX_VALUE_BYTES = 1_048_576
 """A record above this is refused unread: far above the network's limit of 150 KiB an envelope (protocol.md §2)."""
 
 _CACHED_TOPICS = 4_096
+_CACHED_CHARACTERS = 512
+"""Longer names are a stranger's invention and not kept: one may be as long as a record."""
 
 
 class Decoded:
@@ -135,16 +137,17 @@ class RecordDecoder:
     def _text(self, header: bytes | None) -> str | None:
         if header is None:
             return None
+        if len(header) > _CACHED_CHARACTERS:
+            return _utf8(header)
         if header not in self._headers:
             if len(self._headers) >= _CACHED_TOPICS:
                 self._headers.clear()
-            try:
-                self._headers[header] = header.decode("utf-8")
-            except UnicodeDecodeError:
-                self._headers[header] = None
+            self._headers[header] = _utf8(header)
         return self._headers[header]
 
     def _topic(self, content_topic: str, pubsub_topic: str) -> ChannelTopic | None:
+        if len(content_topic) + len(pubsub_topic) > 2 * _CACHED_CHARACTERS:
+            return self._channels.topic_for(content_topic, pubsub_topic)
         key = (content_topic, pubsub_topic)
         if key not in self._topics:
             if len(self._topics) >= _CACHED_TOPICS:
@@ -179,6 +182,13 @@ class RecordDecoder:
         else:
             _take_bare(row, content, segment)
         return row
+
+
+def _utf8(header: bytes) -> str | None:
+    try:
+        return header.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 _NO_TOPIC = Malformed(Reason.BAD_HEADER, "header pubsub_topic is missing or no UTF-8 text")

@@ -1,10 +1,12 @@
-"""Quotas per sender, channel and content topic, in record order: values in, values out, no Spark (design.md *Budgets
-before state*).
+"""Quotas per sender, channel, content topic, pattern of content topics and pubsub topic, in record order: values in,
+values out, no Spark.
 
-Per Kafka partition and window of event time a message is admitted when, with it, none of its three scopes is above its
-quota; only what is admitted counts. So a sender who floods a channel uses up its own quota and nobody else's, and the
-answer depends on the rows before it in the partition alone, wherever they are cut into micro-batches. What was admitted
-stands in ``segments``: nothing else need be remembered.
+Per Kafka partition and window of event time a message is admitted when, with it, none of its scopes is above its
+quota; only what is admitted counts. So a sender who floods a channel uses up its own quota and nobody else's. Names are
+free to invent, so what many share could still be used up by strangers: above the quota of a shared scope those are
+admitted who have no more than an equal share of it, up to twice the quota. The answer depends on the rows before it in
+the partition alone, wherever they are cut into micro-batches. What was admitted stands in ``segments``: nothing else
+need be remembered.
 """
 
 from __future__ import annotations
@@ -22,6 +24,12 @@ Sender = tuple[str, str, str, str]
 
 Topic = tuple[str, str]
 """Pubsub topic, content topic."""
+
+PatternOf = Callable[[str, str], str | None]
+"""Content topic and pubsub topic → the pattern that admits it, ``None`` where the topic is configured by its name."""
+
+HARD_LIMIT = 2
+"""No scope gets above its quota times this."""
 
 Scope = tuple[str, bytes]
 """Which quota, and a digest of whose: names are the sender's word, up to 1 024 characters each."""
@@ -76,18 +84,36 @@ class Refused(NamedTuple):
     detail: str
 
 
+def no_pattern(content_topic: str, pubsub_topic: str) -> None:
+    """Where no content topic is a pattern's."""
+
+
+class _Window:
+    """What was admitted in one window of a Kafka partition, and how many there are in each shared scope: senders in a
+    channel, channels in a content topic, and so on."""
+
+    def __init__(self) -> None:
+        self.spent: dict[Scope, Cost] = {}
+        self.members: dict[Scope, int] = {}
+
+    def add(self, scopes: Sequence[Scope], cost: Cost) -> None:
+        for scope, shared in zip(scopes, (*scopes[1:], None), strict=True):
+            if shared is not None and scope not in self.spent:
+                self.members[shared] = self.members.get(shared, 0) + 1
+            self.spent[scope] = self.spent.get(scope, Cost()).plus(cost)
+
+
 class Spent:
     """What was admitted so far, per Kafka partition, window and scope."""
 
-    def __init__(self, quotas: QuotaSettings) -> None:
+    def __init__(self, quotas: QuotaSettings, pattern_of: PatternOf = no_pattern) -> None:
         self._quotas = quotas
-        self._spent: dict[tuple[Place, int], dict[Scope, Cost]] = {}
+        self._pattern_of = pattern_of
+        self._windows: dict[tuple[Place, int], _Window] = {}
 
     def add(self, place: Place, window: int, sender: Sender, cost: Cost) -> None:
         """Count what was admitted."""
-        spent = self._spent.setdefault((place, window), {})
-        for scope in _scopes(sender):
-            spent[scope] = spent.get(scope, Cost()).plus(cost)
+        self._windows.setdefault((place, window), _Window()).add(self._scopes(sender), cost)
 
     def judge(
         self,
@@ -103,43 +129,61 @@ class Spent:
         for place, window, sender, cost in groups:
             if (place, sender[:2]) not in above:
                 self.add(place, window, sender, cost)
-        refused = [r for candidate in (candidates(above) if above else ()) if (r := self._refused(candidate))]
+        in_order = sorted(candidates(above), key=lambda one: (one.place, one.offset)) if above else ()
+        refused = [found for one in in_order if (found := self._refused(one))]
         latest: dict[Place, int] = {}
         for place, window, *_ in groups:
             latest[place] = max(window, latest.get(place, window))
-        for key in [key for key in self._spent if key[1] < latest.get(key[0], key[1])]:
-            del self._spent[key]  # event time never goes back
+        for key in [key for key in self._windows if key[1] < latest.get(key[0], key[1])]:
+            del self._windows[key]  # event time never goes back
         return refused
 
     def _could_exceed(self, groups: Sequence[Group]) -> Topics:
         """The content topics of which a scope would be above its quota if all of ``groups`` were admitted."""
-        sums = Spent(self._quotas)
+        sums = Spent(self._quotas, self._pattern_of)
         for group in groups:
             sums.add(*group)
-        above = {
-            (key, scope)
-            for key, asked in sums._spent.items()
-            for scope, cost in asked.items()
-            if self._exceeded(scope, self._spent.get(key, {}).get(scope, Cost()).plus(cost)) is not None
-        }
+        above = set()
+        for key, asked in sums._windows.items():
+            spent = self._windows[key].spent if key in self._windows else {}
+            for scope, cost in asked.spent.items():
+                if self._exceeded(scope, spent.get(scope, Cost()).plus(cost)) is not None:
+                    above.add((key, scope))
         if not above:
             return set()
         return {
             (place, sender[:2])
             for place, window, sender, _ in groups
-            if any(((place, window), scope) in above for scope in _scopes(sender))
+            if any(((place, window), scope) in above for scope in self._scopes(sender))
         }
 
     def _refused(self, candidate: Candidate) -> Refused | None:
         """Count one message, unless it is above a quota."""
         place, offset, window, sender, cost = candidate
-        spent = self._spent.get((place, window), {})
-        for scope in _scopes(sender):
-            why = self._exceeded(scope, spent.get(scope, Cost()).plus(cost))
-            if why is not None:
+        here = self._windows.setdefault((place, window), _Window())
+        scopes = self._scopes(sender)
+        for place_in, scope in enumerate(scopes):
+            total = here.spent.get(scope, Cost()).plus(cost)
+            why = self._exceeded(scope, total)
+            if why is not None and not self._modest(here, scopes[: place_in + 1], cost, total):
                 return Refused(place, offset, why)
-        self.add(place, window, sender, cost)
+        here.add(scopes, cost)
         return None
+
+    def _modest(self, here: _Window, scopes: Sequence[Scope], cost: Cost, total: Cost) -> bool:
+        """Whether the message is within an equal share of the last of ``scopes``, which stays within twice its quota: the
+        share of one of its members, or of one of that member's own, and so on down to the sender."""
+        quota: Quota = getattr(self._quotas, scopes[-1][0])
+        limits = [getattr(quota, name) for name in Cost._fields]
+        if any(used > limit * HARD_LIMIT for used, limit in zip(total, limits, strict=True)):
+            return False
+        sharing = 1
+        for member, shared in zip(scopes[-2::-1], scopes[:0:-1], strict=True):
+            sharing *= here.members.get(shared, 0) + (member not in here.spent)
+            own = here.spent.get(member, Cost()).plus(cost)
+            if all(used * sharing <= limit for used, limit in zip(own, limits, strict=True)):
+                return True
+        return False
 
     def _exceeded(self, scope: Scope, cost: Cost) -> str | None:
         """Which quota ``cost`` is above, for people; ``None`` when it is not."""
@@ -150,13 +194,15 @@ class Spent:
                 return f"quotas.{scope[0]}.{what} is {limit} in {self._quotas.window_ms} ms"
         return None
 
+    def _scopes(self, sender: Sender) -> tuple[Scope, ...]:
+        """The smallest first: it is the one to be named, and a member of the next."""
+        pattern = self._pattern_of(sender[1], sender[0])
+        own = tuple((name, _digest(sender[:size])) for name, size in _OWN)
+        shared = (("pattern", _digest((pattern,))),) if pattern is not None else ()
+        return (*own, *shared, ("pubsub_topic", _digest(sender[:1])))
 
-def _scopes(sender: Sender) -> tuple[Scope, ...]:
-    """The smallest first: it is the one to be named."""
-    return tuple((name, _digest(sender[:size])) for name, size in _SCOPES)
 
-
-_SCOPES = (("sender", 4), ("channel", 3), ("content_topic", 2))
+_OWN = (("sender", 4), ("channel", 3), ("content_topic", 2))
 
 
 def _digest(names: tuple[str, ...]) -> bytes:

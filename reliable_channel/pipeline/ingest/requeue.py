@@ -88,7 +88,7 @@ def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int,
         key = (one.place, one.window, one.sender)
         sums[key] = sums.get(key, Cost()).plus(one.cost)
     groups = [(*key, cost) for key, cost in sums.items()]
-    admission = Admission(settings.quotas)
+    admission = Admission(settings.quotas, settings.channels)
     admission.restore_for(records.sparkSession, settings.paths, groups)
     refused = admission.refused(groups, lambda topics: [c for c in candidates if (c.place, c.sender[:2]) in topics])
     return {(*each.place, each.offset): each.detail for each in refused}

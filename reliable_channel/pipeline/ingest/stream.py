@@ -90,7 +90,7 @@ class IngestWriter:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admission = Admission(settings.quotas)
+        self._admission = Admission(settings.quotas, settings.channels)
         self.clock = IngestClock(settings.paths)
         self.lock = threading.Lock()
         _WRITERS[settings.paths.data_dir] = self

@@ -151,7 +151,7 @@ def _decode_again(
     at = F.unix_micros("ingest_time")
     cuts = _cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
     ticks = _ticks(spark, settings.paths)
-    admission = Admission(settings.quotas)
+    admission = Admission(settings.quotas, settings.channels)
     for number, (low, high) in enumerate(zip([None, *cuts], [*cuts, None], strict=True)):
         say(f"decoding {number + 1} of {len(cuts) + 1}")
         inside = F.lit(True)

@@ -14,11 +14,23 @@ from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Refused, Sp
 
 PLENTY = Quota(messages=10**9, bytes=10**9, segments=10**9, named_ids=10**9)
 FEW = PLENTY.model_copy(update={"messages": 3})
+WIDE = QuotaSettings(sender=PLENTY, channel=PLENTY, content_topic=PLENTY, pattern=PLENTY, pubsub_topic=PLENTY)
 TIGHT = QuotaSettings(
     sender=Quota(messages=3, bytes=200, segments=3, named_ids=6),
     channel=Quota(messages=5, bytes=300, segments=5, named_ids=10),
     content_topic=Quota(messages=8, bytes=500, segments=8, named_ids=16),
+    pattern=Quota(messages=11, bytes=700, segments=11, named_ids=22),
+    pubsub_topic=Quota(messages=12, bytes=800, segments=12, named_ids=24),
 )
+
+
+def pattern_of(content_topic: str, pubsub_topic: str) -> str | None:
+    """Content topic 1 is configured by its name, the others match a pattern."""
+    return None if content_topic == "1" else "*"
+
+
+def topics(number: int, offset: int, sender: str = "mallory") -> Candidate:
+    return Candidate(("t", 0), offset, 0, ("p", f"invented {number}", "talk", sender), Cost(1))
 
 
 def message(offset: int, sender: str, *, channel: str = "talk", window: int = 0, **cost: int) -> Candidate:
@@ -77,7 +89,7 @@ messages = st.lists(
         lambda sender, channel, topic, step, costs: (sender, channel, topic, step, Cost(1, *costs)),
         st.sampled_from("abc"),
         st.sampled_from("xy"),
-        st.sampled_from("12"),
+        st.sampled_from("123"),
         st.sampled_from([0, 0, 0, 0, 1]),
         st.tuples(st.integers(0, 150), st.integers(0, 1), st.integers(0, 4)),
     ),
@@ -95,12 +107,12 @@ def test_no_cut_and_no_restart_changes_an_answer(
         Candidate(("t", 0), offset, window, ("p", topic, channel, sender), cost)
         for offset, (window, (sender, channel, topic, _, cost)) in enumerate(zip(windows, drawn, strict=True))
     ]
-    expected = judged(Spent(TIGHT), rows)
-    spent, found = Spent(TIGHT), []
+    expected = judged(Spent(TIGHT, pattern_of), rows)
+    spent, found = Spent(TIGHT, pattern_of), []
     edges = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     for start, end in itertools.pairwise(edges):
         if restarts:  # what was admitted stands in the table, and is read from there
-            spent = Spent(TIGHT)
+            spent = Spent(TIGHT, pattern_of)
             gone = set(offsets(found))
             for row in rows[:start]:
                 if row.offset not in gone:
@@ -111,7 +123,72 @@ def test_no_cut_and_no_restart_changes_an_answer(
     used: dict[tuple[int, tuple[str, ...]], Cost] = {}
     for row in rows:
         if row.offset not in set(offsets(found)):
-            for size, quota in ((4, TIGHT.sender), (3, TIGHT.channel), (2, TIGHT.content_topic)):
+            scopes = [
+                (4, TIGHT.sender, 1),
+                (3, TIGHT.channel, 2),
+                (2, TIGHT.content_topic, 2),
+                (1, TIGHT.pubsub_topic, 2),
+            ]
+            for size, quota, times in scopes:
                 key = (row.window, row.sender[:size])
                 used[key] = used.get(key, Cost()).plus(row.cost)
-                assert all(a <= getattr(quota, name) for name, a in zip(Cost._fields, used[key], strict=True))
+                limits = [getattr(quota, name) * times for name in Cost._fields]
+                assert all(a <= limit for a, limit in zip(used[key], limits, strict=True))
+
+
+def test_topics_invented_to_match_a_pattern_share_its_quota() -> None:
+    """Each content topic had a quota of its own, and anybody can invent topics that match ``/my-app/1/*/proto``."""
+    quotas = WIDE.model_copy(update={"pattern": FEW})
+    refused = judged(Spent(quotas, pattern_of), [topics(n, n) for n in range(6)])
+    assert [(one.offset, one.detail.split()[0]) for one in refused] == [
+        (n, "quotas.pattern.messages") for n in (3, 4, 5)
+    ]
+    named = [Candidate(("t", 0), n, 0, ("p", "1", "talk", "alice"), Cost(1)) for n in range(6)]
+    assert judged(Spent(quotas, pattern_of), named) == []
+
+
+def test_all_content_topics_of_a_pubsub_topic_share_a_quota() -> None:
+    quotas = WIDE.model_copy(update={"pubsub_topic": FEW})
+    refused = judged(Spent(quotas), [topics(n, n) for n in range(5)])
+    assert [(one.offset, one.detail.split()[0]) for one in refused] == [
+        (n, "quotas.pubsub_topic.messages") for n in (3, 4)
+    ]
+
+
+@given(
+    kind=st.sampled_from(["channel", "content_topic", "pattern", "pubsub_topic"]),
+    hostile=st.integers(1, 4),
+    places=st.lists(st.integers(0, 100), min_size=1, max_size=10),
+)
+def test_an_honest_sender_with_less_than_an_equal_share_is_never_refused_for_strangers(
+    kind: str, hostile: int, places: list[int]
+) -> None:
+    """The hostile ones send a hundred messages, each up to what it may, and fill the quota that all share."""
+    quota = PLENTY.model_copy(update={"messages": 60})
+    quotas = WIDE.model_copy(update={kind: quota})
+
+    def sender(number: int) -> tuple[str, str, str, str]:
+        name = f"m{number}"
+        match kind:
+            case "channel":
+                return ("p", "topic", "talk", name)
+            case "content_topic":
+                return ("p", "topic", name, name)
+            case "pattern":
+                return ("p", name, "talk", name)
+            case _:
+                return ("p", "topic", "talk", name)
+
+    stream = [sender(n % hostile) for n in range(100)]
+    for place in sorted(places):
+        stream.insert(place, sender(9))
+    rows = [Candidate(("t", 0), offset, 0, who, Cost(1)) for offset, who in enumerate(stream)]
+    refused = judged(Spent(quotas, pattern_of), rows)
+    assert not [one for one in refused if stream[one.offset] == sender(9)]
+    assert len(rows) - len(refused) <= 2 * quota.messages
+
+
+def test_no_scope_gets_above_twice_its_quota_however_many_names_are_invented() -> None:
+    quotas = WIDE.model_copy(update={"pubsub_topic": PLENTY.model_copy(update={"messages": 50})})
+    rows = [topics(n % (n // 7 + 1), n, sender=f"m{n}") for n in range(3_000)]
+    assert 50 <= len(rows) - len(judged(Spent(quotas), rows)) <= 100
