@@ -220,9 +220,10 @@ class MissingMessage(ChannelEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelProblem(ChannelEvent):
     """Something was refused, and the channel goes on. ``kind``: ``undecryptable``, ``plaintext_refused``,
-    ``encryption_failed``, ``malformed``, ``refused``, ``conflict``, ``hash_mismatch``, ``incomplete``,
-    ``unverified_chain``, ``saturated_filter``, ``evicted``, ``dispatch_failed``, ``store_failed``, ``input_failed`` (a
-    fault of this program; the channel goes on as before the input). ``detail`` never holds payload bytes or keys."""
+    ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably meant as a segment),
+    ``refused``, ``conflict``, ``hash_mismatch``, ``incomplete``, ``unverified_chain``, ``saturated_filter``,
+    ``evicted``, ``dispatch_failed``, ``store_failed``, ``input_failed`` (a fault of this program; the channel goes on
+    as before the input). ``detail`` never holds payload bytes or keys."""
 
     name = "channel-problem"
     kind: str

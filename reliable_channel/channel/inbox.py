@@ -33,7 +33,7 @@ from reliable_channel.segmentation import (
 from reliable_channel.wire.hashing import IdScheme, keccak256
 from reliable_channel.wire.malformed import Malformed
 from reliable_channel.wire.sds import SdsMessage
-from reliable_channel.wire.segment import Segment, decode_segment
+from reliable_channel.wire.segment import Segment, decode_segment, lookalike
 
 MAX_REBUILT = 192
 MAX_RECENT = 64
@@ -93,7 +93,7 @@ class Inbox:
         content = message.content or b""
         segment = decode_segment(content, self.config.accepted_dialects)
         if isinstance(segment, Malformed):
-            return self._bare(message, content, now, replaces)
+            return self._bare(message, content, segment, now, replaces)
         sds_id, history = message.message_id, tuple(entry.message_id for entry in message.causal_history)
         if sds_id not in self.notes:
             self.notes[sds_id] = Note(history, now)
@@ -115,7 +115,9 @@ class Inbox:
         why = "was not verified in time" if discarded.expired else "was not verified, and too many chunks wait"
         return self._problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
 
-    def _bare(self, message: SdsMessage, content: bytes, now: int, replaces: bool) -> list[Effect]:
+    def _bare(
+        self, message: SdsMessage, content: bytes, malformed: Malformed, now: int, replaces: bool
+    ) -> list[Effect]:
         if Dialect.V01 not in self.config.accepted_dialects:
             return [self._problem(now, "malformed", "no segment of the configured dialects", message.message_id)]
         sds_id = message.message_id
@@ -123,7 +125,10 @@ class Inbox:
         key = f"{sds_id}+{keccak256(content).hex()[:16]}" if replaces else sds_id
         chunk = MessageChunk(sds_id, "", 0, 0, None, verified=True)
         self._wait(Pending(key, message.sender_id, content, [sds_id], 1, message.lamport_timestamp, (chunk,)))
-        return []
+        why = lookalike(content, malformed)
+        if why is None:
+            return []
+        return [self._problem(now, "lookalike", f"probably meant as a segment: {why.detail or why.reason}", sds_id)]
 
     def delivered(self, event: Delivered) -> list[Effect]:
         """SDS delivered a segment: perhaps the last one a complete message waited for."""

@@ -133,7 +133,7 @@ class ChannelMachine:
         if len(segments) > 1:
             raise MessageTooLarge(
                 f"An ephemeral message of {len(payload)} bytes needs {len(segments)} segments; one of "
-                f"{self.segmentation.chunk_size()} bytes is allowed.",
+                f"{self.segmentation.bare_size()} bytes is allowed.",
                 "Send less, or send it reliably.",
             )
         (outgoing,) = self.sds.send_ephemeral(encode_segment(segments[0]), max(self.now, now)).outgoing

@@ -9,7 +9,7 @@ from reliable_channel.wire.segment import DEFAULT_DIALECTS, MAX_TOTAL_SEGMENTS, 
 from reliable_channel.wire.waku import MAX_ENVELOPE_BYTES
 
 SHARD_ALIGNMENT = 64
-"""Leopard works on blocks of 64 bytes, so every effective segment size is a multiple of it (bytes)."""
+"""Leopard works on blocks of 64 bytes, so segments that have parity are a multiple of it (bytes)."""
 
 SEGMENT_OVERHEAD_BYTES = 100
 """What the segment's own fields may add (seed 004, *Deployment Considerations*)."""
@@ -28,8 +28,10 @@ _CODECS = ("leopard", "klauspost", "reedsolo")
 class SegmentationConfig:
     """Segmentation of a channel; the names are the seeds' in snake case, sizes are bytes, times are ms.
 
-    Sending: ``segment_size_bytes`` (rounded down to a multiple of 64), ``enable_reed_solomon``, ``parity_rate`` (of the
-    data count, 0 to 1), ``max_total_segments`` (data and parity), ``max_message_bytes``, ``dialect``, ``codec``.
+    Sending: ``segment_size_bytes`` (with parity, larger payloads are cut at a multiple of 64), ``enable_reed_solomon``,
+    ``parity_rate`` (of the data count, 0 to 1), ``min_parity_segments`` (where the rate is above 0; 0.125 alone
+    gives none below eight data segments), ``max_total_segments`` (data and parity), ``max_message_bytes``,
+    ``dialect``, ``codec``.
 
     Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last new segment; a
     completed one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``; what is held is
@@ -43,6 +45,7 @@ class SegmentationConfig:
     segment_size_bytes: int = 102_400
     enable_reed_solomon: bool = False
     parity_rate: float = 0.125
+    min_parity_segments: int = 1
     max_total_segments: int = MAX_TOTAL_SEGMENTS
     max_message_bytes: int = 1_048_576
     dialect: Dialect = Dialect.V01
@@ -72,6 +75,8 @@ class SegmentationConfig:
             raise ConfigurationError(
                 f"max_total_segments is {self.max_total_segments}.", f"Choose 2 to {MAX_TOTAL_SEGMENTS}."
             )
+        if self.min_parity_segments < 0:
+            raise ConfigurationError(f"min_parity_segments is {self.min_parity_segments}.", "Choose 0 or more.")
         if self.codec not in _CODECS:
             raise ConfigurationError(f"codec is {self.codec!r}.", f"Choose one of {', '.join(_CODECS)}.")
         if not self.accepted_dialects:
@@ -82,13 +87,21 @@ class SegmentationConfig:
         if self.dialect is Dialect.LIP243_LENGTH:
             self.chunk_size()
 
+    def bare_size(self) -> int:
+        """The largest payload (bytes) that is sent as one segment: ``segment_size_bytes``, for ``lip243-length``
+        :meth:`chunk_size`, as its receivers count on it."""
+        return self.chunk_size() if self.dialect is Dialect.LIP243_LENGTH else self.segment_size_bytes
+
     def chunk_size(self) -> int:
-        """Bytes of payload in every data segment but the last, and the threshold between bare and segmented: a
-        multiple of 64 (protocol.md §3 *Limits*; ``lip243-length`` first takes 128 off)."""
+        """Bytes of payload in every data segment but the last: ``segment_size_bytes``, with parity rounded down to a
+        multiple of 64, which Leopard's shards are. (Padding the shards instead would give parity longer than the data,
+        and receivers of other implementations join shards as they are.) ``lip243-length`` first takes 128 off and
+        always rounds."""
         size = self.segment_size_bytes
         if self.dialect is Dialect.LIP243_LENGTH:
-            size -= LENGTH_DIALECT_OVERHEAD_BYTES
-        size = floor64(size)
+            size = floor64(size - LENGTH_DIALECT_OVERHEAD_BYTES)
+        elif self.enable_reed_solomon:
+            size = floor64(size)
         if size < SHARD_ALIGNMENT:
             raise ConfigurationError(
                 f"segment_size_bytes is {self.segment_size_bytes}.",
@@ -97,15 +110,18 @@ class SegmentationConfig:
         return size
 
     def parity_count(self, data_count: int) -> int:
-        """How many parity segments a message of ``data_count`` data segments gets (protocol.md §3): 0 when parity is
-        off or would go over ``max_total_segments``; floor of rate × data, for ``lip243-length`` its ceiling."""
+        """How many parity segments a message of ``data_count`` data segments gets: 0 when parity is off, its rate is 0
+        or it would go over ``max_total_segments``; else floor of rate × data, ``min_parity_segments`` at least, and for
+        ``lip243-length`` the ceiling. There is never more parity than data, and a message of one segment has some in
+        ``lip243-length`` only, whose senders all do so."""
         if not self.enable_reed_solomon:
             return 0
         scaled = round(self.parity_rate * _RATE_SCALE) * data_count
         if self.dialect is Dialect.LIP243_LENGTH:
             count = min(-(-scaled // _RATE_SCALE), data_count)
         else:
-            count = scaled // _RATE_SCALE
+            least = self.min_parity_segments if scaled and data_count > 1 else 0
+            count = max(scaled // _RATE_SCALE, min(least, data_count))
         return count if data_count + count <= self.max_total_segments else 0
 
     def within_envelope(self, sds_header_bytes: int, encryption_bytes: int = 0) -> SegmentationConfig:
@@ -138,10 +154,10 @@ def effective_segment_size(
     encryption_bytes: int = 0,
     envelope_bytes: int = ENVELOPE_OVERHEAD_BYTES,
 ) -> int:
-    """floor64(min(``segment_size_bytes``, 150 000 − largest SDS header − segment, encryption and envelope overhead)),
-    in bytes (protocol.md §3 *Limits*). Raises :class:`ConfigurationError` when nothing is left for the segment."""
+    """min(``segment_size_bytes``, 150 000 − largest SDS header − segment, encryption and envelope overhead), in bytes.
+    Raises :class:`ConfigurationError` when nothing is left for the segment."""
     overhead = sds_header_bytes + SEGMENT_OVERHEAD_BYTES + encryption_bytes + envelope_bytes
-    size = floor64(min(config.segment_size_bytes, MAX_ENVELOPE_BYTES - overhead))
+    size = min(config.segment_size_bytes, MAX_ENVELOPE_BYTES - overhead)
     if size < SHARD_ALIGNMENT:
         raise ConfigurationError(
             f"Headers of {overhead} bytes leave no room for a segment in an envelope of {MAX_ENVELOPE_BYTES} bytes.",

@@ -16,7 +16,7 @@ _MISTAKABLE = frozenset({Dialect.V01, Dialect.LIP243})
 def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
     """The segments of ``payload``, data in order, then parity; never an empty list.
 
-    In dialect v0.1 a payload of at most ``config.chunk_size()`` bytes gives one segment with ``is_bare`` true, whose
+    In dialect v0.1 a payload of at most ``config.bare_size()`` bytes gives one segment with ``is_bare`` true, whose
     encoding is the payload itself, unless those bytes would validate as a segment: such a payload is split in two.
     The other dialects wrap every payload.
 
@@ -26,10 +26,12 @@ def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
     check_size(payload, config)
     entire_message_hash = keccak256(payload)
     chunk = config.chunk_size()
-    if config.dialect is Dialect.V01 and len(payload) <= chunk:
+    if config.dialect is Dialect.V01 and len(payload) <= config.bare_size():
         if not validates_as_segment(payload):
             return [Segment(entire_message_hash, 0, 1, 0, False, payload)]
         chunk = _half(len(payload))
+    elif len(payload) <= config.bare_size():
+        chunk = config.bare_size()
     data_count = -(-len(payload) // chunk)
     if data_count > config.max_total_segments:
         raise MessageTooLarge(

@@ -60,6 +60,9 @@ class Participant:
             segment_size_bytes=plan.segment_size,
             enable_reed_solomon=plan.parity_rate is not None,
             parity_rate=plan.parity_rate or 0.125,
+            # Some sends here have equal payloads, whose segments an observer may mix (docs/segmentation.md, *Sets and
+            # sends*); the truth counts each send alone, so such short messages go without parity.
+            min_parity_segments=0,
         )
         kind = dict(plan.foreign).get(name)
         self._sds: SdsChannel | ForeignSds = (

@@ -116,6 +116,27 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
     return _decode_data(proto, Dialect.V01)
 
 
+def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
+    """Why bytes that :func:`decode_segment` refused were probably meant as a segment, or ``None`` for an honest bare
+    payload.
+
+    Where v0.1 is spoken such bytes *are* a bare payload and are delivered as one; participant and pipeline both say so
+    to people, because an index of 9 among 3 is more likely a broken sender.
+    """
+    if malformed.reason is Reason.MALFORMED_SEGMENT:
+        return None
+    try:
+        proto = pb.SegmentMessageProto.FromString(content)
+    except DecodeError:
+        return None
+    canonical = proto.SerializeToString() == content
+    counted = proto.segments_count or proto.parity_segments_count or proto.index
+    hash_like = 16 <= len(proto.entire_message_hash) <= 64
+    if canonical and hash_like and proto.payload and (counted or len(proto.entire_message_hash) == HASH_BYTES):
+        return malformed
+    return None
+
+
 def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:
     """v0.1 counts no parity on data segments, so what stands in those fields is no part of it; lip243 does."""
     lip243 = dialect is Dialect.LIP243

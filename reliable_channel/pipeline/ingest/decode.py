@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 
-from google.protobuf.message import DecodeError
-
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
 from reliable_channel.pipeline.ingest.decryption import Opener
-from reliable_channel.wire._pb import segment_pb2 as pb
 from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.malformed import Malformed, Reason
 from reliable_channel.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
-from reliable_channel.wire.segment import Segment, decode_segment
+from reliable_channel.wire.segment import Segment, decode_segment, lookalike
 from reliable_channel.wire.waku import WakuMessage, decode_waku_message, message_hash
 
 SOURCES = frozenset({"relay", "filter", "store", "repair", "sender"})
@@ -210,22 +207,3 @@ def _take_bare(row: Decoded, content: bytes, malformed: Malformed | None) -> Non
     if why is not None:
         row.stage, row.reason, row.detail = "segment", why.reason.value, why.detail or None
         row.disposition = "kept"
-
-
-def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
-    """Why bytes that are no valid segment were probably meant as one, or ``None`` for an honest bare payload.
-
-    They stay a bare payload all the same, as the protocol says; the quarantine row tells people to look.
-    """
-    if malformed.reason is Reason.MALFORMED_SEGMENT:
-        return None
-    try:
-        proto = pb.SegmentMessageProto.FromString(content)
-    except DecodeError:
-        return None
-    canonical = proto.SerializeToString() == content
-    counted = proto.segments_count or proto.parity_segments_count or proto.index
-    hash_like = 16 <= len(proto.entire_message_hash) <= 64
-    if canonical and hash_like and proto.payload and (counted or len(proto.entire_message_hash) == 32):
-        return malformed
-    return None

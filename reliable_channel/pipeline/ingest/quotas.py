@@ -171,8 +171,8 @@ class Spent:
         return None
 
     def _modest(self, here: _Window, scopes: Sequence[Scope], cost: Cost, total: Cost) -> bool:
-        """Whether the message is within an equal share of the last of ``scopes``, which stays within twice its quota: the
-        share of one of its members, or of one of that member's own, and so on down to the sender."""
+        """Whether the message is within an equal share of the last of ``scopes``, which stays within twice its quota:
+        the share of one of its members, or of one of that member's own, and so on down to the sender."""
         quota: Quota = getattr(self._quotas, scopes[-1][0])
         limits = [getattr(quota, name) for name in Cost._fields]
         if any(used > limit * HARD_LIMIT for used, limit in zip(total, limits, strict=True)):

@@ -100,8 +100,8 @@ def test_a_bare_payload_never_validates_as_a_segment(payload):
     assert isinstance(decode_segment(payload), Malformed)
 
 
-def test_parity_is_the_floor_of_rate_times_data_and_none_when_it_does_not_fit():
-    assert [PARITY.parity_count(k) for k in (2, 7, 8, 15, 16, 227, 228, 256)] == [0, 0, 1, 1, 2, 28, 28, 0]
+def test_parity_is_the_floor_of_rate_times_data_but_one_at_least_and_none_when_it_does_not_fit():
+    assert [PARITY.parity_count(k) for k in (1, 2, 7, 8, 15, 16, 227, 228, 256)] == [0, 1, 1, 1, 1, 2, 28, 28, 0]
     assert replace(PARITY, parity_rate=0.128).parity_count(227) == 29
     assert replace(PARITY, parity_rate=1.0).parity_count(128) == 128
     assert replace(PARITY, parity_rate=1.0).parity_count(129) == 0
@@ -118,15 +118,26 @@ def test_parity_is_the_ceiling_in_the_length_dialect_capped_at_the_data_count():
 
 
 def test_the_chunk_size_of_each_dialect():
-    assert SegmentationConfig(segment_size_bytes=1_000).chunk_size() == 960
-    assert SegmentationConfig(segment_size_bytes=1_000, dialect=Dialect.LIP243).chunk_size() == 960
-    assert SegmentationConfig(segment_size_bytes=1_000, dialect=Dialect.LIP243_LENGTH).chunk_size() == 832
+    thousand = SegmentationConfig(segment_size_bytes=1_000)
+    assert thousand.chunk_size() == 1_000
+    assert replace(thousand, enable_reed_solomon=True).chunk_size() == 960
+    assert replace(thousand, dialect=Dialect.LIP243).chunk_size() == 1_000
+    assert replace(thousand, dialect=Dialect.LIP243_LENGTH).chunk_size() == 832
+
+
+@pytest.mark.parametrize("parity", [False, True])
+@pytest.mark.parametrize("dialect", [Dialect.V01, Dialect.LIP243])
+def test_the_segment_size_is_the_largest_payload_of_one_segment(dialect, parity):
+    config = SegmentationConfig(segment_size_bytes=1_000, dialect=dialect, enable_reed_solomon=parity)
+    assert [len(segment.payload) for segment in split(bytes(1_000), config)] == [1_000]
+    longer = split(bytes(1_001), config)
+    assert [len(segment.payload) for segment in longer] == ([960, 41, 960] if parity else [1_000, 1])
 
 
 def test_the_effective_size_leaves_room_for_the_headers():
     config = SegmentationConfig()
     assert effective_segment_size(config, 19_000) == 102_400
-    assert effective_segment_size(config, 60_000, 28) == (150_000 - 60_000 - 28 - 100 - 1_024) // 64 * 64
+    assert effective_segment_size(config, 60_000, 28) == 150_000 - 60_000 - 28 - 100 - 1_024
     assert config.within_envelope(60_000).chunk_size() == effective_segment_size(config, 60_000)
     with pytest.raises(ConfigurationError, match="no room"):
         effective_segment_size(config, 149_000)
