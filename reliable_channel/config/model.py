@@ -92,6 +92,11 @@ class SparkSettings(Section):
     ui: bool = False
     log_level: Literal["ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF"] = "ERROR"
     max_offsets_per_trigger: Count = 50_000
+    max_bytes_per_trigger: Bytes = Field(
+        default=2**30,
+        description="bytes; ingest reads fewer records at a time where the topic's newest ones, looked at when it"
+        " starts, are so large that `max_offsets_per_trigger` of them are more",
+    )
     trigger_interval_ms: PositiveMilliseconds = Field(
         default=10_000,
         description="ms; how often ingest reads Kafka; the jobs after it follow at once",

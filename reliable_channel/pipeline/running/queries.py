@@ -13,6 +13,7 @@ from reliable_channel.config import Settings
 from reliable_channel.pipeline.ack import deliver
 from reliable_channel.pipeline.ack import stream as ack
 from reliable_channel.pipeline.ingest import stream as ingest
+from reliable_channel.pipeline.ingest.batch_size import records_per_trigger
 from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.pipeline.running import settings_guard
 from reliable_channel.pipeline.running.turns import Turns
@@ -39,7 +40,7 @@ class Query:
 
 INGEST = Query(
     "ingest",
-    lambda spark, s: ingest.kafka_records(spark, s.kafka, s.pipeline, s.spark.max_offsets_per_trigger),
+    lambda spark, s: ingest.kafka_records(spark, s.kafka, s.pipeline, records_per_trigger(s)),
     lambda s: ingest.records_of(s.pipeline),
     ingest.IngestWriter,
     (*ingest.TABLES_WRITTEN, CLOCK),

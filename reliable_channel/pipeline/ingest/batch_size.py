@@ -1,0 +1,71 @@
+"""How many records a micro-batch of ingest may read, so that it stays within its bytes.
+
+Spark's Kafka source counts records only (``maxOffsetsPerTrigger``; 4.2 has no limit in bytes). So where the newest
+records of the topic are large, fewer are read at a time. They are looked at once, when the query starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
+
+from reliable_channel.config import Settings
+
+SAMPLED_RECORDS = 200
+"""So many of the newest records of each partition are looked at."""
+
+SAMPLING_SECONDS = 5.0
+
+_LOG = logging.getLogger(__name__)
+
+
+def records_per_trigger(settings: Settings) -> int:
+    """``spark.max_offsets_per_trigger``, or fewer where that many records of the size of the newest ones are more than
+    ``spark.max_bytes_per_trigger``. While Kafka does not answer, the former: the query itself says that."""
+    from kafka import KafkaConsumer
+    from kafka.errors import KafkaError
+
+    try:
+        with closing(
+            KafkaConsumer(**settings.kafka.client_options(), group_id=None, enable_auto_commit=False)
+        ) as asked:
+            sizes = newest_sizes(asked, settings.kafka.topics.envelopes)
+    except KafkaError:
+        sizes = []
+    limit = within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)
+    if limit < settings.spark.max_offsets_per_trigger:
+        _LOG.info("A micro-batch reads %d records at most: the newest ones are large.", limit)
+    return limit
+
+
+def within(sizes: list[int], max_records: int, max_bytes: int) -> int:
+    """How many records of such ``sizes`` (bytes) keep both limits; one at least."""
+    if not any(sizes):
+        return max_records
+    return max(1, min(max_records, max_bytes * len(sizes) // sum(sizes)))
+
+
+def newest_sizes(consumer: Any, topic: str) -> list[int]:
+    """The sizes (bytes) of the values of the newest records in every partition, as far as they come in time."""
+    from kafka import TopicPartition
+
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    if not partitions:
+        return []
+    ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+    wanted = {each: min(ends[each] - begins[each], SAMPLED_RECORDS) for each in partitions}
+    consumer.assign(partitions)
+    for each in partitions:
+        consumer.seek(each, ends[each] - wanted[each])
+    sizes: list[int] = []
+    until = time.monotonic() + SAMPLING_SECONDS
+    while len(sizes) < sum(wanted.values()) and time.monotonic() < until:
+        sizes += _sizes(record for records in consumer.poll(timeout_ms=500).values() for record in records)
+    return sizes
+
+
+def _sizes(records: Iterable[Any]) -> list[int]:
+    return [len(record.value or b"") for record in records]
