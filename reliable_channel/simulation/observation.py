@@ -62,10 +62,13 @@ def observe(journal: ChannelJournal) -> Observation:
             if about is None:  # a hostile message, which the participants take for one of theirs
                 continue
             is_sync = about.message is None  # nim-sds names its sync messages, which nobody need acknowledge
-            if about.sender != sent.sender and not is_sync:
-                seen.acks.setdefault((dependency, sent.sender), now)
             known = dependency in seen.arrived or dependency in seen.repaired
-            if not known and record.sds_id not in seen.repaired:
+            # A message that was rebuilt before it arrived has been delivered without its history: what it names now is
+            # not waited for, and who named what is still unknown is not remembered.
+            first_heard = record.sds_id not in seen.repaired
+            if about.sender != sent.sender and not is_sync and (known or first_heard):
+                seen.acks.setdefault((dependency, sent.sender), now)
+            if not known and first_heard:
                 older = sent.lamport is not None and sent.lamport <= (seen.observed_since or 0)
                 seen.named.setdefault(dependency, Naming(now, older))
         if sent.message is not None and sent.message not in seen.complete:
