@@ -37,16 +37,32 @@ def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str]
             say(f"refetch: {fault}")
 
 
+def collected(settings: Settings, say: Callable[[str], None]) -> None:
+    """Take what senders and the bridge gave as evidence into ``sender_events`` and ``source_gaps``."""
+    from reliable_channel.gateway.collecting import collect_evidence
+
+    if taken := collect_evidence(settings):
+        say(f"evidence: {taken} records")
+
+
+def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Take evidence at every trigger interval until ``stop``; a fault is said and the next turn tries again."""
+    while not stop.wait(settings.spark.trigger_interval_ms / 1000):
+        try:
+            collected(settings, say)
+        except Exception as fault:  # whatever it is, the pipeline goes on without evidence
+            say(f"evidence: {fault}")
+
+
 def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
-    """The evidence that senders and the bridge gave, then the verdicts, then the alerts that follow from them."""
+    """Take the evidence, judge every message, then check the alerts that follow."""
     from reliable_channel.alerts.check import check
     from reliable_channel.alerts.text import summary
-    from reliable_channel.gateway.collecting import collect_evidence
     from reliable_channel.pipeline.storage.ddl import create_tables
     from reliable_channel.pipeline.verdict import verdicts
 
     create_tables(settings.paths, verdicts.TABLES_READ)
-    collect_evidence(settings)
+    collected(settings, say)
     say(f"verdict: {verdicts.run(spark, settings)} messages")
     say(f"alerts: {summary(check(settings))}")
 
@@ -69,7 +85,7 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--verdicts", help="With --once: at the end say of every message what became of it.")
         ] = False,
     ) -> None:
-        """Run ingest, reassembly, ack and deliver in one local Spark session; with store.nodes also refetch."""
+        """Run ingest, reassembly, ack, deliver, evidence and, with store.nodes, refetch in one local Spark session."""
         import signal
         import threading
 
@@ -91,10 +107,13 @@ def register(app: typer.Typer) -> None:
                         run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
                     if verdicts:
                         judged(spark, settings, say)
+                    else:
+                        collected(settings, say)
                 return
             stop = threading.Event()
             previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGTERM, signal.SIGINT)}
             try:
+                threading.Thread(target=collect_until, args=(settings, stop, say), daemon=True).start()
                 if settings.store.nodes:
                     threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
                 with measured(spark, settings, serve=True):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
@@ -14,9 +19,10 @@ POLL_MS = 2_000
 
 
 def collect_evidence(settings: Settings) -> int:
-    """Take every record that is there now, each once; how many said something. Needs no Spark; the tables must exist.
+    """Take every record that is there now, each once; how many said something. Needs no Spark.
 
-    Raises ``EnvironmentFault`` when Kafka cannot be reached."""
+    A second collector on the same run directory (a job beside ``run``) waits until the first is done. Raises
+    ``EnvironmentFault`` when Kafka cannot be reached."""
     topic = settings.bridge.evidence_topic
     try:
         consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False, group_id=None)
@@ -26,9 +32,20 @@ def collect_evidence(settings: Settings) -> int:
             "Start one with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
         ) from error
     try:
-        return _read(settings, consumer, topic)
+        with _alone(settings):
+            return _read(settings, consumer, topic)
     finally:
         consumer.close()
+
+
+@contextmanager
+def _alone(settings: Settings) -> Iterator[None]:
+    """Hold the lock of the collector: two would both take what came since the same position."""
+    place = Path(settings.paths.run_dir)
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "evidence.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _read(settings: Settings, consumer: KafkaConsumer, topic: str) -> int:

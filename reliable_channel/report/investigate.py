@@ -7,8 +7,8 @@
     timeline(source, message)                         # frame
 
 ============  ==========================================================================================================
-``timeline``  time (UTC), lane (envelope, segment, delivery, acknowledgement, refetch, store, repair, loss, sender,
-              channel), what (one of a few words), who (participant, node or source), detail, sds_id
+``timeline``  time (UTC), lane (envelope, vantage, segment, delivery, acknowledgement, refetch, store, repair, loss,
+              sender, channel), what (one of a few words), who (participant, node or source), detail, sds_id
 ============  ==========================================================================================================
 """
 # ruff: noqa: S608 - the text that is put into queries comes from constants of this module
@@ -27,6 +27,7 @@ from reliable_channel.report.source import Source
 LANES = (
     "sender",
     "envelope",
+    "vantage",
     "segment",
     "delivery",
     "acknowledgement",
@@ -160,6 +161,17 @@ _EVENTS = (
         FROM envelopes e JOIN segments s USING (kafka_topic, kafka_partition, kafka_offset)
         WHERE s.channel_id = $channel AND s.content_topic = $topic AND s.pubsub_topic = $pubsub
               AND list_contains($ids, s.sds_id)""",
+    f"""SELECT g.seen_at, 'vantage', CASE g.source WHEN 'sender' THEN 'dispatched' WHEN 'store' THEN 'a store had it'
+               ELSE 'seen' END, g.vantage, g.source || ' of ' || g.node, m.sds_id
+        FROM (SELECT DISTINCT envelope_hash, sds_id FROM segments WHERE {_MINE}) m
+        JOIN sightings g ON g.message_hash = m.envelope_hash""",
+    f"""SELECT min(o.seen_at), 'vantage', 'not seen', v.vantage, 'others saw it', m.sds_id
+        FROM (SELECT DISTINCT envelope_hash, sds_id FROM segments WHERE {_MINE}) m
+        JOIN sightings o ON o.message_hash = m.envelope_hash
+        JOIN (SELECT DISTINCT vantage FROM sightings) v ON NOT EXISTS (
+            SELECT 1 FROM sightings g
+            WHERE g.message_hash = m.envelope_hash AND g.vantage = v.vantage AND g.source <> 'store')
+        GROUP BY m.envelope_hash, m.sds_id, v.vantage""",
     f"""SELECT event_time, 'segment', coalesce(segment_kind, sds_kind), sender_id,
                CASE WHEN segment_kind IN ('data', 'parity') THEN segment_kind || ' segment ' || segment_index || ' of '
                     || coalesce(data_count::VARCHAR, '?') || ' + ' || coalesce(parity_count, 0) ELSE sds_kind END,

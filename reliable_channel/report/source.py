@@ -32,6 +32,7 @@ _READ = re.compile(r"\b(?:from|join)\s+([a-z_]+)", re.IGNORECASE)
 TIME_COLUMN: Mapping[str, str] = {
     "delivery_status": "first_seen",
     "store_presence": "asked_at",
+    "sightings": "seen_at",
     "pipeline_metrics": "recorded_at",
     "alerts": "recorded_at",
     "source_gaps": "ingest_time",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeState, Gap
 from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter
 from reliable_channel.transport.clock import Clock, now_ms
-from reliable_channel.transport.evidence import gap_record
+from reliable_channel.transport.evidence import SIGHTINGS_PER_RECORD, gap_record, sightings_record
 from reliable_channel.transport.recent import RecentHashes
 
 
@@ -90,6 +91,23 @@ class BridgeContext:
             gap, status, self.node, self.topics.waku, self.now_ms(), recovered, stores, vantage=self.vantage
         )
         return OutRecord(self.topics.evidence, key, value)
+
+    def sightings(self, seen: Iterable[tuple[bytes, str]], source: Source, node: str | None = None) -> list[OutRecord]:
+        """Records that this bridge saw envelopes (message hash, pubsub topic), at its own node unless ``node`` says
+        another; none for the local loop, which sees no network."""
+        if not self.vantage:
+            return []
+        by_topic: dict[str, list[bytes]] = {}
+        for found, pubsub_topic in seen:
+            by_topic.setdefault(pubsub_topic, []).append(found)
+        records = []
+        for pubsub_topic, hashes in by_topic.items():
+            for begin in range(0, len(hashes), SIGHTINGS_PER_RECORD):
+                part = hashes[begin : begin + SIGHTINGS_PER_RECORD]
+                at = node if node is not None else self.node
+                key, value = sightings_record(self.vantage, at, source, pubsub_topic, part, self.now_ms())
+                records.append(OutRecord(self.topics.evidence, key, value))
+        return records
 
     def reads(self, pubsub_topic: str) -> bool:
         """Whether this bridge reads, and so joins, a pubsub topic."""

@@ -104,6 +104,7 @@ class GapFiller:
     def _take(self, page: StorePage) -> int:
         """Write what is new of a page to Kafka; how many envelopes that were."""
         new: dict[bytes, OutRecord] = {}
+        seen: list[tuple[bytes, str]] = []
         for entry in page.entries:
             if (
                 entry.message is not None
@@ -114,7 +115,8 @@ class GapFiller:
                 new[entry.message_hash] = envelope_record(
                     self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
                 )
-        self._bridge.writer.write(list(new.values()))
+                seen += [(found, entry.pubsub_topic) for found in _hashes(entry)]
+        self._bridge.writer.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)])
         self._bridge.recent.add(new)
         self._bridge.count("recovered", len(new))
         return len(new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import Gap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
@@ -84,7 +85,12 @@ class Inbound:
             new[one.message_hash] = envelope_record(
                 self._bridge.topics.envelopes, one.message, one.pubsub_topic, one.source
             )
-        self._bridge.writer.write(list(new.values()))
+        seen: dict[Source, list[tuple[bytes, str]]] = {}
+        for one in batch.envelopes:
+            if one.message_hash in new:
+                seen.setdefault(one.source, []).append((one.message_hash, one.pubsub_topic))
+        sightings = [record for source, some in seen.items() for record in self._bridge.sightings(some, source)]
+        self._bridge.writer.write([*new.values(), *sightings])
         self._bridge.recent.add(new)
         self._bridge.state.note_content_topics(one.message.content_topic for one in batch.envelopes)
         self._bridge.count("received", len(new))

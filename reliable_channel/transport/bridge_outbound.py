@@ -96,6 +96,7 @@ class Outbound:
         done: list[RawRecord] = []
         copies: list[OutRecord] = []
         hashes: list[bytes] = []
+        seen: list[tuple[bytes, str]] = []
         for raw in records:
             record = read_record(raw.value, raw.headers)
             if isinstance(record, Malformed):
@@ -114,9 +115,10 @@ class Outbound:
                     envelope_record(self._bridge.topics.envelopes, message, record.pubsub_topic, Source.SENDER)
                 )
                 hashes.append(message_hash(record.pubsub_topic, message))
+                seen.append((hashes[-1], record.pubsub_topic))
                 self._bridge.count("dispatched", 1)
             done.append(raw)
-        self._bridge.writer.write(copies)
+        self._bridge.writer.write([*copies, *self._bridge.sightings(seen, Source.SENDER)])
         self._bridge.recent.add(hashes)
         return done
 

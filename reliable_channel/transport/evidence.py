@@ -1,12 +1,16 @@
 """What the bridge knows and envelopes do not say, as JSON records in a Kafka topic of its own, for the pipeline.
 
-Two kinds, told apart by ``kind``; times are Unix ms of the bridge's clock, hashes lower-case hex::
+Three kinds, told apart by ``kind``; times are Unix ms of the bridge's clock, hashes lower-case hex::
 
     {"kind": "gap", "name", "status": "open" | "filled" | "unfilled", "from_ms", "to_ms", "cause", "node",
      "vantage", "pubsub_topics": [...], "content_topics": [...], "attempts": n, "recovered": n,
      "stores": {"<node>": "complete" | "known_content_topics" | "<fault>"}, "at_ms"}
     {"kind": "dispatch", "event": "rate_limited" | "failed", "reason", "detail", "request_id",
      "pubsub_topic", "content_topic", "envelope_hash", "at_ms"}
+    {"kind": "sightings", "vantage", "node", "source", "pubsub_topic", "hashes": [...], "at_ms"}
+
+A sighting says which bridge got which envelopes from which node: ``relay`` or ``filter`` of its own node, ``store``
+of a store node that had what it missed, ``sender`` for what it dispatched itself.
 
 What was dispatched needs no record: its copy with ``source=sender`` stands in the envelopes topic. The later record of
 a gap with the same ``name`` replaces the earlier one. ``known_content_topics``: the node answers only those who name
@@ -20,9 +24,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import Gap
 
 GAP_KEY_PREFIX = "gap:"
+SIGHTINGS_PER_RECORD = 500
+"""Envelopes in one record: 33 KB, below what a reader of the topic takes."""
 
 
 def gap_record(
@@ -79,6 +86,22 @@ def dispatch_record(
         "at_ms": at_ms,
     }
     return content_topic.encode(), _json(value)
+
+
+def sightings_record(
+    vantage: str, node: str, source: Source, pubsub_topic: str, hashes: Sequence[bytes], at_ms: int
+) -> tuple[bytes, bytes]:
+    """Key and value of the record that a bridge saw envelopes; at most :data:`SIGHTINGS_PER_RECORD` of them."""
+    value = {
+        "kind": "sightings",
+        "vantage": vantage,
+        "node": node,
+        "source": source.value,
+        "pubsub_topic": pubsub_topic,
+        "hashes": [found.hex() for found in hashes],
+        "at_ms": at_ms,
+    }
+    return f"sightings:{vantage}".encode(), _json(value)
 
 
 def _json(value: dict[str, Any]) -> bytes:

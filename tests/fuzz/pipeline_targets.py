@@ -8,7 +8,7 @@ from pathlib import Path
 from reliable_channel.config import load
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, row_of
+from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, rows_from
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from reliable_channel.sds import SdsConfig
@@ -42,7 +42,7 @@ def check_ingest(steps: list[Step]) -> None:
     decoder = RecordDecoder(_SETTINGS.channels, _SETTINGS.pipeline)
     for step in steps:
         if step.kind == "evidence":
-            row_of(EvidenceRecord(0, 0, step.data), PLACE[0])
+            rows_from(EvidenceRecord(0, 0, step.data), PLACE[0])
             continue
         header = step.data[:30] if step.kind == "header" else b"/waku/2/rs/1/0"
         row = decoder.decode(step.data, header, b"relay", (inputs.START_MS + step.after_ms) * 1000)

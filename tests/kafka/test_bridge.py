@@ -100,7 +100,9 @@ def envelopes(settings: Settings) -> list[Record]:
 
 
 def evidence(settings: Settings) -> list[dict[str, Any]]:
-    return [json.loads(r.value) for r in values(settings, settings.bridge.evidence_topic)]
+    """What the evidence topic says of gaps and dispatches."""
+    found = [json.loads(r.value) for r in values(settings, settings.bridge.evidence_topic)]
+    return [record for record in found if record["kind"] != "sightings"]
 
 
 def publish(network: FakeWakuNetwork, payload: bytes, topic: str = TOPIC, ephemeral: bool | None = None) -> None:

@@ -20,6 +20,7 @@ def tell(told: Story) -> None:
     hostile(told)
     bad_records(told)
     gaps(told)
+    vantage_points(told)
     pipeline(told)
 
 
@@ -263,6 +264,22 @@ def gaps(told: Story) -> None:
             from_time=at(1500),
             to_time=at(1560),
         )
+
+
+def vantage_points(told: Story) -> None:
+    """Two bridges: one saw both envelopes, the other missed the second, which a store still had."""
+    for name, second in (("north", "relay"), ("south", "store")):
+        for number, source in ((0, "relay"), (1, second)):
+            message = told.messages[f"talk {number}"]
+            told.add(
+                "sightings",
+                message_hash=message.last.envelope_hash,
+                vantage=name,
+                node=f"http://{name}.example:8645",
+                source=source,
+                pubsub_topic="/waku/2/rs/1/0",
+                seen_at=at(10 + number),
+            )
 
 
 def pipeline(told: Story) -> None:

@@ -1,9 +1,9 @@
-"""Records of the evidence topic to ``sender_events`` and ``source_gaps``: what envelopes do not say.
+"""Records of the evidence topic to ``sender_events``, ``source_gaps`` and ``sightings``: what envelopes do not say.
 
-Senders say what became of each message, the bridge what it may have missed. JSON from our own processes over a topic
-that others may write to: bounded, checked, and a record that is neither is left out. Each record is taken once: the
-tables carry the position in the topic as application transactions. A later record of a gap replaces the row of the
-earlier one.
+Senders say what became of each message, bridges what they may have missed and which of them saw which envelope. JSON
+from our own processes over a topic that others may write to: bounded, checked, and what is no evidence is left out.
+Each record is taken once: the tables carry the position in the topic as application transactions. A later record of a
+gap replaces the row of the earlier one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import append_rows, open_table
-from reliable_channel.pipeline.tables import SENDER_EVENTS, SOURCE_GAPS, Table
+from reliable_channel.pipeline.tables import SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_TEXT = 1_024
 _MAX_MS = 253_402_300_799_999
 _TEXTS = ("pubsub_topic", "content_topic", "channel_id", "sender_id", "sds_id", "event", "detail")
 _HASHES = ("entire_message_hash", "envelope_hash")
-WRITTEN = (SENDER_EVENTS, SOURCE_GAPS)
+WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
+SOURCES = frozenset({"relay", "filter", "store", "sender"})
 BRIDGE_CAUSES = frozenset({"bridge_restart", "node_unreachable", "cache_full", "resubscribed"})
 
 
@@ -41,7 +42,7 @@ class EvidenceRecord:
 
 
 def position(paths: PathSettings, topic: str, partition: int) -> int:
-    """The offset that is taken next: the smaller of what the two tables have. Creates them where they do not exist."""
+    """The offset that is taken next: the smallest of what the tables have. Creates them where they do not exist."""
     for table in WRITTEN:
         create_tables(paths, (table,))
     return min(_position(paths, table, topic, partition) for table in WRITTEN)
@@ -56,9 +57,9 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
     for partition, found in sorted(by_partition.items()):
         rows: dict[str, list[tuple[int, dict[str, Any]]]] = {table.name: [] for table in WRITTEN}
         for record in found:
-            row = row_of(record, envelopes_topic)
-            if row is not None:
-                rows[row[0].name].append((record.offset, row[1]))
+            said = rows_from(record, envelopes_topic)
+            if said is not None:
+                rows[said[0].name] += [(record.offset, row) for row in said[1]]
                 taken += 1
         for table in WRITTEN:
             start = _position(paths, table, topic, partition)
@@ -85,8 +86,8 @@ def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], properties: C
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-def row_of(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, dict[str, Any]] | None:
-    """The table and row (JSON values, times in µs) of one record, or ``None`` for what is no evidence."""
+def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list[dict[str, Any]]] | None:
+    """The table and rows (JSON values, times in µs) of one record, or ``None`` for what is no evidence."""
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
         return None
     try:
@@ -100,24 +101,38 @@ def row_of(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, dict[st
             return _sender_event(found)
         case "gap":
             return _gap(found, record, envelopes_topic)
+        case "sightings":
+            return _sightings(found)
     return None
 
 
-def _sender_event(found: dict[str, Any]) -> tuple[Table, dict[str, Any]] | None:
+def _sightings(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    at, vantage, hashes = _us(found.get("at_ms")), _text(found.get("vantage")), found.get("hashes")
+    if at is None or not vantage or found.get("source") not in SOURCES or not isinstance(hashes, list):
+        return None
+    common = {"vantage": vantage, "source": found["source"], "seen_at": at}
+    common |= {name: _text(found.get(name)) for name in ("node", "pubsub_topic")}
+    known = [known for value in hashes if (known := _hash(value)) is not None]
+    return (SIGHTINGS, [{**common, "message_hash": value} for value in known]) if known else None
+
+
+def _sender_event(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     at = _us(found.get("at_ms"))
     row: dict[str, Any] = {name: _text(found.get(name)) for name in _TEXTS}
     if at is None or not row["event"]:
         return None
     row |= {name: _hash(found.get(name)) for name in _HASHES}
-    return SENDER_EVENTS, {**row, "event_time": at}
+    return SENDER_EVENTS, [{**row, "event_time": at}]
 
 
-def _gap(found: dict[str, Any], record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, dict[str, Any]] | None:
+def _gap(
+    found: dict[str, Any], record: EvidenceRecord, envelopes_topic: str
+) -> tuple[Table, list[dict[str, Any]]] | None:
     name, status, to_time = _text(found.get("name")), _text(found.get("status")), _us(found.get("to_ms"))
     if not name or status not in ("open", "filled", "unfilled") or to_time is None:
         return None
     vantage, cause, attempts = _text(found.get("vantage")), found.get("cause"), found.get("attempts")
-    return SOURCE_GAPS, {
+    row = {
         "kafka_topic": envelopes_topic,
         "kafka_partition": -1,
         "first_offset": record.offset,
@@ -131,6 +146,7 @@ def _gap(found: dict[str, Any], record: EvidenceRecord, envelopes_topic: str) ->
         "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
         "vantage": vantage,
     }
+    return SOURCE_GAPS, [row]
 
 
 def _position(paths: PathSettings, table: Table, topic: str, partition: int) -> int:

@@ -35,6 +35,7 @@ CARRIED_OVER = (
     tables.SOURCE_GAPS,
     tables.CLOCK,
     tables.SENDER_EVENTS,
+    tables.SIGHTINGS,
     tables.STORE_PRESENCE,
     tables.SENT_ROWS,
     tables.PIPELINE_METRICS,

@@ -15,7 +15,7 @@ from reliable_channel.pipeline.tables.ack import (
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
-from reliable_channel.pipeline.tables.evidence import SENDER_EVENTS, SENT_ROWS, STORE_PRESENCE
+from reliable_channel.pipeline.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
 from reliable_channel.pipeline.tables.ingest import ENVELOPES, QUARANTINE, SEGMENTS, SOURCE_GAPS
 from reliable_channel.pipeline.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
 from reliable_channel.pipeline.tables.operations import ALERTS, CLOCK, OPEN_KEYS, PIPELINE_METRICS
@@ -40,6 +40,7 @@ TABLES: tuple[Table, ...] = (
     CLOCK,
     OPEN_KEYS,
     SENDER_EVENTS,
+    SIGHTINGS,
     STORE_PRESENCE,
     SENT_ROWS,
     DELIVERY_STATUS,
@@ -75,6 +76,7 @@ __all__ = [
     "SEGMENTS",
     "SENDER_EVENTS",
     "SENT_ROWS",
+    "SIGHTINGS",
     "SOURCE_GAPS",
     "STORE_PRESENCE",
     "TABLES",

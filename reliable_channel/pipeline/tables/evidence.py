@@ -37,6 +37,28 @@ SENDER_EVENTS = Table(
     retention_ms=30 * DAY_MS,
 )
 
+SIGHTINGS = Table(
+    "sightings",
+    "Which bridge (vantage point) got which envelope from which node, and when.",
+    "jobs/evidence.py",
+    (
+        Column("message_hash", "BINARY", "Waku message hash", unit="32 bytes", example=AN_ENVELOPE),
+        Column("vantage", "STRING", "name of the bridge (`bridge.vantage`)", nullable=False, example="north"),
+        Column("node", "STRING", "the node it came from, without credentials", example="http://127.0.0.1:8645"),
+        Column(
+            "source",
+            "STRING",
+            "relay or filter of its own node; store: a store node had what it missed; sender: it dispatched it",
+            example="relay",
+        ),
+        Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0"),
+        Column("seen_at", "TIMESTAMP", "when, by the clock of the bridge", example="2026-01-01T00:01:12.455Z"),
+    ),
+    ("message_hash", "vantage", "node", "source", "seen_at"),
+    retention_ms=30 * DAY_MS,
+    retention_column="seen_at",
+)
+
 STORE_PRESENCE = Table(
     "store_presence",
     "Which store node had which envelope when asked: refetches, and a sampled audit of hashes that were seen.",

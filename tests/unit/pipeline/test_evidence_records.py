@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, to_json
 from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, position, row_of, write
+from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, position, rows_from, write
 from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
 from reliable_channel.pipeline.storage.arrow_schema import as_arrow
 from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import Gap
-from reliable_channel.transport.evidence import gap_record
+from reliable_channel.transport.evidence import gap_record, sightings_record
 
 TOPIC = "waku.evidence"
 AT_MS = 1_767_225_600_000
@@ -71,6 +72,22 @@ def test_a_gap_is_one_row_however_often_stores_were_asked_for_it(paths: PathSett
     assert (rows["south"]["status"], rows["south"]["cause"]) == ("open", "node_unreachable")
 
 
+def test_what_two_bridges_saw_is_a_row_for_each_of_them(paths: PathSettings) -> None:
+    seen = [
+        sightings_record("north", "http://a", Source.RELAY, "/waku/2/rs/1/0", [b"1" * 32, b"2" * 32], AT_MS),
+        sightings_record("south", "http://b", Source.STORE, "/waku/2/rs/1/0", [b"1" * 32], AT_MS + 1),
+    ]
+    records = [EvidenceRecord(0, offset, value) for offset, (_, value) in enumerate(seen)]
+    for _ in range(2):
+        write(paths, TOPIC, records, "waku.envelopes")
+    rows = rows_of(open_table(paths, tables.SIGHTINGS))
+    assert sorted((row["vantage"], row["node"], row["source"], row["message_hash"][:1]) for row in rows) == [
+        ("north", "http://a", "relay", b"1"),
+        ("north", "http://a", "relay", b"2"),
+        ("south", "http://b", "store", b"1"),
+    ]
+
+
 def test_a_record_is_taken_once_however_often_it_is_read(paths: PathSettings) -> None:
     records = [EvidenceRecord(0, number, sender_record(number)) for number in range(3)]
     write(paths, TOPIC, records[:2], "waku.envelopes")
@@ -85,16 +102,32 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = ["event", "at_ms", "from_ms", "to_ms", "name", "status", "sds_id", "envelope_hash", "pubsub_topic"]
+FIELDS = [
+    "event",
+    "at_ms",
+    "from_ms",
+    "to_ms",
+    "name",
+    "status",
+    "sds_id",
+    "envelope_hash",
+    "pubsub_topic",
+    "vantage",
+    "hashes",
+    "source",
+]
 
 
-@given(st.sampled_from(["sender", "dispatch", "gap", "x"]), st.dictionaries(st.sampled_from(FIELDS), json_values))
+@given(
+    st.sampled_from(["sender", "dispatch", "gap", "sightings", "x"]),
+    st.dictionaries(st.sampled_from(FIELDS), json_values),
+)
 def test_no_record_raises(kind: str, fields: dict[str, object]) -> None:
-    row = row_of(EvidenceRecord(0, 0, json.dumps({"kind": kind, **fields}).encode()), "waku.envelopes")
-    if row is not None:
-        as_arrow([row[1]], row[0])
+    said = rows_from(EvidenceRecord(0, 0, json.dumps({"kind": kind, **fields}).encode()), "waku.envelopes")
+    if said is not None:
+        as_arrow(said[1], said[0])
 
 
 @given(st.binary(max_size=100))
 def test_no_bytes_raise(value: bytes) -> None:
-    assert row_of(EvidenceRecord(0, 0, value), "waku.envelopes") is None or value.startswith(b"{")
+    assert rows_from(EvidenceRecord(0, 0, value), "waku.envelopes") is None or value.startswith(b"{")

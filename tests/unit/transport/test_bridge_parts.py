@@ -30,7 +30,7 @@ from reliable_channel.transport.kafka_records import headers_of, read_record
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_receiver import WakuReceiver
 from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message
+from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
 
 TOPIC = "/app/1/golden/proto"
 OTHER_SHARD = "/waku/2/rs/16/33"
@@ -51,8 +51,20 @@ class Written(SafeWriter):
         found = [read_record(r.value, r.headers) for r in self.records if r.topic == "envelopes"]
         return [one.message.payload for one in found if not isinstance(one, Malformed)]
 
+    def evidence(self, kind: str) -> list[dict[str, Any]]:
+        found = [json.loads(r.value) for r in self.records if r.topic == "evidence"]
+        return [record for record in found if record["kind"] == kind]
+
     def gaps(self) -> list[dict[str, Any]]:
-        return [json.loads(r.value) for r in self.records if r.topic == "evidence"]
+        return self.evidence("gap")
+
+    def sightings(self) -> list[tuple[str, str, str, str]]:
+        """(vantage, node, source, message hash) of every sighting, in order."""
+        return [
+            (record["vantage"], record["node"], record["source"], found)
+            for record in self.evidence("sightings")
+            for found in record["hashes"]
+        ]
 
 
 class Parts:
@@ -73,16 +85,24 @@ class Parts:
             self.clock,
             lambda name, number: self.counts.update({name: number}),
             fake.url,
+            place.name,
         )
         self.api = WakuApi(BoundedHttp(fake.url, 0.3))
         self.inbound = Inbound(WakuReceiver(self.api, Mode.RELAY, self.clock), self.context)
         store = RestStoreNode(BoundedHttp(fake.url, 0.3))
         self.filler = GapFiller(StoreClient([store], RetryPolicy(1)), self.context, settle_ms=0, retry_ms=60_000)
 
-    def publish(self, *payloads: bytes, topic: str = PUBSUB_TOPIC, at_ns: int | None = None) -> None:
-        for payload in payloads:
-            at = self.clock.now_ns() if at_ns is None else at_ns
-            self.fake.network.publish(topic, WakuMessage(payload, TOPIC, timestamp=at, meta=RELIABLE_CHANNEL_META))
+    def gap_over(self) -> None:
+        """Ask the stores for what is open now."""
+        assert self.filler.step() == 1
+
+    def publish(self, *payloads: bytes, topic: str = PUBSUB_TOPIC, at_ns: int | None = None) -> list[str]:
+        """Let others publish; the message hashes in hex."""
+        at = self.clock.now_ns() if at_ns is None else at_ns
+        messages = [WakuMessage(payload, TOPIC, timestamp=at, meta=RELIABLE_CHANNEL_META) for payload in payloads]
+        for message in messages:
+            self.fake.network.publish(topic, message)
+        return [message_hash(topic, message).hex() for message in messages]
 
     def stop(self) -> None:
         """An orderly end."""
@@ -286,3 +306,34 @@ def test_a_stop_does_not_wait_for_a_node_that_never_answered(parts: Callable[...
     stopping.set()
     publish = cast(Any, None)  # never called
     assert Outbound(publish, bridge.context).dispatch([outgoing(b"x")], stopping) == []
+
+
+def test_two_bridges_say_where_an_envelope_was_seen_and_where_not(tmp_path: Path) -> None:
+    network = FakeWakuNetwork()
+    with FakeWakuNode("go-waku", network) as one, FakeWakuNode("go-waku", network) as other:
+        north, south = Parts(one, tmp_path / "north"), Parts(other, tmp_path / "south")
+        north.inbound.step()
+        south.inbound.step()
+        (both,) = north.publish(b"both")
+        north.inbound.step()
+        south.inbound.step()
+        other.restart()  # and so the southern node has forgotten what comes now
+        (alone,) = north.publish(b"north alone")
+        north.inbound.step()
+        south.inbound.step()
+        south.gap_over()
+        assert north.written.sightings() == [("north", one.url, "relay", found) for found in (both, alone)]
+        seen, *recovered = south.written.sightings()
+        assert seen == ("south", other.url, "relay", both)
+        # Store v1 leaves out meta, which is part of the hash: the sighting is told under both.
+        assert ("south", other.url, "store", alone) in recovered
+        assert {source for _, _, source, _ in recovered} == {"store"}
+        north.state.close()
+        south.state.close()
+
+
+def test_what_a_bridge_dispatches_it_says_it_dispatched(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    Outbound(bridge.api.relay_publish, bridge.context).dispatch([outgoing(b"mine")], threading.Event())
+    assert [(source, node) for _, node, source, _ in bridge.written.sightings()] == [("sender", bridge.fake.url)]

@@ -1,0 +1,64 @@
+"""The time line of a message says at which vantage points its envelopes were seen, at which not, and who had them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reliable_channel.config import PathSettings
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows
+from reliable_channel.report.investigate import find, timeline
+from reliable_channel.report.source import Source
+
+CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/reliable-channel/1/v/proto", "channel_id": "c"}
+AT_US = 1_767_225_600_000_000
+
+
+def seen(digit: bytes, vantage: str, source: str, seconds: int, node: str = "http://own") -> dict[str, object]:
+    at = AT_US + seconds * 1_000_000
+    return {"message_hash": digit * 32, "vantage": vantage, "node": node, "source": source, "seen_at": at}
+
+
+def test_where_an_envelope_was_seen_and_where_not(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    segments = [
+        {
+            **CHANNEL,
+            "kafka_topic": "waku.envelopes",
+            "kafka_partition": 0,
+            "kafka_offset": number,
+            "event_time": AT_US,
+            "ingest_time": AT_US,
+            "sender_id": "alice",
+            "sds_id": sds_id,
+            "sds_kind": "content",
+            "envelope_hash": digit * 32,
+        }
+        for number, (sds_id, digit) in enumerate((("first", b"1"), ("second", b"2")))
+    ]
+    sightings = [
+        seen(b"1", "north", "sender", 0),
+        seen(b"1", "south", "relay", 1),
+        seen(b"2", "north", "relay", 5),
+        seen(b"2", "south", "store", 90, "http://store-c"),
+    ]
+    for table, rows in ((tables.SEGMENTS, segments), (tables.SIGHTINGS, sightings)):
+        create_tables(paths, [table])
+        append_rows(paths, table, as_arrow(rows, table))
+    source = Source(Path(paths.data_dir))
+    found = {}
+    for sds_id in ("first", "second"):
+        (message,) = find(source, sds_id)
+        lines = timeline(source, message)
+        lines = lines[lines["lane"] == "vantage"]
+        found[sds_id] = list(zip(lines["who"], lines["what"], lines["detail"], strict=True))
+    assert found == {
+        "first": [("north", "dispatched", "sender of http://own"), ("south", "seen", "relay of http://own")],
+        "second": [
+            ("south", "not seen", "others saw it"),
+            ("north", "seen", "relay of http://own"),
+            ("south", "a store had it", "store of http://store-c"),
+        ],
+    }
