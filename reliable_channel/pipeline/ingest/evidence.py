@@ -158,7 +158,8 @@ def _app(topic: str, partition: int) -> str:
 
 
 def _text(value: Any) -> str | None:
-    return value[:MAX_TEXT] if isinstance(value, str) else None
+    """Bounded text that can be stored: JSON can write half of a surrogate pair, which has no UTF-8."""
+    return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 def _hash(value: Any) -> str | None:

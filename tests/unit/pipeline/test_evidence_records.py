@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
@@ -131,3 +131,17 @@ def test_no_record_raises(kind: str, fields: dict[str, object]) -> None:
 @given(st.binary(max_size=100))
 def test_no_bytes_raise(value: bytes) -> None:
     assert rows_from(EvidenceRecord(0, 0, value), "waku.envelopes") is None or value.startswith(b"{")
+
+
+@given(
+    kind=st.sampled_from(["sender", "dispatch", "gap"]),
+    name=st.sampled_from(["event", "detail", "sds_id", "channel_id", "name", "vantage"]),
+    text=st.text(st.one_of(st.characters(), st.sampled_from(["\ud800", "\udfff"])), max_size=5),
+)
+@example(kind="sender", name="detail", text="half of a pair: \ud800")
+def test_every_row_that_a_record_gives_can_be_stored(kind: str, name: str, text: str) -> None:
+    """JSON can write half of a surrogate pair, UTF-8 cannot: such a record would keep all evidence out for good."""
+    said = {"kind": kind, "at_ms": AT_MS, "to_ms": AT_MS, "status": "open", "event": "sent", "name": "gap", name: text}
+    found = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    if found is not None:
+        assert as_arrow(found[1], found[0]).num_rows == len(found[1])
