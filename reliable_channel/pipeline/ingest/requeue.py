@@ -12,15 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import ChannelsSettings, PathSettings, PipelineSettings, Settings
+from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline.clock import Place
 from reliable_channel.pipeline.ingest.admission import ASKED, Admission, candidates_of
 from reliable_channel.pipeline.ingest.quotas import Cost, Sender
-from reliable_channel.pipeline.ingest.stream import records_of
-from reliable_channel.pipeline.ingest.task import decoded_batches
+from reliable_channel.pipeline.ingest.stream import decoded, records_of
+from reliable_channel.pipeline.ingest.task import dated_batches
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import read_table
 from reliable_channel.pipeline.storage.rewrite import fill_in, rewrite
@@ -64,19 +65,17 @@ def _rows(
     records: DataFrame, settings: Settings, table: Table, refused: Mapping[tuple[str, int, int], str]
 ) -> DataFrame:
     """What can be decoded now, without the ``refused``, as rows of ``table``."""
-    return records.mapInArrow(_Decoding(settings.channels, settings.pipeline, table.name, refused), table.ddl())
+    return decoded(records, settings).mapInArrow(_Accepted(table.name, refused), table.ddl())
 
 
 @dataclass(frozen=True)
-class _Decoding:
-    channels: ChannelsSettings
-    pipeline: PipelineSettings
+class _Accepted:
     table: str
     refused: Mapping[tuple[str, int, int], str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in decoded_batches(batches, self.channels, self.pipeline, {}, self.refused):
-            good = batch.where([row.kind in ("sds", "plain") for row in batch.rows])
+        for batch in dated_batches(batches, {}, self.refused):
+            good = batch.where(pc.is_in(batch.decoded["kind"], pa.array(["sds", "plain"])))
             yield good.segments() if self.table == SEGMENTS.name else good.envelopes()
 
 

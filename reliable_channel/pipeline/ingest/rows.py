@@ -1,49 +1,52 @@
-"""Decoded records as Arrow rows of ``envelopes``, ``segments`` and ``quarantine``: the shape in which they are written.
+"""Decoded records as rows of ``envelopes``, ``segments`` and ``quarantine``: the columns of Arrow that are written.
 
-Built column by column; a list of dictionaries per row would cost as much as the decoding itself.
+A batch has what :func:`reliable_channel.pipeline.functions.decode_record` gave, beside the columns that are Kafka's or
+the clock's. Rows are chosen by masks and columns taken as they are; no row becomes an object of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reliable_channel.pipeline.ingest.decode import FIELDS, Decoded
 from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES
-from reliable_channel.pipeline.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SEGMENTS, Table
-from reliable_channel.wire.sds import HistoryEntry
+from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, Table
+from reliable_channel.wire.malformed import Reason
 
-_ENTRY = ARROW_TYPES[HISTORY_TYPE].value_type
 _NAMES = {"envelope_hash": "message_hash"}
-"""Columns of ``segments`` that are called something else elsewhere."""
+"""Columns of ``segments`` that are called something else in a decoded record."""
 
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """Some records of one Kafka partition, in its order. ``given``: the columns that are Kafka's or the clock's, by the
-    names of the tables: coordinates, ``record_time``, ``event_time``, ``ingest_time``, ``value``."""
+    """Some records of one Kafka partition, in its order.
+
+    ``given``: coordinates, ``record_time``, ``event_time``, ``ingest_time`` and ``value``, by the names of the tables.
+    ``decoded``: the fields of a decoded record, by name."""
 
     given: Mapping[str, pa.Array]
-    rows: Sequence[Decoded]
+    decoded: Mapping[str, pa.Array]
 
     def envelopes(self) -> pa.RecordBatch:
         """What could be read as an envelope."""
-        part = self.where([row.kind is not None for row in self.rows])
+        part = self.where(self.decoded["kind"].is_valid())
         return part._as(ENVELOPES, {"value_bytes": pc.binary_length(part.given["value"])})
 
     def segments(self) -> pa.RecordBatch:
         """The SDS messages."""
-        return self.where([row.kind == "sds" for row in self.rows])._as(SEGMENTS, {})
+        return self.sds()._as(SEGMENTS, {})
+
+    def sds(self) -> DecodedBatch:
+        """The records that are SDS messages."""
+        return self.where(pc.equal(self.decoded["kind"], "sds"))
 
     def quarantine(self, raw_bytes: int) -> pa.RecordBatch:
         """What was refused or reported; at most ``raw_bytes`` of each record's value."""
-        part = self.where([row.reason is not None for row in self.rows])
+        part = self.where(self.decoded["reason"].is_valid())
         value = part.given["value"]
         digests = [None if each is None else hashlib.sha256(each).digest() for each in value.to_pylist()]
         special = {
@@ -53,45 +56,33 @@ class DecodedBatch:
         }
         return part._as(QUARANTINE, special)
 
-    def where(self, wanted: list[bool]) -> DecodedBatch:
-        """The rows that are ``wanted``."""
-        if all(wanted):
+    def where(self, wanted: pa.BooleanArray) -> DecodedBatch:
+        """The rows for which ``wanted`` is true; null counts as false."""
+        if wanted.true_count == len(wanted):
             return self
-        mask = pa.array(wanted, pa.bool_())
-        given = {name: column.filter(mask) for name, column in self.given.items()}
-        return DecodedBatch(given, [row for row, chosen in zip(self.rows, wanted, strict=True) if chosen])
+        given, decoded = (
+            {name: column.filter(wanted) for name, column in columns.items()} for columns in (self.given, self.decoded)
+        )
+        return DecodedBatch(given, decoded)
+
+    def above_quota(self, why: Mapping[int, str]) -> DecodedBatch:
+        """The same rows, those at the offsets of ``why`` refused: they are above a quota, and whose it is."""
+        offsets = self.given["kafka_offset"].to_pylist()
+        details = pa.array([why.get(offset) for offset in offsets], pa.string())
+        refused = details.is_valid()
+        if not refused.true_count:
+            return self
+        instead = {"stage": "quota", "reason": Reason.OVER_QUOTA.value, "kind": "quarantined", "disposition": "dropped"}
+        changed = {name: pc.if_else(refused, value, self.decoded[name]) for name, value in instead.items()}
+        changed["detail"] = pc.if_else(refused, details, self.decoded["detail"])
+        return DecodedBatch(self.given, {**self.decoded, **changed})
 
     def _as(self, table: Table, special: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        given = {**self.given, **special}
+        known = {**self.decoded, **self.given, **special}
         arrays = []
         for column in table.columns:
             type_ = ARROW_TYPES[column.type]
-            if column.name in given:
-                arrays.append(given[column.name].cast(type_))
-            elif column.type == HISTORY_TYPE:
-                arrays.append(history_array(self._values(column.name)))
-            else:
-                arrays.append(pa.array(self._values(_NAMES.get(column.name, column.name)), type_))
+            found = known.get(_NAMES.get(column.name, column.name))
+            count = len(self.given["kafka_offset"])
+            arrays.append(pa.nulls(count, type_) if found is None else found.cast(type_))
         return pa.RecordBatch.from_arrays(arrays, [*table.names()])
-
-    def _values(self, name: str) -> list[Any]:
-        """What was decoded, by its name; nulls for a column that decoding does not know."""
-        return list(map(attrgetter(name), self.rows)) if name in FIELDS else [None] * len(self.rows)
-
-
-def history_array(histories: Sequence[tuple[HistoryEntry, ...]]) -> pa.ListArray:
-    """Causal histories as a list array of structs."""
-    offsets = [0]
-    entries: list[HistoryEntry] = []
-    for history in histories:
-        entries.extend(history)
-        offsets.append(len(entries))
-    flat = pa.StructArray.from_arrays(
-        [
-            pa.array([e.message_id for e in entries], pa.string()),
-            pa.array([e.retrieval_hint for e in entries], pa.binary()),
-            pa.array([e.sender_id for e in entries], pa.string()),
-        ],
-        fields=list(_ENTRY),
-    )
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)

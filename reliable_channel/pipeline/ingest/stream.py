@@ -16,9 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import KafkaSettings, PathSettings, PipelineSettings, Settings
 from reliable_channel.pipeline.clock import IngestClock, Place, Reached
+from reliable_channel.pipeline.functions import decode_record
 from reliable_channel.pipeline.ingest.admission import Admission, candidates_in
 from reliable_channel.pipeline.ingest.gaps import gap_rows, missing_offsets
-from reliable_channel.pipeline.ingest.task import Answer, IngestTask
+from reliable_channel.pipeline.ingest.task import DECODED, Answer, IngestTask
 from reliable_channel.pipeline.operations import counters
 from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
 from reliable_channel.pipeline.storage.io import BatchSink
@@ -69,6 +70,15 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
         )
 
     return transform
+
+
+def decoded(records: DataFrame, settings: Settings) -> DataFrame:
+    """Records (:func:`records_of`) with what they carry in the column ``decoded``
+    (:func:`~reliable_channel.pipeline.functions.decode_record`)."""
+    decode = decode_record(settings.channels, settings.pipeline)
+    return records.withColumn(DECODED, decode("value", "pubsub_header", "source_header", "time_us")).drop(
+        "pubsub_header", "source_header"
+    )
 
 
 def batch_time() -> Column:
@@ -126,8 +136,9 @@ def admitted(
     those of ``quarantine``. Nothing is committed."""
 
     def run(refused: dict[tuple[str, int, int], str]) -> Answer:
-        task = IngestTask(paths, settings.channels, settings.pipeline, settings.quotas.window_ms, floors, refused)
-        return Answer.of(answers(records, task))
+        raw_bytes = settings.pipeline.quarantine_raw_bytes
+        task = IngestTask(paths, raw_bytes, settings.quotas.window_ms, floors, refused)
+        return Answer.of(answers(decoded(records, settings), task))
 
     answer = run({})
     refused = admission.refused(answer.groups, partial(candidates_in, answer.files, paths, settings.quotas))

@@ -1,7 +1,6 @@
-"""What a task of ingest does with the records of its Kafka partition: decode, date, sum up, write.
+"""What a task of ingest does with the decoded records of its Kafka partition: dates them, sums them up, writes them.
 
-One pass: rows go from Python into the tables' files, and what the driver gets is one small answer per task
-(docs/pipeline.md *Ingest*).
+Rows go from Arrow into the tables' files, and the driver gets one small answer per task (docs/pipeline.md *Ingest*).
 """
 
 from __future__ import annotations
@@ -12,15 +11,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from reliable_channel.config import ChannelsSettings, PathSettings, PipelineSettings
+from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.ingest.quotas import Cost, Group, Sender, cost_of
+from reliable_channel.pipeline.ingest.quotas import Cost, Group, Sender
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
 from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answer
 from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS
-from reliable_channel.wire.malformed import Reason
+
+DECODED = "decoded"
+"""The column that holds the decoded record, a struct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class IngestTask:
-    """The function of ``mapInArrow``. ``floors``: the recorded clock by Kafka partition, µs; ``refused``: what is above
-    a quota, by topic, partition and offset, and whose."""
+    """The function of ``mapInArrow`` that writes decoded records (:func:`~.stream.decoded`).
+
+    ``raw_bytes``: of a quarantined value so much is kept; ``floors``: the recorded clock by Kafka partition, µs;
+    ``refused``: what is above a quota, by topic, partition and offset, and whose."""
 
     paths: PathSettings
-    channels: ChannelsSettings
-    pipeline: PipelineSettings
+    raw_bytes: int
     window_ms: int
     floors: Mapping[Place, int]
     refused: Mapping[tuple[str, int, int], str]
@@ -93,14 +95,15 @@ class IngestTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the records' rows; one row of JSON (:class:`Answer`)."""
         parts: dict[Place, Part] = {}
-        spent: dict[tuple[Place, int, Sender], list[int]] = {}
+        spent: dict[tuple[Place, int, Sender], Cost] = {}
         with TaskFiles(self.paths) as files:
-            for batch in decoded_batches(batches, self.channels, self.pipeline, self.floors, self.refused):
+            for batch in dated_batches(batches, self.floors, self.refused):
                 files.add(ENVELOPES, batch.envelopes())
                 files.add(SEGMENTS, batch.segments())
-                files.add(QUARANTINE, batch.quarantine(self.pipeline.quarantine_raw_bytes))
+                files.add(QUARANTINE, batch.quarantine(self.raw_bytes))
                 _look_at(batch, parts)
-                self._sum_up(batch, spent)
+                for key, cost in costs_of(batch, self.window_ms):
+                    spent[key] = spent.get(key, Cost()).plus(cost)
             written = files.finish()
         if parts:
             yield answer(
@@ -111,46 +114,48 @@ class IngestTask:
                 }
             )
 
-    def _sum_up(self, batch: DecodedBatch, spent: dict[tuple[Place, int, Sender], list[int]]) -> None:
-        window_us = self.window_ms * 1000
-        times = batch.given["event_time"].cast(pa.int64()).to_pylist()
-        place = _place(batch)
-        for time, row in zip(times, batch.rows, strict=True):
-            if row.kind == "sds":
-                sender = (row.pubsub_topic, row.content_topic, row.channel_id, row.sender_id)
-                total = spent.setdefault((place, time // window_us, sender), [0, 0, 0, 0])  # type: ignore[arg-type]
-                cost = cost_of(row.content_bytes, row.segment_kind, row.causal_history, row.repair_request)
-                for index, value in enumerate(cost):
-                    total[index] += value
+
+def costs_of(batch: DecodedBatch, window_ms: int) -> Iterator[tuple[tuple[Place, int, Sender], Cost]]:
+    """What the SDS messages of a batch take of quotas, summed up by window of event time and sender."""
+    sds = batch.sds()
+    if not len(sds.given["kafka_offset"]):
+        return
+    of = sds.decoded
+    named = pc.add(*(pc.fill_null(pc.list_value_length(of[name]), 0) for name in ("causal_history", "repair_request")))
+    asked = pa.table(
+        {
+            "window": pc.divide(sds.given["event_time"].cast(pa.int64()), window_ms * 1000),
+            **{name: of[name] for name in _SENDER},
+            "messages": pa.repeat(1, len(named)),
+            "bytes": pc.fill_null(of["content_bytes"].cast(pa.int64()), 0),
+            "segments": pc.is_in(of["segment_kind"], pa.array(["data", "parity"])).cast(pa.int64()),
+            "named_ids": named,
+        }
+    )
+    sums = asked.group_by(["window", *_SENDER]).aggregate([(name, "sum") for name in Cost._fields])
+    place = _place(batch)
+    for row in sums.to_pylist():
+        cost = Cost(*(row[f"{name}_sum"] for name in Cost._fields))
+        yield (place, row["window"], tuple(row[name] for name in _SENDER)), cost
 
 
-def decoded_batches(
-    batches: Iterator[pa.RecordBatch],
-    channels: ChannelsSettings,
-    pipeline: PipelineSettings,
-    floors: Mapping[Place, int],
-    refused: Mapping[tuple[str, int, int], str],
+_SENDER = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
+
+
+def dated_batches(
+    batches: Iterator[pa.RecordBatch], floors: Mapping[Place, int], refused: Mapping[tuple[str, int, int], str]
 ) -> Iterator[DecodedBatch]:
-    """Records with the columns of :func:`~.stream.records_of` as decoded rows, in batches of one Kafka partition each.
+    """Decoded records (:func:`~.stream.decoded`) with their event times, in batches of one Kafka partition each.
 
     Event time is min(record time, ingest clock + ``max_clock_skew_ms``) as a running maximum of the partition that
     begins at its floor; a column ``event_time`` in the records goes before it."""
-    decoder = RecordDecoder(channels, pipeline)
     reached = dict(floors)
     for whole in batches:
         for place, batch in _by_place(whole):
-            times = batch.column("time_us").to_numpy(zero_copy_only=False)
-            rows = [
-                decoder.decode(*row)
-                for row in zip(
-                    *(batch.column(name).to_pylist() for name in ("value", "pubsub_header", "source_header")),
-                    times.tolist(),
-                    strict=True,
-                )
-            ]
             if "event_time" in batch.schema.names:
                 event_times = batch.column("event_time")
             else:
+                times = batch.column("time_us").to_numpy(zero_copy_only=False)
                 own = np.maximum(np.maximum.accumulate(times), reached.get(place, np.iinfo(np.int64).min))
                 reached[place] = int(own[-1])
                 event_times = pa.array(own, pa.timestamp("us", tz="UTC"))
@@ -163,13 +168,11 @@ def decoded_batches(
                 "ingest_time": batch.column("ingest_time"),
                 "value": batch.column("value"),
             }
-            if refused:
-                offsets = batch.column("offset").to_pylist()
-                rows = [
-                    row if (why := refused.get((*place, offset))) is None else _above_quota(row, why)
-                    for offset, row in zip(offsets, rows, strict=True)
-                ]
-            yield DecodedBatch(given, rows)
+            decoded = batch.column(DECODED)
+            names = [field.name for field in decoded.type]
+            found = DecodedBatch(given, dict(zip(names, decoded.flatten(), strict=True)))
+            here = {offset: why for (*at, offset), why in refused.items() if tuple(at) == place}
+            yield found.above_quota(here) if here else found
 
 
 def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
@@ -185,12 +188,6 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
         rows.setdefault(place, []).append(number)
     for place, numbers in rows.items():
         yield place, batch.take(pa.array(numbers, pa.int32()))
-
-
-def _above_quota(row: Decoded, why: str) -> Decoded:
-    row.stage, row.reason, row.detail = "quota", Reason.OVER_QUOTA.value, why
-    row.kind, row.disposition = "quarantined", "dropped"
-    return row
 
 
 def _place(batch: DecodedBatch) -> Place:
@@ -213,4 +210,4 @@ def _look_at(batch: DecodedBatch, parts: dict[Place, Part]) -> None:
         low, high = int(offsets[index]), int(offsets[index + 1])
         known.jumps.append(Jump(low + 1, high - 1, int(times[index]), int(times[index + 1])))
     known.last_offset, known.last_us, known.ingest_us = int(offsets[-1]), int(times[-1]), ingest_us
-    known.quarantined += sum(row.reason is not None for row in batch.rows)
+    known.quarantined += len(offsets) - batch.decoded["reason"].null_count

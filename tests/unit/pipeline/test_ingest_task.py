@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_type
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings, QuotaSettings
+from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.ingest.admission import candidates_in
-from reliable_channel.pipeline.ingest.task import Answer, IngestTask
+from reliable_channel.pipeline.ingest.decode import RecordDecoder
+from reliable_channel.pipeline.ingest.task import DECODED, Answer, IngestTask
 from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
@@ -64,18 +67,28 @@ RECORDS = st.lists(
 )
 
 
+def decoded(records: list[dict[str, Any]], channels: ChannelsSettings) -> pa.StructArray:
+    """What the pandas UDF gives for these records."""
+    decoder = RecordDecoder(channels, PipelineSettings())
+    names = ("value", "pubsub_header", "source_header", "time_us")
+    frame = functions.records([decoder.decode(*(record[name] for name in names)) for record in records])
+    arrays = [pa.array(frame[name], type=to_arrow_type(functions.RECORD[name].dataType)) for name in frame.columns]
+    return pa.StructArray.from_arrays(arrays, [*frame.columns])
+
+
 def run(
     records: list[dict[str, Any]], cuts: list[int], refused: dict[tuple[str, int, int], str]
 ) -> tuple[Answer, dict[str, list[dict[str, Any]]]]:
     channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
     table = pa.Table.from_pylist(records, schema=SCHEMA)
     ends = sorted({0, len(records), *(cut % (len(records) + 1) for cut in cuts)})
+    table = table.append_column(DECODED, decoded(records, channels))
     batches = [table.slice(a, b - a).combine_chunks().to_batches()[0] for a, b in pairwise(ends)]
     with tempfile.TemporaryDirectory() as place:
         paths = PathSettings(run_dir=place)
         for name in ("envelopes", "segments", "quarantine"):
             Path(paths.table(name)).mkdir(parents=True)
-        task = IngestTask(paths, channels, PipelineSettings(), 60_000, {PLACE: START_US + 3}, refused)
+        task = IngestTask(paths, PipelineSettings().quarantine_raw_bytes, 60_000, {PLACE: START_US + 3}, refused)
         answer = Answer.of(json.loads(row["answer"]) for batch in task(iter(batches)) for row in batch.to_pylist())
         rows = {
             file.table: pq.read_table(Path(paths.table(file.table)) / file.path).to_pylist() for file in answer.files
