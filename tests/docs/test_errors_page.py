@@ -25,10 +25,11 @@ from reliable_channel.runtime.faults import ended_by
 from tests.support.error_page import PAGE, exit_code, expected, messages
 
 SPARK_TESTS = Path(__file__).parents[1] / "spark"
-UNIT_TESTS = tuple(
-    SPARK_TESTS.parent / "unit" / "pipeline" / name for name in ("test_table_features.py", "test_settings_guard.py")
+ELSEWHERE = (
+    *SPARK_TESTS.glob("test_*.py"),
+    *(SPARK_TESTS.parent / "unit" / "pipeline" / f"test_{name}.py" for name in ("table_features", "settings_guard")),
+    SPARK_TESTS.parent / "kafka" / "test_unreadable.py",
 )
-ELSEWHERE = (*SPARK_TESTS.glob("test_*.py"), *UNIT_TESTS)
 QUICK = '{"bootstrap_timeout_ms": 300, "request_timeout_ms": 300}'
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from reliable_channel.errors import ConfigurationError, EnvironmentFault, ReliableChannelError
-from reliable_channel.pipeline.ingest.unreadable import unreadable_record
 
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
@@ -31,7 +30,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"does not exist under .* Run the pipeline first",
         "a table it needs is missing.",
-        "Start the jobs in the order ingest, reassembly, ack, deliver.",
+        "Start the jobs in the order ingest, reassembly, ack.",
     ),
     (
         r"PYTHON_VERSION_MISMATCH",
@@ -58,14 +57,24 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 )
 
 
+_RECORD_TIME = re.compile(
+    r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value -?\d+ that overflows"
+)
+"""What Spark's Kafka source says of a record time beyond what its timestamps hold. It has no setting against it."""
+
+
 def explained(query: str, error: Exception) -> ReliableChannelError:
     """``error`` of a streaming query as an ``EnvironmentFault`` (or what this package raised in it)."""
     text = str(error)
     if isinstance(error.__cause__, ReliableChannelError):
         return error.__cause__
-    unreadable = unreadable_record(text)
-    if unreadable is not None:
-        return unreadable
+    if (found := _RECORD_TIME.search(text)) is not None:
+        topic, partition, offset = found.groups()
+        return EnvironmentFault(
+            f"The query {query} failed: Spark cannot read the time of the record in {topic}, partition {partition},"
+            f" offset {offset}.",
+            "Give the topic message.timestamp.type=LogAppendTime, and delete the record (docs/howto/kafka.md).",
+        )
     if (fault := known(f"The query {query}", text)) is not None:
         return fault
     if "shuffle" in text and "checkpoint" in text:

@@ -13,15 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from reliable_channel.config import Settings
 from reliable_channel.errors import EnvironmentFault
 from reliable_channel.pipeline.ingest import ticks
-from reliable_channel.pipeline.ingest.unreadable import UnreadableRecord, set_aside
 from reliable_channel.pipeline.running.failures import explained
 from reliable_channel.pipeline.running.interrupts import RaiseIfInterrupted, noted_interrupts
 from reliable_channel.pipeline.running.queries import CHAIN, INGEST, Query, start
 from reliable_channel.pipeline.running.turns import Turns
-from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.pipeline.tables import SEGMENTS, Table
+from reliable_channel.pipeline.tables import Table
 
-MAX_PASSES = 20
 _STOP_PATIENCE_S = 60.0
 
 
@@ -33,30 +30,23 @@ def run_once(
     queries: Sequence[Query] = CHAIN,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Every query over what is there, again until no new record comes: what is fetched again comes through Kafka.
+    """Run every query over what is there, in the order of the data flow.
 
-    At the end one tick moves silent channels on: to ``close_after_ms`` (ms) after the last record when a back-fill or a
-    simulation is to be concluded, by default to the wall clock. Raises ``EnvironmentFault`` when a query fails."""
+    Then one tick moves silent channels on: to ``close_after_ms`` (ms) after the last record when a back-fill or a
+    simulation is to be concluded, by default to the wall clock; and the queries after ingest run over what it caused.
+    Raises ``EnvironmentFault`` when a query fails."""
     with noted_interrupts() as raise_if_interrupted:
 
         def run(query: Query) -> None:
             on_progress(query.name)
             run_to_end(spark, settings, query, raise_if_interrupted)
 
-        before = -1
-        for _ in range(MAX_PASSES):
-            for query in queries:
-                run(query)
-            read = open_table(settings.paths, SEGMENTS).version()
-            if read == before:
-                break
-            on_progress("clock")
-            ticks.close(settings, close_after_ms)
-            before = open_table(settings.paths, SEGMENTS).version()
-            for query in queries[1:]:
-                run(query)
-            if not any(query.writes_to_kafka for query in queries):
-                break
+        for query in queries:
+            run(query)
+        on_progress("clock")
+        ticks.close(settings, close_after_ms)
+        for query in queries[1:]:
+            run(query)
 
 
 def run_continuously(
@@ -90,13 +80,8 @@ def run_continuously(
         while not stop.wait(0.5):
             for query in queries:
                 if not running[query.name].isActive:
-                    try:
-                        wait_for(running[query.name])
-                    except UnreadableRecord as record:
-                        set_aside(spark, settings, query.name, record)
-                        begin(query)
-                    else:
-                        raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
+                    wait_for(running[query.name])
+                    raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
     finally:
         turns.end()
         if ticker is not None:
@@ -110,13 +95,8 @@ def run_to_end(
     query: Query,
     raise_if_interrupted: RaiseIfInterrupted = lambda: None,
 ) -> None:
-    """One query over what is there. Records that Spark cannot read are set aside, and it goes on behind them."""
-    while True:
-        try:
-            wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
-            return
-        except UnreadableRecord as record:
-            set_aside(spark, settings, query.name, record)
+    """One query over what is there."""
+    wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
 
 
 def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = lambda: None) -> None:
