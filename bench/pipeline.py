@@ -135,7 +135,7 @@ def _print_stages(best: Best) -> None:
 
 
 def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
-    """What the four queries do at most as they run, over a backlog of pairs; then steady traffic at half of that:
+    """What all queries do at most as they run, over a backlog of pairs; then steady traffic at half of that:
     latency, batch time, state."""
     template = next(w for w in workloads(1) if w.name == "pairs")
     backlog = replace(template, name="steady", messages=max(64, int(BACKLOG * SIZES.scale)))

@@ -23,7 +23,7 @@ COMMITS = 400
 ROWS = 200
 RUNS = 5
 TARGET_S = 2.0
-READERS = {"segments": "reassembly", "sds_input": "ack", "deliveries": "deliver"}
+READERS = {"segments": "reassembly", "sds_input": "ack"}
 
 
 @bench

@@ -101,7 +101,7 @@ def measure(
     spark: SparkSession, settings: Settings, spec: dict[str, Any], cores: int, repetition: int
 ) -> Iterator[Stage]:
     """All stages over one workload, in a directory of its own, each as it is done."""
-    from reliable_channel.pipeline.running.queries import ACK, DELIVER, INGEST, REASSEMBLY, start
+    from reliable_channel.pipeline.running.queries import ACK, INGEST, REASSEMBLY, start
     from reliable_channel.pipeline.tables import SEGMENTS
 
     here = Path(settings.paths.run_dir) / f"{spec['name']}-{repetition}"
@@ -129,7 +129,6 @@ def measure(
     yield once("reassembly", lambda: start(spark, there, REASSEMBLY, once=True))
     yield once("ack", lambda: start(spark, there, ACK, once=True))
     if repetition == 0:
-        yield once("deliver", lambda: start(spark, there, DELIVER, once=True))
         if spec["through_state"]:
             elsewhere = there.with_run_dir(here / "through-state")
             shared = Path(elsewhere.paths.table(SEGMENTS.name))

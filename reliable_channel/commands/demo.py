@@ -125,7 +125,7 @@ def play(settings: Settings, world: World, place: Path) -> None:
 
 
 def run_jobs(settings: Settings) -> None:
-    """Ingest, reassembly, ack and deliver over what is there; then as if an hour had passed in silence, so that what is
+    """Ingest, reassembly and ack over what is there; then as if an hour had passed in silence, so that what is
     incomplete or lost is known to be; and at the end the verdicts."""
     from reliable_channel.commands.run import judged
     from reliable_channel.pipeline.operations.metrics import measured

@@ -85,7 +85,7 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--verdicts", help="With --once: at the end say of every message what became of it.")
         ] = False,
     ) -> None:
-        """Run ingest, reassembly, ack, deliver, evidence and, with store.nodes, refetch in one local Spark session."""
+        """Run ingest, reassembly, ack, evidence and, with store.nodes, refetch in one local Spark session."""
         import signal
         import threading
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SPAWNING = "-Djdk.lang.Process.launchMechanism=VFORK"
 """Without Hadoop's native library, which PySpark does not bring, every new file of a checkpoint or of a table's log is
-a `chmod` and some `readlink` as processes, some 250 in a round of the four queries: Java starts them directly then, not
+a `chmod` and some `readlink` as processes, some 250 in a round of the queries: Java starts them directly then, not
 by a helper (docs/pipeline.md *Measurements*)."""
 
 IN_UTC = "-Duser.timezone=UTC"

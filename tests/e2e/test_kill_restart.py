@@ -70,10 +70,10 @@ POINTS: dict[str, Callable[[Place], bool]] = {
         min(wrote := (p.commits("envelopes"), p.commits("segments"))) >= 1 and wrote[0] != wrote[1]
     ),
     "reassembly commits its state": lambda p: p.has_state("reassembly") and p.batches("reassembly", "commits") == 0,
-    "deliver wrote its output, and the checkpoint does not know it": lambda p: (
-        p.commits("delivered_messages") >= 2 and p.batches("deliver", "commits") == 0
+    "ack wrote what was delivered, and the checkpoint does not know it": lambda p: (
+        p.commits("delivered_messages") >= 2 and p.batches("ack", "commits") == 0
     ),
-    "the closing tick is in the clock": lambda p: p.batches("deliver", "commits") >= 1,
+    "the closing tick is in the clock": lambda p: p.batches("ack", "commits") >= 1,
 }
 """In the order in which a run comes by."""
 

@@ -292,9 +292,9 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             operated.until_delivered(sent[-1], process)
 
             state = json.loads(operated.run(operated.alone, "status", "--json"))
-            assert {job["job"] for job in state["jobs"]} == {"ingest", "reassembly", "ack", "deliver"}
+            assert {job["job"] for job in state["jobs"]} == {"ingest", "reassembly", "ack"}
             series = metrics(settings)
-            for query in ("ingest", "reassembly", "ack", "deliver"):
+            for query in ("ingest", "reassembly", "ack"):
                 assert series[f'reliable_channel_query_running{{query="{query}"}}'] == 1
                 assert series[f'reliable_channel_query_rows_total{{metric="input_rows",query="{query}"}}'] > 0
             process.send_signal(signal.SIGTERM)

@@ -106,7 +106,7 @@ def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves
         "RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES": topics.envelopes,
         "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(tmp_path),
     }
-    for job in ("ingest", "reassembly", "ack", "deliver"):
+    for job in ("ingest", "reassembly", "ack"):
         done = submit(ROOT / "jobs" / f"{job}.py", py_files, environment, "--once")
         assert done.returncode == 0, f"{job}: {done.stderr[-4000:]}"
     done = submit(ROOT / "jobs" / "maintain.py", py_files, environment)

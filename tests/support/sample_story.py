@@ -8,7 +8,7 @@ from tests.support.sample_rows import Story
 from tests.support.sample_values import AS_OF, HOSTILE, KAFKA_TOPIC, START, STORE_NODES, at, digest, topic_of
 
 TALKERS = ("alice", "bob", "carol")
-JOBS = ("ingest", "reassembly", "ack", "deliver")
+JOBS = ("ingest", "reassembly", "ack")
 
 
 def tell(told: Story) -> None:

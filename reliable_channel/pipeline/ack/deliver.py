@@ -1,7 +1,7 @@
-"""``deliveries`` and payloads to ``delivered_messages`` (design.md, fourth hop).
+"""``deliveries`` with their payloads, as rows of ``delivered_messages``: a part of ack's writing step.
 
-No join: a delivery says at which Kafka record its payload stands (a bare payload in ``segments``, a rebuilt one in
-``messages``), and the tasks read the few files that hold those records.
+No join: a delivery names the Kafka record that holds its payload (a bare payload in ``segments``, a rebuilt one in
+``messages``), and the task that writes the delivery reads the few files with these records.
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 
-from reliable_channel.config import PathSettings, Settings
+from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
-from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.task_files import written
-from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, DELIVERIES, MESSAGES, SEGMENTS
+from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, MESSAGES, SEGMENTS, Table
 
 TABLES_READ = (SEGMENTS, MESSAGES)
-TABLES_WRITTEN = (DELIVERED_MESSAGES,)
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """Payloads of about this size are in memory at a time."""
@@ -28,24 +24,14 @@ CHUNK_BYTES = 16 * 1024 * 1024
 _RENAMED = {"causal_lamport": "first_lamport_timestamp", "causal_sds_id": "first_sds_id"}
 
 
-def messages_only(deliveries: DataFrame) -> DataFrame:
-    """The application messages among the deliveries."""
-    return deliveries.where("row_kind = 'message'").select(*DELIVERIES.names())
-
-
-class DeliverWriter:
-    """Looks up the payloads of one micro-batch and appends the messages."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._paths = settings.paths
-
-    def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        paths, now_us = self._paths, time.time_ns() // 1_000
-
-        def made(batch: pa.RecordBatch) -> Iterator[pa.Table]:
-            return (delivered(chunk, paths, now_us) for chunk in chunks(batch, CHUNK_BYTES))
-
-        sink.add_files(DELIVERED_MESSAGES, written(rows, paths, DELIVERED_MESSAGES, made))
+def messages_of(deliveries: pa.Table, paths: PathSettings) -> Iterator[tuple[Table, pa.Table]]:
+    """The rows of ``delivered_messages`` that follow from rows of ``deliveries``, in pieces of bounded size: the
+    application messages among them, with their payloads."""
+    now_us = time.time_ns() // 1_000
+    messages = deliveries.filter(pc.equal(deliveries["row_kind"], "message"))
+    for batch in messages.combine_chunks().to_batches():
+        for chunk in chunks(batch, CHUNK_BYTES):
+            yield DELIVERED_MESSAGES, delivered(chunk, paths, now_us)
 
 
 def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:

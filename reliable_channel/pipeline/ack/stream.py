@@ -1,5 +1,8 @@
-"""``sds_input`` to ``deliveries``, ``acks``, ``refetch_requests``, ``lost_dependencies``, ``repair_requests`` and
-``channel_events`` (design.md, third hop): the SDS state machine per channel, in ``applyInPandasWithState``."""
+"""``sds_input`` to ``deliveries``, ``delivered_messages``, ``acks``, ``refetch_requests``, ``lost_dependencies``,
+``repair_requests`` and ``channel_events``: the SDS state machine per channel, in ``applyInPandasWithState``.
+
+The step that writes what the state machine gave also looks up the payloads of delivered messages (:mod:`.deliver`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.pipeline import open_keys
 from reliable_channel.pipeline.ack import guarded
+from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observed import InputRow
 from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
 from reliable_channel.pipeline.garbage import without_collection
@@ -26,6 +30,7 @@ from reliable_channel.pipeline.storage.result_files import RESULTS, packed, writ
 from reliable_channel.pipeline.tables import (
     ACKS,
     CHANNEL_EVENTS,
+    DELIVERED_MESSAGES,
     DELIVERIES,
     LOST_DEPENDENCIES,
     REFETCH_REQUESTS,
@@ -36,7 +41,8 @@ from reliable_channel.sds import SdsConfig
 from reliable_channel.wire.sds import HistoryEntry
 
 JOB = "ack"
-TABLES_WRITTEN = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
+_OF_STATE = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
+TABLES_WRITTEN = (*_OF_STATE, DELIVERED_MESSAGES)
 
 _KEY = ("pubsub_topic", "content_topic", "channel_id")
 _ROW_COLUMNS = {
@@ -82,7 +88,7 @@ _EMPTY = "[]"
 _ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
 _OUT = "kind string, results binary"
 _STATE = "version int, blob binary"
-_KINDS = {table.name: table.name for table in TABLES_WRITTEN} | {"open_key": None, "failed_rows": None}
+_KINDS = {table.name: table.name for table in _OF_STATE} | {"open_key": None, "failed_rows": None}
 
 
 def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
@@ -227,7 +233,7 @@ class AckWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        results = written_results(rows, self._paths, _KINDS)
+        results = written_results(rows, self._paths, _KINDS, {DELIVERIES.name: messages_of})
         failed = sum(said["rows"] for said in results.told.get("failed_rows", ()))
         counters.put(sink.query_id, sink.batch_id, failed_rows=failed)
         sink.together(

@@ -19,9 +19,9 @@ from reliable_channel.pipeline.operations.status import open_tables
 from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.pipeline.storage.commits import unread_of
-from reliable_channel.pipeline.tables import BY_NAME, CLOCK, DELIVERIES, SDS_INPUT, SEGMENTS, Table
+from reliable_channel.pipeline.tables import BY_NAME, CLOCK, SDS_INPUT, SEGMENTS, Table
 
-STREAM_READERS = {SEGMENTS.name: "reassembly", SDS_INPUT.name: "ack", DELIVERIES.name: "deliver"}
+STREAM_READERS = {SEGMENTS.name: "reassembly", SDS_INPUT.name: "ack"}
 """Who will read a table as a stream even when it has not started yet. Other readers are found by their checkpoints."""
 
 CLOCK_SKEW_MS = 600_000

@@ -10,17 +10,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.ack import deliver
 from reliable_channel.pipeline.ack import stream as ack
+from reliable_channel.pipeline.ack.deliver import TABLES_READ as PAYLOADS
 from reliable_channel.pipeline.ingest import stream as ingest
 from reliable_channel.pipeline.ingest.batch_size import records_per_trigger
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.running import settings_guard
+from reliable_channel.pipeline.running import settings_guard, taking_over
 from reliable_channel.pipeline.running.turns import Turns
 from reliable_channel.pipeline.storage.ddl import create_tables
 from reliable_channel.pipeline.storage.io import BatchSink, each_batch, read_stream
 from reliable_channel.pipeline.storage.session import set_meanwhile
-from reliable_channel.pipeline.tables import CLOCK, DELIVERIES, OPEN_KEYS, SDS_INPUT, SEGMENTS, Table
+from reliable_channel.pipeline.tables import CLOCK, OPEN_KEYS, SDS_INPUT, SEGMENTS, Table
 
 Source = Callable[[SparkSession, Settings], DataFrame]
 
@@ -35,7 +35,6 @@ class Query:
     transform: Callable[[Settings], Callable[[DataFrame], DataFrame]]
     writer: Callable[[Settings], Callable[[DataFrame, BatchSink], None]]
     tables: tuple[Table, ...]
-    writes_to_kafka: bool = False
 
 
 INGEST = Query(
@@ -57,16 +56,9 @@ ACK = Query(
     SDS_INPUT,
     ack.acknowledged,
     ack.AckWriter,
-    (SDS_INPUT, *ack.TABLES_WRITTEN, OPEN_KEYS),
+    (SDS_INPUT, *PAYLOADS, *ack.TABLES_WRITTEN, OPEN_KEYS),
 )
-DELIVER = Query(
-    "deliver",
-    DELIVERIES,
-    lambda s: deliver.messages_only,
-    deliver.DeliverWriter,
-    (DELIVERIES, *deliver.TABLES_READ, *deliver.TABLES_WRITTEN),
-)
-CHAIN = (INGEST, REASSEMBLY, ACK, DELIVER)
+CHAIN = (INGEST, REASSEMBLY, ACK)
 """The main chain, in the order of the data flow."""
 
 
@@ -83,6 +75,8 @@ def start(
     Kafka is read at the trigger interval, a table as soon as it has new rows. Creates the tables it needs. The
     checkpoint makes a restart continue where the last run stopped. Raises ``ConfigurationError`` when the checkpoint
     was made with settings that it freezes and that differ now."""
+    if query.name == ACK.name:
+        taking_over.finish(settings.paths)
     settings_guard.check(settings, query.name, {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS})
     create_tables(settings.paths, query.tables)
     # A micro-batch without data would only evict what de-duplication no longer needs; the next one with data does it.

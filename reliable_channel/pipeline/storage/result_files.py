@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.arrow_schema import by_column, columns_of, of_columns
 from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answer, answers
-from reliable_channel.pipeline.tables import BY_NAME
+from reliable_channel.pipeline.tables import BY_NAME, Table
 
 RESULTS = "results"
 """The ``kind`` of a row whose column ``results`` holds packed results."""
@@ -90,12 +90,19 @@ def unpacked(blob: bytes) -> Sorted:
     return Sorted(*pickle.loads(blob))  # noqa: S301  not from the network
 
 
-def written_results(rows: DataFrame, paths: PathSettings, kinds: Kinds) -> Results:
+Derive = Callable[[pa.Table, PathSettings], Iterator[tuple[Table, pa.Table]]]
+"""Rows of one table → rows of other tables that follow from them."""
+
+
+def written_results(
+    rows: DataFrame, paths: PathSettings, kinds: Kinds, derived: Mapping[str, Derive] | None = None
+) -> Results:
     """Compute ``rows`` and write every kind to its table; nothing is committed. What the driver wants must be such that
-    JSON can hold it. A row of a kind of its own, not ``results``, is a row of that table."""
+    JSON can hold it. A row of a kind of its own, not ``results``, is a row of that table. ``derived``: table → what
+    the task that writes its rows also writes."""
     files: list[WrittenFile] = []
     told: dict[str, list[Fields]] = {}
-    for said in answers(rows, _writer(paths, dict(kinds))):
+    for said in answers(rows, _writer(paths, dict(kinds), dict(derived or {}))):
         files += [WrittenFile(*file) for file in said["files"]]
         for kind, fields in said["told"]:
             told.setdefault(kind, []).append(fields)
@@ -106,8 +113,8 @@ class ResultFiles:
     """The files of a task that writes results, and what is not for it to write. A context manager, as
     :class:`~.task_files.TaskFiles`."""
 
-    def __init__(self, paths: PathSettings, kinds: Kinds) -> None:
-        self._kinds = kinds
+    def __init__(self, paths: PathSettings, kinds: Kinds, derived: Mapping[str, Derive] | None = None) -> None:
+        self._paths, self._kinds, self._derived = paths, kinds, derived or {}
         self._files = TaskFiles(paths)
         self._written: list[WrittenFile] = []
         self.told: list[tuple[str, Fields]] = []
@@ -121,7 +128,11 @@ class ResultFiles:
     def add(self, results: Sorted) -> None:
         """Write results to their tables. Those of kind ``file`` are files that a task before this one has written."""
         for name, columns in results.tables.items():
-            self._files.add(BY_NAME[name], of_columns(columns, BY_NAME[name]))
+            rows = of_columns(columns, BY_NAME[name])
+            self._files.add(BY_NAME[name], rows)
+            if name in self._derived:
+                for table, more in self._derived[name](rows, self._paths):
+                    self._files.add(table, more)
         for kind, fields in results.others:
             if kind == FILE:
                 self._written.append(WrittenFile(**fields))
@@ -155,9 +166,11 @@ def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
     yield together
 
 
-def _writer(paths: PathSettings, kinds: Kinds) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writer(
+    paths: PathSettings, kinds: Kinds, derived: Mapping[str, Derive]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with ResultFiles(paths, kinds) as files:
+        with ResultFiles(paths, kinds, derived) as files:
             for batch in batches:
                 for kind in pc.unique(batch.column("kind")).to_pylist():
                     some = batch.filter(pc.equal(batch.column("kind"), kind))

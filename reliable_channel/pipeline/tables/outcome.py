@@ -19,7 +19,7 @@ from reliable_channel.pipeline.tables.model import DAY_MS, Column, Table
 DELIVERED_MESSAGES = Table(
     "delivered_messages",
     "What an application here would have seen: payload, sender, causal position, times.",
-    "jobs/deliver.py",
+    "jobs/ack.py",
     (
         *CHANNEL,
         Column(

@@ -75,5 +75,5 @@ def test_the_ports_named_are_those_of_the_jobs() -> None:
     from reliable_channel.pipeline.running.job import _port_offset
 
     first = load("local").metrics.port
-    named = re.findall(r"(ingest|reassembly|ack|deliver) (\d{4})", PAGE)
+    named = re.findall(r"(ingest|reassembly|ack) (\d{4})", PAGE)
     assert [(query.name, str(first + _port_offset(query))) for query in CHAIN] == named

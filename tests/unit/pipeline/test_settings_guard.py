@@ -107,8 +107,8 @@ def test_other_shuffle_partitions_are_refused_with_cause_and_remedy(settings: Se
 
 
 def test_a_query_without_state_may_change_its_partitions(settings: Settings) -> None:
-    write(settings, "deliver", [batch(delta(1))], commits=1, operators=0)
-    check(settings, "deliver", {**SESSION, PARTITIONS: "8"})
+    write(settings, "ingest", [batch(delta(1))], commits=1, operators=0)
+    check(settings, "ingest", {**SESSION, PARTITIONS: "8"})
 
 
 def test_another_state_store_is_refused(settings: Settings) -> None:
