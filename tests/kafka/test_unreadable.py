@@ -1,4 +1,4 @@
-"""Records whose time Spark's Kafka source cannot hold: ingest names the record and its remedy, and goes on behind it."""
+"""Records whose time Spark's Kafka source cannot hold: ingest names the record, and goes on without it."""
 
 from __future__ import annotations
 

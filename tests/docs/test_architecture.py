@@ -1,0 +1,27 @@
+"""docs/architecture.md answers by file names: each of them exists, in the text and in the picture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PICTURE = (ROOT / "docs" / "assets" / "architecture.svg").read_text(encoding="utf-8")
+PLACES = (ROOT, ROOT / "reliable_channel", ROOT / "reliable_channel" / "pipeline")
+NAMED = sorted(
+    {*re.findall(r"`([\w/]+(?:\.py|/))`", PAGE), *re.findall(r"[\w/]*\w+/\w+\.py|(?<=>)functions\.py", PICTURE)}
+)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_file_that_the_page_names_exists(name: str) -> None:
+    assert any((place / name).exists() for place in PLACES)
+
+
+def test_the_page_answers_the_four_questions() -> None:
+    for question in ("Where are rows decoded?", "Where is state?", "Where is it written?", "What may I change?"):
+        (answer,) = re.findall(rf"\*\*{re.escape(question)}\*\* \| (.+) \|", PAGE)
+        assert ".py`" in answer or answer == "See below"
