@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings, load
 from reliable_channel.pipeline import functions as rc
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.tables import ENVELOPES, SEGMENTS
 from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.wire.segment import Segment, encode_segment
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+from tests.support.doc_blocks import blocks
 
 pytestmark = pytest.mark.spark
 
@@ -104,3 +108,14 @@ def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
         found.schema,
     )
     assert_df_equality(found, expected)
+
+
+def test_the_code_of_the_architecture_page_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """The block of docs/architecture.md, over empty tables."""
+    (block,) = [one for one in blocks() if one.page == "docs/architecture.md"]
+    create_tables(load("local").with_run_dir(tmp_path / "run").paths, (ENVELOPES, SEGMENTS))
+    code = block.text.replace('"run/tables/envelopes"', repr(str(tmp_path / "run" / "tables" / "envelopes")))
+    spark.read.format("delta").load(str(tmp_path / "run" / "tables" / "segments")).createOrReplaceTempView("segments")
+    found: dict[str, Any] = {"spark": spark}
+    exec(code, found)  # noqa: S102  our own page
+    assert found["decoded"].select("m.sds_id", "m.reason").collect() == []
