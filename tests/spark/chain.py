@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.pipeline.running.queries import CHAIN, INGEST, Query, start
 from reliable_channel.pipeline.storage.arrow_files import dataset_of
-from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.pipeline.storage.io import open_table, read_table
 from reliable_channel.pipeline.tables import Table
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.world import World
@@ -57,6 +58,16 @@ def as_kafka(records: Sequence[ObserverRecord], partitions: int = 2) -> list[Rec
         )
         next_offset[partition] += 1
     return found
+
+
+def contents(spark: SparkSession, settings: Settings, table: Table, without: Sequence[str] = ()) -> DataFrame:
+    """A table's rows as they are now, whatever is written later, without columns that differ between runs."""
+    return read_table(spark, settings.paths, table).drop(*without).localCheckpoint()
+
+
+def assert_same_rows(found: DataFrame, expected: DataFrame) -> None:
+    """The same rows, however often each, in any order."""
+    assert_df_equality(found, expected, ignore_row_order=True, ignore_nullable=True, ignore_metadata=True)
 
 
 def rows(settings: Settings, table: Table, without: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def test_sql_knows_them_after_one_call(spark: SparkSession, values: DataFrame) -
     values.createOrReplaceTempView("values_of_kafka")
     found = spark.sql(
         """
-        SELECT e.content_topic, decode_sds_message(e.payload).sds_id,
+        SELECT e.content_topic, decode_sds_message(e.payload).sds_id AS sds_id,
                decode_segment(decode_sds_message(e.payload).content).segment_kind AS kind, hash
         FROM (SELECT decode_envelope(value) AS e, waku_message_hash(pubsub_topic, value) AS hash FROM values_of_kafka)
         WHERE e.reason IS NULL

@@ -16,7 +16,7 @@ from reliable_channel.pipeline.storage.io import BatchSink, read_table
 from reliable_channel.pipeline.storage.rewrite import fill_in, rewrite
 from reliable_channel.pipeline.tables import SEGMENTS
 
-from .chain import rows
+from .chain import assert_same_rows
 
 pytestmark = pytest.mark.spark
 
@@ -30,8 +30,10 @@ def append(spark: SparkSession, settings: Settings, batch_id: int) -> None:
     BatchSink(settings.paths, "stream", batch_id).add_files(SEGMENTS, files)
 
 
-def left(settings: Settings) -> list[tuple[int, int]]:
-    return sorted((row["kafka_partition"], row["kafka_offset"]) for row in rows(settings, SEGMENTS))
+def assert_left(spark: SparkSession, settings: Settings, expected: list[tuple[int, int]]) -> None:
+    """The partitions and offsets of the table's rows."""
+    found = read_table(spark, settings.paths, SEGMENTS).select("kafka_partition", "kafka_offset")
+    assert_same_rows(found, spark.createDataFrame(expected, found.schema))
 
 
 def delete(spark: SparkSession, settings: Settings, gone: str) -> int:
@@ -62,7 +64,7 @@ def test_what_is_appended_meanwhile_neither_hinders_a_rewrite_nor_goes_with_it(
         spark, settings.paths, SEGMENTS, while_appending, lambda rows: rows.where("kafka_partition >= 3")
     )
     assert left_over == 3
-    assert left(settings) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2)]
+    assert_left(spark, settings, [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2), (3, 0), (3, 1), (3, 2)])
 
 
 def test_of_two_that_rewrite_a_file_the_second_looks_again(spark: SparkSession, settings: Settings) -> None:
@@ -79,7 +81,7 @@ def test_of_two_that_rewrite_a_file_the_second_looks_again(spark: SparkSession, 
         spark, settings.paths, SEGMENTS, while_another_deletes, lambda rows: rows.where("kafka_partition >= 2")
     )
     assert concerned == 1
-    assert left(settings) == [(2, 0), (3, 0)]
+    assert_left(spark, settings, [(2, 0), (3, 0)])
 
 
 def test_of_two_that_fill_in_at_a_time_each_row_is_there_once(
@@ -99,4 +101,4 @@ def test_of_two_that_fill_in_at_a_time_each_row_is_there_once(
 
     monkeypatch.setattr(rewriting, "written", after_the_other)
     fill_in(spark, settings.paths, SEGMENTS, lacking, "test", PLACE)
-    assert left(settings) == [(partition, offset) for partition in range(4) for offset in range(2)]
+    assert_left(spark, settings, [(partition, offset) for partition in range(4) for offset in range(2)])
