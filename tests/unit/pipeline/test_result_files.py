@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.pipeline.storage.result_files import RESULTS, _gathered, _writer, packed, sorted_out
 from reliable_channel.pipeline.storage.task_files import compressible
-from reliable_channel.pipeline.tables import ACKS, DELIVERIES
+from reliable_channel.pipeline.tables import ACKS, DELIVERIES, Table
 from reliable_channel.wire.bloom import FilterFormat
 
 KINDS = {"acks": ACKS.name, "deliveries": DELIVERIES.name, "late": DELIVERIES.name, "open_key": None}
@@ -39,11 +41,30 @@ def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path)
     keys = [[("deliveries", {"sds_id": f"{n}"}), ("open_key", {"key": n})] for n in range(40)]
     blobs = [blob for results in keys for blob in packed(results, KINDS)]
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS] * len(blobs), "results": pa.array(blobs, pa.binary())})
-    (answer,) = _writer(paths, KINDS)(iter([batch]))
+    (answer,) = _writer(paths, KINDS, {})(iter([batch]))
     (file,) = Path(paths.table(DELIVERIES.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == [f"{n}" for n in range(40)]
     assert '["open_key", {"key": 39}]' in answer["answer"][0].as_py()
     assert not [*Path(paths.table(ACKS.name)).glob("*.parquet")]
+
+
+def test_the_task_that_writes_rows_of_a_table_writes_what_follows_from_them(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    for table in (ACKS, DELIVERIES):
+        Path(paths.table(table.name)).mkdir(parents=True)
+
+    def long_ids(rows: pa.Table, _paths: PathSettings) -> Iterator[tuple[Table, pa.Table]]:
+        found = rows.filter(pc.greater(pc.utf8_length(rows["sds_id"]), 1))
+        nothing = {name: pa.nulls(found.num_rows) for name in ACKS.names()}
+        yield ACKS, pa.table({**nothing, "sds_id": found["sds_id"]})
+
+    results = [("deliveries", {"sds_id": f"{n}"}) for n in range(12)]
+    (blob,) = packed(results, KINDS)
+    batch = pa.RecordBatch.from_pydict({"kind": [RESULTS], "results": pa.array([blob], pa.binary())})
+    (answer,) = _writer(paths, KINDS, {DELIVERIES.name: long_ids})(iter([batch]))
+    (file,) = Path(paths.table(ACKS.name)).glob("*.parquet")
+    assert pq.read_table(file)["sds_id"].to_pylist() == ["10", "11"]
+    assert answer["answer"][0].as_py().count(".parquet") == 2
 
 
 def test_what_is_random_is_not_compressed_and_an_empty_filter_is() -> None:
