@@ -81,7 +81,7 @@ SEGMENTS = Table(
         Column(
             "content",
             "BINARY",
-            "SDS content: a bare payload or an encoded segment; null unless plaintext is stored",
+            "SDS content: a bare payload or an encoded segment; of a sealed row the ciphertext",
             example="0x7573206167656e206f7665723f",
         ),
         Column(
@@ -90,7 +90,7 @@ SEGMENTS = Table(
         Column(
             "sealed",
             "BOOLEAN",
-            "content is null because only hashes and sizes are kept; envelopes has the ciphertext",
+            "content is the ciphertext, because plaintext is not to be stored (pipeline.store_plaintext)",
             example="false",
         ),
     ),
