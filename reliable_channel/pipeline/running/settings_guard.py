@@ -14,7 +14,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.errors import ConfigurationError
 from reliable_channel.pipeline.storage.checkpoints import Checkpoint, as_object, filesystem, read_checkpoint, read_text
 from reliable_channel.pipeline.storage.io import holds_rows
-from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, DELIVERIES, ENVELOPES, SDS_INPUT
+from reliable_channel.pipeline.tables import DELIVERIES, ENVELOPES, SDS_INPUT
 
 RECORD = "reliable-channel.json"
 
@@ -27,7 +27,7 @@ _IN_SPARK = {
 _OPERATORS = {"reassembly": 1, "ack": 1}
 """How many operators of a query keep state; Spark refuses a checkpoint with others by the schemas of their state."""
 
-_WRITES = {"ingest": ENVELOPES, "reassembly": SDS_INPUT, "ack": DELIVERIES, "deliver": DELIVERED_MESSAGES}
+_WRITES = {"ingest": ENVELOPES, "reassembly": SDS_INPUT, "ack": DELIVERIES}
 """A table that only this query writes."""
 
 _REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."

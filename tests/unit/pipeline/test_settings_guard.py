@@ -138,7 +138,7 @@ def test_the_state_of_another_version_is_refused(settings: Settings) -> None:
         check(settings, "reassembly", SESSION)
 
 
-@pytest.mark.parametrize("query", ["ingest", "reassembly", "ack", "deliver"])
+@pytest.mark.parametrize("query", ["ingest", "reassembly", "ack"])
 def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str, settings: Settings) -> None:
     table = _WRITES[query]
     create_tables(settings.paths, [table])
