@@ -75,10 +75,6 @@ class HeldSets:
         most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
         return next(held for held in self._open if held is not but and holds(held.owner) == most)
 
-    def open_sends(self, key: SetKey) -> list[OpenSet]:
-        """The open sends of one hash by one sender."""
-        return [send for send in self.by_key[key] if isinstance(send, OpenSet)]
-
     def schedule(self, held: OpenSet, now: int) -> None:
         """Let an unfinished search go on ``SEARCH_PAUSE_MS`` after ``now``, if a segment has paid for it."""
         if held.unfinished and held.credit > 0:

@@ -108,7 +108,7 @@ class Reassembler:
                 SegmentRefused(scope, segment.entire_message_hash, segment.is_parity, segment.index, sds_id, refusal)
             )
             return events
-        self._make_room(key, len(segment.payload), chosen, events)
+        self._make_room(scope, sends, len(segment.payload), chosen, events)
         if chosen is None:
             chosen = OpenSet(
                 key,
@@ -252,7 +252,7 @@ class Reassembler:
         if (len(send.conflicts) >= MAX_CONFLICTS and not genuine) or self._alone_over_quota(len(payload), send):
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.OVER_QUOTA)]
         events: list[SegmentationEvent] = []
-        self._make_room(send.key, len(payload), send, events)
+        self._make_room(scope, None, len(payload), send, events)
         self._next_number += 1
         self._sets.grow(send, len(payload))
         if genuine:
@@ -279,18 +279,24 @@ class Reassembler:
             return Refusal.OVER_MESSAGE_LIMIT
         return Refusal.OVER_QUOTA if self._alone_over_quota(size, chosen) else None
 
-    def _make_room(self, key: SetKey, size: int, chosen: OpenSet | None, events: list[SegmentationEvent]) -> None:
+    def _make_room(
+        self,
+        scope: Scope,
+        sends: list[OpenSet | CompletedSet] | None,
+        size: int,
+        chosen: OpenSet | None,
+        events: list[SegmentationEvent],
+    ) -> None:
         """Keep the bounds, never at the cost of ``chosen``: those of a sender at its own least recently updated set's,
-        those in all at the cost of the sender that holds most."""
+        those in all at the cost of the sender that holds most. ``sends`` are those of the segment's hash."""
         sets, config = self._sets, self.config
-        owner = sets.owner(key[0]) if chosen is None else chosen.owner
+        owner = sets.owner(scope) if chosen is None else chosen.owner
         if chosen is None:
-            if (
-                len(sets.by_key.get(key, ())) >= MAX_OPEN_SENDS
-                and len(open_sends := sets.open_sends(key)) >= MAX_OPEN_SENDS
-            ):
-                fewest = min(open_sends, key=lambda held: (len(held.slots), held.last_seen, held.send))
-                self._evict(fewest, EvictionReason.OPEN_SENDS, events)
+            if sends is not None and len(sends) >= MAX_OPEN_SENDS:
+                open_sends = [send for send in sends if isinstance(send, OpenSet)]
+                if len(open_sends) >= MAX_OPEN_SENDS:
+                    fewest = min(open_sends, key=lambda held: (len(held.slots), held.last_seen, held.send))
+                    self._evict(fewest, EvictionReason.OPEN_SENDS, events)
             if len(owner.open) >= config.max_open_sets_per_sender:
                 self._evict(sets.least_recent_of(owner, chosen), EvictionReason.OPEN_SETS_PER_SENDER, events)
             if sets.open_count >= config.max_open_sets:
@@ -319,10 +325,13 @@ class Reassembler:
         """Rebuild ``held`` if it is ready, and its siblings whose hash was refused, which its newest segment may
         rescue: all within the work of one segment."""
         siblings = self._siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
-        chosen = [sibling for sibling in siblings if sibling.mismatch or sibling.unfinished]
         most = DECODING_WORK_PER_BYTE * self.config.max_message_bytes
-        if held.mismatch or held.unfinished or ready(held, most) or (siblings and completed_by_loans(held, siblings)):
-            chosen.insert(0, held)
+        able = (
+            held.mismatch or held.unfinished or ready(held, most) or (siblings and completed_by_loans(held, siblings))
+        )
+        chosen = [held] if able else []
+        if siblings:
+            chosen += [sibling for sibling in siblings if sibling.mismatch or sibling.unfinished]
         if not chosen:
             return
         held.credit -= 1

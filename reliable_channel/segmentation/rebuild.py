@@ -41,7 +41,7 @@ def ready(held: OpenSet, max_work: int) -> bool:
     k, m = held.data_count, held.parity_count
     if k is None or len(held.slots) < k:
         return False
-    if held.slots.keys() >= set(range(k)):
+    if max(held.slots) < k or held.slots.keys() >= set(range(k)):
         return True
     codec = get_codec(held.codec)
     if m is None or not codec.supports(k, m):

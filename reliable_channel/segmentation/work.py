@@ -31,7 +31,8 @@ class Work:
         if self._begun and cost > self.left:
             return False
         self._begun = True
-        self.spend(cost)
+        self.left -= cost
+        self.spent += cost
         return True
 
     def spend(self, cost: int) -> None:
