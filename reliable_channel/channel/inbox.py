@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from reliable_channel.channel.effects import Deliver, Effect, Emit
 from reliable_channel.channel.events import ChannelProblem, MessageReceived
 from reliable_channel.sds import Delivered
+from reliable_channel.sds.conflicts import sds_id_of, send_key
 from reliable_channel.segmentation import (
     ChunkDiscarded,
     ChunkGate,
@@ -88,13 +89,17 @@ class Inbox:
         self._recent: OrderedDict[str, MessageCompleted] = OrderedDict()
         self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
 
-    def accept(self, message: SdsMessage, now: int, *, replaces: bool = False) -> list[Effect]:
-        """Take the content of a message that SDS accepted, delivered or not yet."""
+    def accept(self, message: SdsMessage, now: int, *, replaces: bool = False, repeat: bool = False) -> list[Effect]:
+        """Take the content of a message that SDS accepted, delivered or not yet. ``repeat``: it is a further send of an
+        id, so the id does not name it."""
+        key = message.message_id
+        if repeat:
+            key = send_key(key, message.sender_id, message.lamport_timestamp or 0)
         content = message.content or b""
         segment = decode_segment(content, self.config.accepted_dialects)
         if isinstance(segment, Malformed):
-            return self._bare(message, content, segment, now, replaces)
-        sds_id, history = message.message_id, tuple(entry.message_id for entry in message.causal_history)
+            return self._bare(message, key, segment, now, replaces)
+        sds_id, history = key, tuple(entry.message_id for entry in message.causal_history)
         if sds_id not in self.notes:
             self.notes[sds_id] = Note(history, now)
         chunk = ReceivedChunk(segment, sds_id, history, (message.sender_id,), message.lamport_timestamp)
@@ -115,15 +120,13 @@ class Inbox:
         why = "was not verified in time" if discarded.expired else "was not verified, and too many chunks wait"
         return self._problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
 
-    def _bare(
-        self, message: SdsMessage, content: bytes, malformed: Malformed, now: int, replaces: bool
-    ) -> list[Effect]:
+    def _bare(self, message: SdsMessage, sds_id: str, malformed: Malformed, now: int, replaces: bool) -> list[Effect]:
+        content = message.content or b""
         if Dialect.V01 not in self.config.accepted_dialects:
             return [self._problem(now, "malformed", "no segment of the configured dialects", message.message_id)]
-        sds_id = message.message_id
         self.notes[sds_id] = Note((), now)
         key = f"{sds_id}+{keccak256(content).hex()[:16]}" if replaces else sds_id
-        chunk = MessageChunk(sds_id, "", 0, 0, None, verified=True)
+        chunk = MessageChunk(message.message_id, "", 0, 0, None, verified=True)
         self._wait(Pending(key, message.sender_id, content, [sds_id], 1, message.lamport_timestamp, (chunk,)))
         why = lookalike(content, malformed)
         if why is None:
@@ -132,10 +135,13 @@ class Inbox:
 
     def delivered(self, event: Delivered) -> list[Effect]:
         """SDS delivered a segment: perhaps the last one a complete message waited for."""
-        note = self.notes.get(event.message_id)
+        sds_id = event.message_id
+        if event.repeat:
+            sds_id = send_key(sds_id, event.sender_id, event.lamport_timestamp)
+        note = self.notes.get(sds_id)
         if note is not None:
             note.delivered, note.late, note.lost = True, event.late, event.lost_dependencies
-        key = self._waiting.get(event.message_id)
+        key = self._waiting.get(sds_id)
         return self._release(key, event.at) if key is not None else []
 
     def ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
@@ -252,8 +258,9 @@ class Inbox:
         for ordinal, sds_id in sorted(by_ordinal.items()):
             previous = "" if ordinal == 0 else by_ordinal.get(ordinal - 1)
             note = self.notes.get(sds_id)
+            previous = None if previous is None else sds_id_of(previous)
             verified = ordinal == 0 or (note is not None and previous is not None and previous in note.history)
-            chunks.append(MessageChunk(sds_id, previous, ordinal, last, None, verified))
+            chunks.append(MessageChunk(sds_id_of(sds_id), previous, ordinal, last, None, verified))
         return tuple(chunks)
 
     # ---- delivery ------------------------------------------------------------------------------------------------
@@ -311,7 +318,7 @@ class Inbox:
             content_topic=self.content_topic,
             sequence=0,
             ephemeral=ephemeral,
-            sds_id=sds_id,
+            sds_id=sds_id_of(sds_id),
             lamport_timestamp=lamport,
             late=late,
             lost_dependencies=lost,
@@ -319,4 +326,6 @@ class Inbox:
         )
 
     def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
-        return Emit(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))
+        return Emit(
+            ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id_of(sds_id))
+        )

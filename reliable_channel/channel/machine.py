@@ -7,6 +7,7 @@ what makes a journal of inputs enough to survive a crash (protocol.md §5 and §
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.effects import Dispatch, Effect, Emit, Fetch
@@ -242,9 +243,9 @@ class ChannelMachine:
         """What SDS says about one received message, its content, and what parity can repair now."""
         effects: list[Effect] = []
         for event in step.events:
-            if isinstance(event, (Delivered, Buffered)) and event.message_id == message.message_id:
+            if _is_about(event, message):
                 replaces = isinstance(event, Delivered) and event.replaces
-                effects += self.inbox.accept(message, now, replaces=replaces)
+                effects += self.inbox.accept(message, now, replaces=replaces, repeat=event.repeat)
                 break
         effects += self._dispatches(step.outgoing, now)
         effects += self._follow(step.events, message, now)
@@ -352,3 +353,15 @@ class ChannelMachine:
 
     def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
         return Emit(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))
+
+
+def _is_about(event: Event, message: SdsMessage) -> TypeGuard[Delivered | Buffered]:
+    """Whether an event says that SDS accepted just this send of a message. What it released has other keys, or another
+    sender or Lamport timestamp."""
+    if isinstance(event, Buffered):
+        return (event.message_id, event.sender_id) == (message.message_id, message.sender_id)
+    return isinstance(event, Delivered) and (event.message_id, event.sender_id, event.lamport_timestamp) == (
+        message.message_id,
+        message.sender_id,
+        message.lamport_timestamp,
+    )

@@ -116,6 +116,7 @@ RECORD: Final = _struct(
     ("content", _BYTES, "the SDS content; of a sealed row the ciphertext"),
     ("content_bytes", _INT, "size of the SDS content as plaintext, bytes"),
     ("content_digest", _BYTES, "SHA-256 of the SDS content as plaintext"),
+    ("id_verified", _FLAG, "the SDS id is recomputed from the message"),
     ("segment_kind", _TEXT, "data, parity, or bare for a payload that is no segment"),
     ("entire_message_hash", _BYTES, "Keccak-256 of the whole payload, 32 bytes"),
     ("segment_index", _INT, "from 0 among the data, or among the parity segments"),

@@ -98,6 +98,8 @@ class SdsConfig:
     max_log_entries: int = 10_000
     max_log_bytes: int = 16 * 1024 * 1024
     """Bytes of the entries of the log."""
+    max_repeats: int = 2_000
+    """Sends of ids that were sent again with equal content, remembered so that each is delivered once."""
     max_kept_bytes: int = 4 * 1024 * 1024
     """Original bytes of other participants' messages, kept to answer repair requests."""
     max_tracked: int = 1_000

@@ -110,6 +110,9 @@ class Delivered(Event):
     """A message with this id and other content was delivered before; this one's id was recomputed, so it wins."""
     digest: bytes = b""
     """The first 16 bytes of the SHA-256 of its content: it tells which of several records of one id was accepted."""
+    repeat: bool = False
+    """A further send of an id with equal content: by another sender, or once more. One SDS message, delivered here
+    before or waiting; its sender and Lamport timestamp tell this send apart."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -138,7 +141,8 @@ class Buffered(Event):
     sender_id: str
     waiting_for: tuple[str, ...]
     digest: bytes = b""
-    """As in :class:`Delivered`."""
+    repeat: bool = False
+    """Both as in :class:`Delivered`."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -151,8 +155,8 @@ class DuplicateSeen(Event):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Conflict(Event):
-    """Two messages with one id differ in sender, Lamport timestamp or content. The one whose id can be recomputed wins,
-    also when it comes second; when neither can, the first stands."""
+    """Two messages with one id that are no sends of one message. The one whose id can be recomputed wins, also when it
+    comes second, but only once; when neither can, the first stands."""
 
     message_id: str
     sender_id: str
@@ -176,6 +180,8 @@ class RefusalReason(StrEnum):
     NOT_CAUSAL = "not_causal"
     """Only a dependency is refused: it names a message whose Lamport timestamp is not below the namer's."""
     INVALID_KIND = "invalid_kind"
+    INVALID_ID = "invalid_id"
+    """The id begins with a NUL character, which is reserved here."""
 
 
 @dataclass(slots=True, unsafe_hash=True)

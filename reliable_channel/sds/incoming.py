@@ -42,10 +42,13 @@ class Waiting:
         "past",
         "received_at",
         "repaired",
+        "repeat_of",
         "replaces",
         "sender_id",
         "size",
         "unmet",
+        "verified",
+        "won",
     )
 
     def __init__(
@@ -77,6 +80,15 @@ class Waiting:
         self.late = False
         self.repaired = False
         self.replaces = False
+        self.verified = self.won = False
+        """Whether its id was recomputed from it, and whether it took the place of another message."""
+        self.repeat_of: str | None = None
+        """The SDS id of a further send of an id; its ``message_id`` is a key that only it has."""
+
+    @property
+    def sds_id(self) -> str:
+        """The SDS id as it is on the wire."""
+        return self.message_id if self.repeat_of is None else self.repeat_of
 
     def reach(self, bit: int) -> None:
         """A participant has this message in its causal past."""
@@ -349,7 +361,7 @@ class IncomingBuffer:
         self.found(missing.message_id)
         self.lost.add(missing.message_id, missing.charged_to)
         watchers = sorted([self.waiting[each] for each in self._watchers.get(missing.message_id, ())], key=_position)
-        waiting = tuple(each.message_id for each in watchers)
+        waiting = tuple(each.sds_id for each in watchers)
         events.append(
             DependencyLost(
                 now, missing.message_id, missing.since, missing.refetches, missing.sender_id, waiting, evicted

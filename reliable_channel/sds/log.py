@@ -47,7 +47,19 @@ class LogEntry:
     """One message of the log. ``past`` holds a bit per participant that is known to have this message in its causal
     past, so that no part of the past is walked twice for one participant."""
 
-    __slots__ = ("digest", "encoded", "hint", "history", "lamport", "message_id", "past", "sender_id", "size")
+    __slots__ = (
+        "digest",
+        "encoded",
+        "hint",
+        "history",
+        "lamport",
+        "message_id",
+        "past",
+        "sender_id",
+        "size",
+        "verified",
+        "won",
+    )
 
     def __init__(
         self,
@@ -69,6 +81,8 @@ class LogEntry:
         self.past = past
         self.size = size
         """Bytes it counts for in the log, where that is more than every entry counts for; else 0."""
+        self.verified = self.won = False
+        """Whether its id was recomputed from it, and whether it took the place of another message."""
         self.encoded: bytes | None = None
 
     def reach(self, bit: int) -> None:
@@ -91,6 +105,8 @@ class LogEntry:
                 digest=self.digest,
                 hint=self.hint or b"",
                 past=bits_to_bytes(self.past),
+                verified=self.verified,
+                won=self.won,
             ).SerializeToString()
         return self.encoded
 
@@ -323,5 +339,6 @@ def _decode(message_id: str, stored: _Stored) -> LogEntry:
         int.from_bytes(proto.past, "little"),
         size,
     )
+    entry.verified, entry.won = proto.verified, proto.won
     entry.encoded = data
     return entry

@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 from reliable_channel.sds.acks import Tracked
-from reliable_channel.sds.conflicts import forget_loser, known_under, second_wins
+from reliable_channel.sds.conflicts import (
+    RESERVED,
+    Relation,
+    forget_loser,
+    is_held,
+    known_under,
+    relation,
+    send_key,
+)
 from reliable_channel.sds.dependencies import NONE, Dependencies, review_dependencies
 from reliable_channel.sds.events import (
     Buffered,
@@ -71,6 +79,9 @@ class Receiver:
             digest = content_digest(content)
         elif digest is not None:
             digest = digest[:DIGEST_BYTES]
+        if message.message_id.startswith(RESERVED):
+            self._refuse(message, RefusalReason.INVALID_ID, "", now, events)
+            return events
         lamport = message.lamport_timestamp
         if lamport is None:
             if digest is None:
@@ -99,21 +110,28 @@ class Receiver:
             return events
         message_id = message.message_id
         known = known_under(state, message_id)
-        wins = False
+        found = Relation.NEW
         if known is not None:
-            if known.digest == digest and known.lamport == lamport and known.sender_id == message.sender_id:
-                self._receive_again(message, known, retrieval_hint, now, events)
+            found = relation(state, message, digest, known, id_verified, now, events)
+            if found is Relation.LOSER:
                 return events
-            wins = second_wins(message, known, id_verified, now, events)
-            if not wins:
-                return events
-        elif state.log.forgotten(position, message.sender_id):
+        elif is_held(state, message, digest):
+            found = Relation.COPY
+        if found is Relation.COPY:
+            self._receive_again(message, known, retrieval_hint, now, events)
+            return events
+        further = found is Relation.FURTHER_SEND
+        if further and (lamport <= state.repeats.horizon or state.log.forgotten(position, message.sender_id)):
+            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
+            return events
+        if known is None and state.log.forgotten(position, message.sender_id):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             self._no_longer_missing(message, repaired, now, events)
             self.settle([message_id], now, events, past=True)
             return events
+        wins = found is Relation.WINNER
         waiting = Waiting(
-            message_id,
+            send_key(message_id, message.sender_id, lamport) if further else message_id,
             message.sender_id,
             lamport,
             kept_history(message.causal_history),
@@ -124,6 +142,9 @@ class Receiver:
         )
         waiting.repaired = repaired
         waiting.replaces = wins and message_id in state.log
+        waiting.verified, waiting.won = wins or bool(id_verified), wins
+        if further:
+            waiting.repeat_of = message_id
         self._receive_content(message, waiting, wins, first, data, now, events)
         return events
 
@@ -142,18 +163,20 @@ class Receiver:
         state = self._state
         incoming = state.incoming
         dependencies = review_dependencies(state, message, waiting.lamport, first=first)
-        message_id = waiting.message_id
+        message_id, further = waiting.sds_id, waiting.repeat_of is not None
         if wins:
             forget_loser(state, message_id)
         if message.repair_request:
             self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
-        state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
-        state.insert_into_filter(message_id, now, events)
-        waiting.late = incoming.lost.discard(message_id) or incoming.before_observation.discard(message_id)
-        missing = self._no_longer_missing(message, waiting.repaired, now, events)
-        if state.repair is not None:
-            state.repair.keep(message_id, data if data is not None else message)
+        missing = None
+        if not further:
+            state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
+            state.insert_into_filter(message_id, now, events)
+            waiting.late = incoming.lost.discard(message_id) or incoming.before_observation.discard(message_id)
+            missing = self._no_longer_missing(message, waiting.repaired, now, events)
+            if state.repair is not None:
+                state.repair.keep(message_id, data if data is not None else message)
         given_up: dict[str, str] = {}
         if dependencies is not NONE:
             given_up = self._report(message, dependencies, now, events)
@@ -162,7 +185,9 @@ class Receiver:
             waiting.unmet = [*reversed(dependencies.unmet)]
         if waiting.unmet:
             incoming.hold(waiting)
-            events.append(Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest))
+            events.append(
+                Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest, further)
+            )
             self.settle([message_id], now, events)  # what names it and is not later does not wait for it
         else:
             self._deliver(waiting, now, events)
@@ -185,13 +210,13 @@ class Receiver:
             state.sync.restart(now, state.repairs_pending())
 
     def _receive_again(
-        self, message: SdsMessage, known: LogEntry | Waiting, hint: bytes | None, now: int, events: list[Event]
+        self, message: SdsMessage, known: LogEntry | Waiting | None, hint: bytes | None, now: int, events: list[Event]
     ) -> None:
         """A copy: only what it newly acknowledges counts, and that its envelope is the newest. Someone has answered, if
         a repair request was open."""
         state = self._state
         events.append(DuplicateSeen(now, message.message_id, message.sender_id))
-        if hint is not None:
+        if hint is not None and known is not None:
             known.set_hint(hint)
         state.review.review(message, now, events)
         answers = state.repair is not None and state.repair.cancel(message.message_id)
@@ -289,23 +314,12 @@ class Receiver:
             state.clock = waiting.lamport
         state.sequence += 1
         if state.sync is not None:
-            state.sync.nameable(waiting.message_id, now)
-        state.log.add(
-            LogEntry(
-                waiting.message_id,
-                waiting.lamport,
-                waiting.sender_id,
-                waiting.history,
-                waiting.digest,
-                waiting.hint,
-                waiting.past,
-            ),
-            now,
-        )
+            state.sync.nameable(waiting.sds_id, now)
+        self._enter(waiting, now)
         events.append(
             Delivered(
                 now,
-                waiting.message_id,
+                waiting.sds_id,
                 waiting.sender_id,
                 waiting.lamport,
                 state.sequence,
@@ -318,8 +332,33 @@ class Receiver:
                 waiting.repaired,
                 waiting.replaces,
                 waiting.digest,
+                waiting.repeat_of is not None,
             )
         )
+
+    def _enter(self, waiting: Waiting, now: int) -> None:
+        """Put a message into the log. Of several sends of one id it holds the latest; the others are remembered."""
+        state = self._state
+        message_id = waiting.sds_id
+        before = state.log.get(message_id)
+        if before is not None and (before.lamport, before.sender_id) > (waiting.lamport, waiting.sender_id):
+            state.repeats.add((waiting.lamport, message_id, waiting.sender_id), now)
+            return
+        if before is not None:
+            state.repeats.add((before.lamport, message_id, before.sender_id), now)
+            state.log.remove(message_id)
+        entry = LogEntry(
+            message_id,
+            waiting.lamport,
+            waiting.sender_id,
+            waiting.history,
+            waiting.digest,
+            waiting.hint,
+            waiting.past,
+        )
+        entry.verified = waiting.verified or (before is not None and before.verified)
+        entry.won = waiting.won or (before is not None and before.won)
+        state.log.add(entry, now)
 
     def settle(self, message_ids: Iterable[str], now: int, events: list[Event], *, past: bool = False) -> None:
         """Deliver, in causal order, what waits for nothing any more now that these ids are in the log, held, or given
@@ -334,9 +373,9 @@ class Receiver:
         for message_id in message_ids:
             self._look_again(message_id, heap, now, events, past=past)
         while heap:
-            message_id = heapq.heappop(heap)[1]
-            self._deliver(incoming.take(message_id), now, events)
-            self._look_again(message_id, heap, now, events)
+            waiting = incoming.take(heapq.heappop(heap)[1])
+            self._deliver(waiting, now, events)
+            self._look_again(waiting.sds_id, heap, now, events)
 
     def _look_again(
         self, message_id: str, heap: list[tuple[int, str]], now: int, events: list[Event], *, past: bool = False
@@ -344,7 +383,7 @@ class Receiver:
         ready, not_causal = self._state.incoming.settle(message_id, self._state.log, past=past)
         for waiting, dependency in not_causal:
             reason = RefusalReason.NOT_CAUSAL
-            events.append(Refused(now, waiting.message_id, waiting.sender_id, reason, dependency))
+            events.append(Refused(now, waiting.sds_id, waiting.sender_id, reason, dependency))
         for waiting in ready:
             heapq.heappush(heap, (waiting.lamport, waiting.message_id))
 
@@ -369,7 +408,7 @@ class Receiver:
         while (waiting := incoming.take_surplus()) is not None:
             evicted[waiting.sender_id] += 1
             self._deliver(waiting, now, events)
-            self.settle([waiting.message_id], now, events)
+            self.settle([waiting.sds_id], now, events)
         events.extend([Evicted(now, Memory.WAITING, owner, count) for owner, count in sorted(evicted.items())])
 
     @staticmethod

@@ -7,11 +7,11 @@ from itertools import islice
 
 from reliable_channel.errors import EmptyMessage, LocalError
 from reliable_channel.sds.acks import Tracked
-from reliable_channel.sds.conflicts import forget_loser, known_under, second_wins
+from reliable_channel.sds.conflicts import Relation, forget_loser, known_under, relation, report_win
 from reliable_channel.sds.events import DuplicateSeen, Event, Outgoing, OutgoingReason, RepairRequested
 from reliable_channel.sds.log import LogEntry, kept_history
 from reliable_channel.sds.outgoing import Segment, Send
-from reliable_channel.sds.receiving import content_digest
+from reliable_channel.sds.receiving import DIGEST_BYTES, content_digest
 from reliable_channel.sds.room import fitting, room_for
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.sds.sync import MAX_OWED
@@ -55,7 +55,7 @@ class Sender:
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
             known = known_under(state, ids[index])
             if known is not None:  # somebody has guessed what would be sent when
-                second_wins(message, known, True, now, events)
+                report_win(message, known, now, events)
                 forget_loser(state, ids[index])
             # No digest: what comes under an own id is ignored from oneself, and a conflict from anybody else.
             segments.append(self._remember(message, data, index, first + index, content, now, events, digest=b""))
@@ -80,10 +80,19 @@ class Sender:
         if not message.content and digest is None:
             return False
         known = known_under(state, message.message_id)
-        if known is not None and known.sender_id != message.sender_id:
-            if not second_wins(message, known, None, now, events):
-                return False
+        found = Relation.NEW
+        if known is not None:
+            own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
+            found = relation(state, message, own_digest, known, None, now, events)
+        if found is Relation.LOSER:
+            return False
+        if found is Relation.WINNER:
             forget_loser(state, message.message_id)
+        elif found is Relation.FURTHER_SEND and known is not None and known.sender_id != message.sender_id:
+            state.review.untrack(message.message_id)
+            if message.message_id in state.log:
+                state.repeats.add((known.lamport, message.message_id, known.sender_id), now)
+                state.log.remove(message.message_id)
         elif known is not None:
             if hint is not None:
                 known.set_hint(hint)

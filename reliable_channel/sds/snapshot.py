@@ -18,6 +18,7 @@ from reliable_channel.sds.events import Evidence
 from reliable_channel.sds.incoming import Missing, Waiting
 from reliable_channel.sds.log import Log, bits_to_bytes
 from reliable_channel.sds.outgoing import Segment, SegmentState, Send
+from reliable_channel.sds.repeats import Repeats
 from reliable_channel.sds.review import AckReview
 from reliable_channel.sds.state import ChannelState
 from reliable_channel.wire._pb import sds_state_pb2 as pb
@@ -51,6 +52,10 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         _write_waiting(proto.waiting.add(), waiting)
     for missing in state.incoming.missing.values():
         _write_missing(proto.missing.add(), missing)
+    for lamport, sds_id, sender in state.repeats:
+        proto.repeats.add(lamport=lamport, message_id=sds_id, sender_id=sender)
+    if state.repeats.horizon >= 0:
+        proto.repeats_horizon = state.repeats.horizon
     _write_tracked(proto, state.review)
     for send in state.outgoing.sends.values():
         _write_send(proto.sends.add(), send)
@@ -125,6 +130,11 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     for number in range(len(participants)):
         state.review.participants.restore(number, heard.get(number), spoken.get(number, (1, 0)))
     state.review.restore(_read_tracked(proto, participants))
+    state.repeats = Repeats(
+        config.max_repeats,
+        ((each.lamport, each.message_id, each.sender_id) for each in proto.repeats),
+        proto.repeats_horizon if proto.HasField("repeats_horizon") else -1,
+    )
     for send in proto.sends:
         _read_send(send, state)
     state.outgoing.finished = dict.fromkeys(proto.finished_sends)
@@ -167,6 +177,9 @@ def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
     proto.lost.extend(waiting.lost)
     proto.before_observation.extend(waiting.before_observation)
     proto.repaired, proto.replaces, proto.late = waiting.repaired, waiting.replaces, waiting.late
+    proto.verified, proto.won = waiting.verified, waiting.won
+    if waiting.repeat_of is not None:
+        proto.repeat_of = waiting.repeat_of
 
 
 def _read_waiting(proto: pb.Waiting) -> Waiting:
@@ -185,6 +198,8 @@ def _read_waiting(proto: pb.Waiting) -> Waiting:
     waiting.size = proto.size
     waiting.lost, waiting.before_observation = list(proto.lost), tuple(proto.before_observation)
     waiting.repaired, waiting.replaces, waiting.late = proto.repaired, proto.replaces, proto.late
+    waiting.verified, waiting.won = proto.verified, proto.won
+    waiting.repeat_of = proto.repeat_of if proto.HasField("repeat_of") else None
     return waiting
 
 

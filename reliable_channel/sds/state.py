@@ -11,6 +11,7 @@ from reliable_channel.sds.incoming import IncomingBuffer
 from reliable_channel.sds.log import Log, LogEntry
 from reliable_channel.sds.outgoing import OutgoingBuffer
 from reliable_channel.sds.repair import Repair
+from reliable_channel.sds.repeats import Repeats
 from reliable_channel.sds.review import AckReview
 from reliable_channel.sds.room import SYNC_ROOM_BYTES, fitting, room_for
 from reliable_channel.sds.sync import SyncTimer
@@ -31,6 +32,7 @@ class ChannelState:
         self.ephemeral_counter = 0
         self.log = Log(config.max_log_entries, config.max_log_bytes)
         self.incoming = IncomingBuffer(config, observer=participant_id is None)
+        self.repeats = Repeats(config.max_repeats)
         self.outgoing = OutgoingBuffer(config)
         self.review = AckReview(config, participant_id, self.log, self.incoming, self.outgoing)
         self.filter: OwnFilter | None = None
@@ -74,7 +76,7 @@ class ChannelState:
         capacity = self.config.filter_format.capacity
         if self.filter.count >= capacity:
             recent = self.log.recent_ids(capacity // 2)
-            recent += list(self.incoming.waiting)[-(capacity // 4) :]
+            recent += [waiting.sds_id for waiting in list(self.incoming.waiting.values())[-(capacity // 4) :]]
             self.filter.roll_over(recent)
             events.append(FilterRolledOver(now, len(recent)))
         self.filter.insert(message_id)

@@ -25,6 +25,7 @@ class InputRow(NamedTuple):
     bloom_filter: bytes | None = None
     repair_request: tuple[HistoryEntry, ...] = ()
     content_digest: bytes | None = None
+    id_verified: bool | None = None
     content_bytes: int | None = None
     envelope_hash: bytes | None = None
     sender_timestamp_ns: int | None = None

@@ -204,7 +204,7 @@ class ChannelObserver:
             retrieval_hint=row.envelope_hash,
             repaired=repaired,
             content_digest=row.content_digest,
-            id_verified=True if repaired else None,
+            id_verified=repaired or row.id_verified is True,
         ).events
 
     def _repaired(self, row: InputRow, out: list[Output]) -> None:

@@ -63,6 +63,7 @@ _ROW_COLUMNS = {
     "bloom_filter": "binary",
     "repair_request": "string",
     "content_digest": "binary",
+    "id_verified": "boolean",
     "content_bytes": "int",
     "envelope_hash": "binary",
     "sender_timestamp_ns": "string",

@@ -10,6 +10,7 @@ import hashlib
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
 from reliable_channel.pipeline.ingest.decryption import Opener
+from reliable_channel.sds.verify import id_is_recomputed
 from reliable_channel.wire.hashing import keccak256
 from reliable_channel.wire.malformed import Malformed, Reason
 from reliable_channel.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
@@ -59,6 +60,7 @@ class Decoded:
     content: bytes | None = None
     content_bytes: int | None = None
     content_digest: bytes | None = None
+    id_verified: bool | None = None
     segment_kind: str | None = None
     entire_message_hash: bytes | None = None
     segment_index: int | None = None
@@ -172,6 +174,7 @@ class RecordDecoder:
         row.content = envelope.payload if row.sealed else content
         row.content_bytes = len(content)
         row.content_digest = hashlib.sha256(content).digest()
+        row.id_verified = id_is_recomputed(message)
         # An ephemeral message is one segment at most (protocol.md §5), so its content is always the payload.
         segment = None if kind is SdsKind.EPHEMERAL else decode_segment(content, topic.dialects)
         if isinstance(segment, Segment):

@@ -120,6 +120,12 @@ SDS_METADATA = (
         unit="32 bytes",
         example="0x3e7b18acce28ce5bc3bb86640240efc417bd4cf87a9d086ec33ceab46927a22b",
     ),
+    Column(
+        "id_verified",
+        "BOOLEAN",
+        "the SDS id is recomputed from the message (docs/sds.md, Message ids); null without content",
+        example="true",
+    ),
     Column("content_bytes", "INT", "size of the SDS content", unit="bytes", example="2155"),
     ENVELOPE_HASH,
     Column(

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SdsState(_message.Message):
-    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "log_senders", "log_sender_ids", "log_sizes", "horizons", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "lost_by", "before_observation_by", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "participant_messages", "participant_last", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "log_senders", "log_sender_ids", "log_sizes", "horizons", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "lost_by", "before_observation_by", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "participant_messages", "participant_last", "repeats", "repeats_horizon", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,8 @@ class SdsState(_message.Message):
     PARTICIPANTS_HEARD_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_LAST_FIELD_NUMBER: _ClassVar[int]
+    REPEATS_FIELD_NUMBER: _ClassVar[int]
+    REPEATS_HORIZON_FIELD_NUMBER: _ClassVar[int]
     SENDS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_SENDS_FIELD_NUMBER: _ClassVar[int]
     SYNC_DUE_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +97,8 @@ class SdsState(_message.Message):
     participants_heard: _containers.RepeatedCompositeFieldContainer[Heard]
     participant_messages: _containers.RepeatedScalarFieldContainer[int]
     participant_last: _containers.RepeatedScalarFieldContainer[int]
+    repeats: _containers.RepeatedCompositeFieldContainer[Repeat]
+    repeats_horizon: int
     sends: _containers.RepeatedCompositeFieldContainer[Send]
     finished_sends: _containers.RepeatedScalarFieldContainer[str]
     sync_due: int
@@ -106,21 +110,25 @@ class SdsState(_message.Message):
     sync_owed_due: int
     sync_owed_ids: _containers.RepeatedScalarFieldContainer[str]
     sync_owed_senders: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., log_senders: _Optional[_Iterable[int]] = ..., log_sender_ids: _Optional[_Iterable[str]] = ..., log_sizes: _Optional[_Iterable[int]] = ..., horizons: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., lost_by: _Optional[_Iterable[str]] = ..., before_observation_by: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., participant_messages: _Optional[_Iterable[int]] = ..., participant_last: _Optional[_Iterable[int]] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., log_senders: _Optional[_Iterable[int]] = ..., log_sender_ids: _Optional[_Iterable[str]] = ..., log_sizes: _Optional[_Iterable[int]] = ..., horizons: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., lost_by: _Optional[_Iterable[str]] = ..., before_observation_by: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., participant_messages: _Optional[_Iterable[int]] = ..., participant_last: _Optional[_Iterable[int]] = ..., repeats: _Optional[_Iterable[_Union[Repeat, _Mapping]]] = ..., repeats_horizon: _Optional[int] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LogEntry(_message.Message):
-    __slots__ = ("sender_id", "history", "digest", "hint", "past")
+    __slots__ = ("sender_id", "history", "digest", "hint", "past", "verified", "won")
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    WON_FIELD_NUMBER: _ClassVar[int]
     sender_id: str
     history: _containers.RepeatedScalarFieldContainer[str]
     digest: bytes
     hint: bytes
     past: bytes
-    def __init__(self, sender_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ...) -> None: ...
+    verified: bool
+    won: bool
+    def __init__(self, sender_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., verified: _Optional[bool] = ..., won: _Optional[bool] = ...) -> None: ...
 
 class Horizon(_message.Message):
     __slots__ = ("sender_id", "lamport", "message_id")
@@ -133,7 +141,7 @@ class Horizon(_message.Message):
     def __init__(self, sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., message_id: _Optional[str] = ...) -> None: ...
 
 class Waiting(_message.Message):
-    __slots__ = ("message_id", "sender_id", "lamport", "history", "digest", "hint", "past", "content", "received_at", "unmet", "lost", "before_observation", "repaired", "replaces", "late", "size")
+    __slots__ = ("message_id", "sender_id", "lamport", "history", "digest", "hint", "past", "content", "received_at", "unmet", "lost", "before_observation", "repaired", "replaces", "late", "size", "verified", "won", "repeat_of")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +158,9 @@ class Waiting(_message.Message):
     REPLACES_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    WON_FIELD_NUMBER: _ClassVar[int]
+    REPEAT_OF_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     sender_id: str
     lamport: int
@@ -166,7 +177,10 @@ class Waiting(_message.Message):
     replaces: bool
     late: bool
     size: int
-    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ..., size: _Optional[int] = ...) -> None: ...
+    verified: bool
+    won: bool
+    repeat_of: str
+    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ..., size: _Optional[int] = ..., verified: _Optional[bool] = ..., won: _Optional[bool] = ..., repeat_of: _Optional[str] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("message_id", "sender_id", "hint", "since", "refetches", "due", "lost_at", "named_by_sender", "reached")
@@ -273,6 +287,16 @@ class Segment(_message.Message):
     due: int
     state: int
     def __init__(self, message_id: _Optional[str] = ..., data: _Optional[bytes] = ..., attempts: _Optional[int] = ..., wait: _Optional[int] = ..., due: _Optional[int] = ..., state: _Optional[int] = ...) -> None: ...
+
+class Repeat(_message.Message):
+    __slots__ = ("lamport", "message_id", "sender_id")
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    lamport: int
+    message_id: str
+    sender_id: str
+    def __init__(self, lamport: _Optional[int] = ..., message_id: _Optional[str] = ..., sender_id: _Optional[str] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("by", "lamport")

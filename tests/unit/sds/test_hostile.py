@@ -190,7 +190,7 @@ def test_an_own_message_wins_over_somebody_elses_that_was_here_under_its_id(name
 
 def test_an_own_message_whose_id_cannot_be_recomputed_does_not_replace_another() -> None:
     channel = opened()
-    channel.receive(message("opaque", "mallory", T0 + 5, ("never",)), T0 + 1)
+    channel.receive(message("opaque", "mallory", T0 + 5, ("never",), content=b"other"), T0 + 1)
     step = channel.observe_sent(message("opaque", "alice", T0 + 5), T0 + 2)
     assert [event.winner for event in of_type(step, Conflict)] == ["first"]
     assert channel.unacknowledged() == ()

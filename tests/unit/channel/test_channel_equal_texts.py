@@ -1,0 +1,68 @@
+"""An application hears each of several equal texts once, although SDS has one id for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.effects import Deliver, Effect, Emit
+from reliable_channel.channel.events import ChannelProblem
+from reliable_channel.channel.inputs import Heard, Ticked
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.wire.hashing import js_message_id
+from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+
+NOW = 1_700_000_000_000
+OK = js_message_id(b"ok")
+
+
+def heard(sender: str, lamport: int, history: tuple[str, ...] = (), content: bytes = b"ok") -> Heard:
+    entries = tuple(HistoryEntry(name) for name in history)
+    message = SdsMessage(sender, js_message_id(content), "talk", lamport, entries, content=content)
+    return Heard(NOW + 100, encode_sds_message(message), bytes(32))
+
+
+def told(inputs: list[Heard]) -> tuple[list[tuple[str, int | None, str]], list[Effect]]:
+    """Sender, Lamport timestamp and id of everything delivered; and the problems."""
+    machine = ChannelMachine("talk", "alice", "/talk/1/c/proto", ReliableChannelConfig(), SegmentationConfig())
+    machine.apply(Ticked(NOW - 1_000))
+    effects = [effect for each in inputs for effect in machine.apply(each).effects]
+    found = [effect.message for effect in effects if isinstance(effect, Deliver)]
+    problems = [e for e in effects if isinstance(e, Emit) and isinstance(e.event, ChannelProblem)]
+    return [(each.sender_id, each.lamport_timestamp, each.sds_id) for each in found], problems
+
+
+def test_five_copies_each_of_two_equal_texts_are_two_messages() -> None:
+    messages, problems = told([heard("bob", NOW + 1), heard("carol", NOW + 2)] * 5)
+    assert messages == [("bob", NOW + 1, OK), ("carol", NOW + 2, OK)]
+    assert problems == []
+
+
+@pytest.mark.parametrize("waits", ["bob", "carol"])
+def test_a_text_that_waits_and_an_equal_one_that_does_not_are_each_delivered(waits: str) -> None:
+    question = heard("dave", NOW, content=b"really?")
+    histories = {waits: (js_message_id(b"really?"),)}
+    inputs = [heard(name, NOW + n, histories.get(name, ())) for n, name in enumerate(("bob", "carol"), start=1)]
+    messages, _ = told([*inputs, question])
+    other = "carol" if waits == "bob" else "bob"
+    assert [sender for sender, _, _ in messages] == [other, "dave", waits]
+    assert {sds_id for sender, _, sds_id in messages if sender != "dave"} == {OK}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["bob", "carol"]), st.integers(1, 4), st.booleans()).map(
+            lambda drawn: heard(drawn[0], NOW + drawn[1], (js_message_id(b"why"),) if drawn[1] % 2 else ())
+        ),
+        max_size=12,
+    )
+)
+def test_every_send_is_delivered_once_in_any_order(inputs: list[Heard]) -> None:
+    messages, _ = told([*inputs, heard("dave", NOW, content=b"why")])
+    assert max(Counter(messages).values()) == 1
+    assert len(messages) == len({each.data for each in inputs}) + 1

@@ -1,0 +1,48 @@
+"""Equal texts of two js-waku users reach the tables as two messages; a conflict is decided by what ingest found."""
+
+from __future__ import annotations
+
+import pytest
+from adapters import Adapters
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.wire.hashing import js_message_id, sds_message_id
+from reliable_channel.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+
+T0 = 1_767_225_600_000
+TOPIC = "/reliable-channel/1/chat/proto"
+HEADERS = {"pubsub_topic": b"/waku/2/rs/1/0", "source": b"relay"}
+
+
+def record(sender: str, content: bytes, lamport: int, message_id: str | None = None) -> bytes:
+    message = SdsMessage(sender, message_id or js_message_id(content), "talk", lamport, content=content)
+    return encode_waku_message(WakuMessage(encode_sds_message(message), TOPIC, timestamp=lamport * 10**6))
+
+
+def delivered(records: list[bytes]) -> tuple[list[tuple[str, bytes | None]], list[str]]:
+    """Sender and payload of each message, and the channel events."""
+    adapters = Adapters()
+    for offset, value in enumerate(records):
+        adapters.record(offset, value, HEADERS, T0 + 100 + offset)
+    found = adapters.close(T0 + 3_600_000)
+    events = [fields for table, fields in adapters.outputs if table == "channel_events"]
+    return [(row.sender, row.payload) for row in found.messages], events
+
+
+def test_five_records_each_of_two_equal_texts_are_two_messages_without_a_conflict() -> None:
+    both = [record("bob", b"ok", T0 + 1), record("carol", b"ok", T0 + 2)]
+    messages, events = delivered(both * 5)
+    assert messages == [("bob", b"ok"), ("carol", b"ok")]
+    assert events == []
+
+
+@pytest.mark.parametrize("message_id", [js_message_id(b"truth"), sds_message_id("bob", T0, b"truth")])
+@given(order=st.permutations([0, 0, 0, 1, 1, 1]))
+def test_the_message_whose_id_is_recomputed_stands_in_any_order(message_id: str, order: list[int]) -> None:
+    records = [record("bob", b"truth", T0, message_id), record("mallory", b"lie", T0, message_id)]
+    messages, events = delivered([records[number] for number in order])
+    senders = [sender for sender, _ in messages]
+    assert senders == (["bob"] if order[0] == 0 else ["mallory", "bob"])
+    assert events, "a conflict is told"
