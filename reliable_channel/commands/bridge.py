@@ -36,10 +36,12 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.gateway.build import make_bridge
         from reliable_channel.gateway.topics import ensure_evidence_topic
         from reliable_channel.runtime.logs import show_own_logs
+        from reliable_channel.runtime.own_broker import require_own_broker
         from reliable_channel.runtime.topics import ensure_topics
 
         show_own_logs()
         settings = invocation(context).settings()
+        require_own_broker(settings)
         running = make_bridge(settings, loop=loop)
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)

@@ -16,6 +16,7 @@ from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.errors import refusal
+from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.transport.serving import HttpServer, listening, require_token, url_of
 
@@ -27,6 +28,7 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
     token = api.token.get_secret_value() if api.token is not None else None
     require_token("api", api.host, token)
     if api.transport == "kafka" or api.feed:
+        require_own_broker(settings)
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)
     with listening(api.host, api.port) as sock, messaging_node_closing(settings) as node:

@@ -21,6 +21,7 @@ from reliable_channel.config import Settings
 from reliable_channel.errors import ConfigurationError
 from reliable_channel.gateway.build import kafka_node, pubsub_topics, waku_node
 from reliable_channel.runtime.logs import unheard_kafka
+from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.transport.base import Node
 from reliable_channel.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.wire.sds import WireFamily
@@ -139,6 +140,7 @@ def _node(settings: Settings, who: Participant, sender_id: str) -> Node:
         return waku_node(settings)
     if who.transport != "kafka":
         raise ConfigurationError(f"There is no transport {who.transport!r}.", "Use kafka or waku-rest.")
+    require_own_broker(settings)
     # A group of its own per sender and channel: each reads everything, from where it stopped.
     name = hashlib.sha256(f"{sender_id}\0{who.topic}\0{who.channel_id}".encode()).hexdigest()[:16]
     return kafka_node(settings, group_id=f"reliable-channel-{name}")

@@ -1,0 +1,49 @@
+"""Checks that what listens on the default port is this project's own broker, and not somebody else's Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reliable_channel.config import KafkaSettings, Settings
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.runtime.broker import files
+from reliable_channel.runtime.logs import unheard_kafka
+
+
+@unheard_kafka()
+def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
+    """The id of the cluster that answers; None when none does in time."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    try:
+        admin = KafkaAdminClient(**{**kafka.client_options(), "bootstrap_timeout_ms": int(timeout_s * 1000)})
+        try:
+            found = admin.describe_cluster().get("cluster_id")
+        finally:
+            admin.close()
+    except (KafkaError, OSError):
+        return None
+    return None if found is None else str(found)
+
+
+def own_cluster_id(settings: Settings) -> str | None:
+    """The id of the broker whose data is in the run directory; None when none was ever started there."""
+    try:
+        lines = (files(settings).data / "meta.properties").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.partition("=")[2].strip() for line in lines if line.startswith("cluster.id=")), None)
+
+
+def require_own_broker(settings: Settings, ask: Callable[[KafkaSettings], str | None] = cluster_id_of) -> None:
+    """Raise ``EnvironmentFault`` when ``kafka.bootstrap_servers`` is not set and the Kafka on the default port is not
+    the broker of this run directory. Nobody answering is no fault here: whoever connects next says so better."""
+    if settings.kafka.bootstrap_servers is not None:
+        return
+    found = ask(settings.kafka)
+    if found is not None and found != own_cluster_id(settings):
+        raise EnvironmentFault(
+            f"The Kafka at {settings.kafka.servers} is not the broker of the run directory {settings.paths.run_dir}.",
+            "Set kafka.bootstrap_servers to use it, or kafka.broker.port to start ours elsewhere.",
+        )

@@ -1,0 +1,45 @@
+"""Without ``bootstrap_servers`` only the broker of the run directory is used, whatever listens on the default port."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.config import Settings, load
+from reliable_channel.errors import EnvironmentFault
+from reliable_channel.runtime.own_broker import cluster_id_of, require_own_broker
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    data = tmp_path / "kafka" / "data"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("# Kafka\nversion=1\ncluster.id=AOurOwn_Cluster-Id\nnode.id=1\n")
+    return load().with_run_dir(tmp_path)
+
+
+def test_our_own_broker_is_used(settings: Settings) -> None:
+    require_own_broker(settings, lambda _: "AOurOwn_Cluster-Id")
+
+
+def test_another_kafka_on_the_default_port_is_refused_with_both_remedies(settings: Settings) -> None:
+    with pytest.raises(EnvironmentFault, match=r"is not the broker of.*bootstrap_servers.*broker\.port"):
+        require_own_broker(settings, lambda _: "SomebodyElse")
+
+
+def test_a_kafka_is_refused_where_no_broker_was_ever_started(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault):
+        require_own_broker(load().with_run_dir(tmp_path), lambda _: "SomebodyElse")
+
+
+def test_a_kafka_that_is_named_is_not_asked(settings: Settings) -> None:
+    def never(_: object) -> str:
+        raise AssertionError("asked")
+
+    require_own_broker(settings.with_servers("127.0.0.1:1"), never)
+
+
+def test_nobody_answering_is_left_to_whoever_connects(settings: Settings) -> None:
+    require_own_broker(settings, lambda _: None)
+    assert cluster_id_of(settings.with_servers("127.0.0.1:1").kafka, 0.2) is None
