@@ -104,7 +104,7 @@ DELIVERY_STATUS = Table(
             "STRING",
             "why it is missing or unknown: never_sent, rate_limited, propagated_not_stored, segment_missing,"
             " undecodable, undecryptable, dependency_missing, late, hash_mismatch, source_gap, unsettled,"
-            " before_observation",
+            " before_observation, not_followed",
             example="segment_missing",
         ),
         Column("detail", "STRING", "what is missing, for people", example="2 of 3 needed segments came"),

@@ -22,7 +22,7 @@ _SAYINGS = {
     "queued": _UNIT,
     "segment": "struct<first_seen: timestamp, sender_id: string, entire_message_hash: binary, bare: boolean,"
     " data_count: int>",
-    "named": "struct<first_seen: timestamp, sender_id: string>",
+    "named": "struct<first_seen: timestamp, sender_id: string, sent_since: timestamp>",
     # What is known of it besides.
     "acknowledged_by": "string",
     "asked_for": "boolean",
@@ -82,6 +82,43 @@ _TOLD = """(select * from v_sender_events left join (
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """What senders say, with what became of the envelopes that they name."""
 
+_SENT_BY = "least(event_time, if(lamport_timestamp > 1000000000000, timestamp_millis(lamport_timestamp), event_time))"
+"""The latest time at which an observed message was sent. One from a store is observed late; a Lamport timestamp in ms
+is not below the time of sending."""
+
+SENT_SINCE = f"""
+    with first_named as (
+        select {_CHANNEL}, sds_id, min_by(needed_by, coalesce(missing_since, event_time)) as needed_by
+        from v_named_since_gaps group by {_CHANNEL}, sds_id
+    ), observed as (
+        select {_CHANNEL}, sds_id, min(sender_id) as sender_id, min(lamport_timestamp) as lamport_timestamp,
+            min({_SENT_BY}) as sent_by, min(transform(causal_history, entry -> entry.sds_id)) as history
+        from v_segments where sds_kind = 'content' group by {_CHANNEL}, sds_id
+    ), namers as (
+        select {_CHANNEL}, missing, history, previous, previous_sent_by,
+            cast(array_position(history, missing) as int) as place
+        from (select {_CHANNEL}, sds_id as missing, needed_by as sds_id from first_named)
+        join (select *, lag(sds_id) over chain as previous, lag(sent_by) over chain as previous_sent_by from observed
+            window chain as (partition by {_CHANNEL}, sender_id order by lamport_timestamp, sds_id))
+        using ({_CHANNEL}, sds_id)
+    ), older as (
+        select {_CHANNEL}, missing, previous_sent_by as sent_by from namers
+        where place > 0 and not array_contains(history, previous)
+        union all
+        select {_CHANNEL}, missing, sent_by
+        from (select {_CHANNEL}, missing, explode(slice(history, 1, place - 1)) as sds_id from namers where place > 1)
+        join observed using ({_CHANNEL}, sds_id)
+    )
+    select {_CHANNEL}, missing as sds_id, max(sent_by) as sent_since from older group by {_CHANNEL}, missing
+"""
+"""After which time a missing message was sent, by its neighbours in Lamport order. The message that first names it was
+sent by somebody who has a log in that order and names the end of it. So what stands before the missing message in that
+history, and the namer's own message before, where the history leaves it out, are older than it. The message that names
+it is younger. Needed only while a gap is open: ``v_named_since_gaps`` has the lost dependencies that were missed since
+the first of them."""
+
+NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_lost_dependencies where false"
+
 SAID = "\nunion all ".join(
     (
         _said(
@@ -105,8 +142,8 @@ SAID = "\nunion all ".join(
             segment="struct(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
         ),
         _said(
-            "v_lost_dependencies",
-            named="struct(coalesce(missing_since, event_time), sender_id)",
+            f"(select * from v_lost_dependencies left join v_sent using ({_CHANNEL}, sds_id))",
+            named="struct(coalesce(missing_since, event_time), sender_id, sent_since)",
             before_observation="status = 'before_observation'",
         ),
         _said("v_acks", acknowledged_by="acknowledged_by"),
@@ -158,6 +195,7 @@ EVIDENCE = f"""
             coalesce(max(unit.entire_message_hash), max(segment.entire_message_hash)) as entire_message_hash,
             max(unit.needed) as needed, max(segment.data_count) as data_count, bool_or(unit.late) as late,
             coalesce(min(unit.first_seen), min(segment.first_seen), min(named.first_seen)) as first_seen,
+            min(named.sent_since) as sent_since,
             min(unit.delivered_at) as delivered_at, max(unit.reason) as reason, max(unit.data_missing) as data_missing,
             collect_set(sds_id) as ids, count(segment) as received,
             flatten(collect_list(acknowledged_by)) as acknowledgements, bool_or(undecodable) as undecodable,

@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why. The first nine are those of design.md; the last three say why a verdict is ``unknown``."""
+    """Why. The last five say why a verdict is ``unknown``."""
 
     NEVER_SENT = "never_sent"
     RATE_LIMITED = "rate_limited"
@@ -32,6 +32,7 @@ class Cause(StrEnum):
     LATE = "late"
     HASH_MISMATCH = "hash_mismatch"
     SOURCE_GAP = "source_gap"
+    NOT_FOLLOWED = "not_followed"
     UNSETTLED = "unsettled"
     BEFORE_OBSERVATION = "before_observation"
 
@@ -43,7 +44,8 @@ class Evidence:
     ``needed``: k; ``received``: how many of its segments came; ``sent``: its sender (or anybody) dispatched it;
     ``held_back``, ``given_up``: the sender says that a rate limit holds it, or that it will not send it; ``heard_by_
     others``: somebody else acknowledges or asks for it; ``store_has``: a store has an envelope of it, ``False``: every
-    store that was asked has none, ``None``: none was asked."""
+    store that was asked has none, ``None``: none was asked; ``in_gap``: it may have been sent while nobody listened;
+    ``followed``: its content topic is one that is read and configured as a channel's."""
 
     delivered: bool = False
     late: bool = False
@@ -60,6 +62,7 @@ class Evidence:
     store_has: bool | None = None
     in_gap: bool = False
     before_observation: bool = False
+    followed: bool = True
 
 
 Rule = tuple[Callable[[Evidence], bool], Verdict, Cause | None]
@@ -67,6 +70,7 @@ Rule = tuple[Callable[[Evidence], bool], Verdict, Cause | None]
 RULES: tuple[Rule, ...] = (
     (lambda e: e.delivered and e.late, Verdict.DELIVERED, Cause.LATE),
     (lambda e: e.delivered, Verdict.DELIVERED, None),
+    (lambda e: not e.followed and e.received == 0, Verdict.UNKNOWN, Cause.NOT_FOLLOWED),
     (
         lambda e: e.before_observation and e.received == 0 and (e.sent or not (e.held_back or e.given_up)),
         Verdict.UNKNOWN,

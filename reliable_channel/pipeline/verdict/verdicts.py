@@ -8,16 +8,18 @@ segments that wait, ids that others name. An SDS id belongs to the first unit th
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import Settings
+from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.pipeline.clock import EPOCH, recorded
 from reliable_channel.pipeline.storage.arrow_files import dataset_of
 from reliable_channel.pipeline.storage.ddl import create_tables
@@ -38,7 +40,7 @@ from reliable_channel.pipeline.tables import (
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
-from reliable_channel.pipeline.verdict.gather import EVIDENCE, IDS, SAID, SUSPECTS
+from reliable_channel.pipeline.verdict.gather import EVIDENCE, IDS, NO_SENT_SINCE, SAID, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.rules import Evidence, decide
 
 TABLES_READ = (
@@ -98,9 +100,15 @@ def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> Dat
             continue  # small, and read here in the driver
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
     spark.sql(SUSPECTS).mapInPandas(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
+    gaps = _open_gaps(settings)
+    if gaps:
+        lost = read_table(spark, settings.paths, LOST_DEPENDENCIES)
+        missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap[0] for gap in gaps))
+        lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
+    spark.sql(SENT_SINCE if gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
     spark.sql(SAID).createOrReplaceTempView("said")
     spark.sql(IDS).createOrReplaceTempView("ids")
-    judge = _judge(as_of, settings.pipeline.settle_delay_ms, _open_gaps(settings))
+    judge = _judge(as_of, settings, gaps)
     return spark.sql(EVIDENCE).mapInPandas(judge, DELIVERY_STATUS.ddl())
 
 
@@ -140,24 +148,47 @@ def _text(value: bytes) -> str | None:
         return None
 
 
-def _judge(as_of: dt.datetime, settle_delay_ms: int, gaps: list[Gap]) -> Any:
+def _followed(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
+    """Whether a content topic is read by the bridge (``read``; empty: all are) and configured as a channel's."""
+
+    @functools.lru_cache(4_096)
+    def followed(pubsub_topic: str, content_topic: str) -> bool:
+        return (not read or content_topic in read) and channels.topic_for(content_topic, pubsub_topic) is not None
+
+    return followed
+
+
+def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Gap]) -> Any:
     # Times come without their zone from Spark, whose session is in UTC.
     here = as_of.replace(tzinfo=None)
     absent = [(since.replace(tzinfo=None), until.replace(tzinfo=None)) for since, until in gaps]
+    settle_delay_ms = settings.pipeline.settle_delay_ms
+    channels, read = settings.channels, frozenset(settings.bridge.content_topics)  # nothing secret goes to executors
 
     def judge(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        followed = _followed(channels, read)
         for frame in frames:
             yield pd.DataFrame(
-                [_row(row, here, settle_delay_ms, absent) for row in frame.to_dict("records")],
+                [_row(row, here, settle_delay_ms, absent, followed) for row in frame.to_dict("records")],
                 columns=[*DELIVERY_STATUS.names()],
             )
 
     return judge
 
 
-def _row(row: dict[str, Any], as_of: dt.datetime, settle_delay_ms: int, gaps: list[Gap]) -> dict[str, Any]:
+def _row(
+    row: dict[str, Any],
+    as_of: dt.datetime,
+    settle_delay_ms: int,
+    gaps: list[Gap],
+    followed: Callable[[str, str], bool],
+) -> dict[str, Any]:
     """One row of ``delivery_status`` from one row of evidence."""
     first_seen = row["first_seen"]
+    # What others name was sent before they did, and after its neighbours in Lamport order; of a message of which
+    # nothing is known before, only that it was sent earlier.
+    named = row["source"] == "named"
+    sent_since = row["sent_since"] if named else first_seen
     settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
     needed = next((int(said) for name in ("needed", "data_count") if not pd.isna(said := row[name])), 1)
     times = Counter(row["acknowledgements"])
@@ -176,8 +207,9 @@ def _row(row: dict[str, Any], as_of: dt.datetime, settle_delay_ms: int, gaps: li
         undecryptable=_true(row["undecryptable"]),
         heard_by_others=bool(acknowledged_by) or _true(row["asked_for"]) or row["source"] == "named",
         store_has=True if _true(row["present"]) else (False if _true(row["absent"]) else None),
-        in_gap=any(since <= first_seen <= until for since, until in gaps),
+        in_gap=any(since <= first_seen and (pd.isna(sent_since) or sent_since <= until) for since, until in gaps),
         before_observation=_true(row["before_observation"]),
+        followed=followed(row["pubsub_topic"], row["content_topic"]),
     )
     verdict, cause = decide(evidence)
     return {

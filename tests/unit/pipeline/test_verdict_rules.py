@@ -24,6 +24,7 @@ CASES: dict[str, tuple[Evidence, Verdict, Cause | None]] = {
     "a segment lacks": (Evidence(received=2, needed=3, sent=True), MISSING, Cause.SEGMENT_MISSING),
     "a store still has it": (Evidence(sent=True, store_has=True), Verdict.UNKNOWN, Cause.UNSETTLED),
     "we were not listening": (Evidence(sent=True, in_gap=True), Verdict.UNKNOWN, Cause.SOURCE_GAP),
+    "a topic that nobody reads": (Evidence(sent=True, followed=False), Verdict.UNKNOWN, Cause.NOT_FOLLOWED),
     "others had it, no store": (Evidence(sent=True, store_has=False), MISSING, Cause.PROPAGATED_NOT_STORED),
     "named, and nobody knows": (Evidence(heard_by_others=True), MISSING, None),
 }

@@ -1,0 +1,104 @@
+"""What a gap of the bridge hides is unknown, judged by when it was sent; what nobody reads is called not followed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reliable_channel.config import Settings
+from reliable_channel.pipeline import tables
+from reliable_channel.pipeline.storage.arrow_schema import as_arrow
+from reliable_channel.pipeline.storage.ddl import create_tables
+from reliable_channel.pipeline.storage.io import append_rows
+from reliable_channel.pipeline.verdict import verdicts
+
+pytestmark = pytest.mark.spark
+
+BEGIN_MS = 1_767_225_600_000
+CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/reliable-channel/1/gap/proto", "channel_id": "c"}
+GAP = (20, 50)
+"""Seconds after the beginning at which nobody listened."""
+
+
+def at(seconds: float) -> int:
+    """Microseconds since 1970, as the tables have them."""
+    return int((BEGIN_MS / 1000 + seconds) * 1_000_000)
+
+
+def said(number: int, sds_id: str, sender: str, seconds: float, history: tuple[str, ...], late_s: float = 0) -> Any:
+    """A message that came, ``late_s`` after it was sent."""
+    return {
+        **CHANNEL,
+        "kafka_topic": "waku.envelopes",
+        "kafka_partition": 0,
+        "kafka_offset": number,
+        "event_time": at(seconds + late_s),
+        "ingest_time": at(seconds + late_s),
+        "sender_id": sender,
+        "sds_id": sds_id,
+        "sds_kind": "content",
+        "segment_kind": "bare",
+        "lamport_timestamp": BEGIN_MS + int(seconds * 1000),
+        "causal_history": [{"sds_id": one, "retrieval_hint": None, "sender_id": None} for one in history],
+    }
+
+
+def named(sds_id: str, needed_by: str, seconds: float) -> dict[str, Any]:
+    """A dependency that never came."""
+    times = {"missing_since": at(seconds), "event_time": at(seconds + 60)}
+    return {**CHANNEL, "sds_id": sds_id, "status": "lost", "needed_by": needed_by, **times}
+
+
+def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: SparkSession, settings: Settings) -> None:
+    came = [
+        said(0, "a1", "alice", 10, ()),
+        said(1, "b1", "bob", 12, ("a1",)),
+        # After the gap Alice names the last two that she has; Carol was heard before it, from a store, much later.
+        said(2, "c1", "carol", 15, ("b1",), late_s=90),
+        said(3, "a2", "alice", 60, ("lost-in-gap-1", "lost-in-gap-2")),
+        said(4, "c2", "carol", 61, ("lost-in-gap-3", "a2")),
+        # Later two are lost while the bridge listens: one behind a2, one behind Bob's own b2 and not in his history.
+        said(5, "a3", "alice", 70, ("a2", "lost-later-1")),
+        said(6, "b2", "bob", 71, ("a3",)),
+        said(7, "b3", "bob", 80, ("lost-later-2", "lost-later-3")),
+    ]
+    missed = [
+        named("lost-in-gap-1", "a2", 60),
+        named("lost-in-gap-2", "a2", 60),
+        named("lost-in-gap-3", "c2", 61),
+        named("lost-later-1", "a3", 70),
+        named("lost-later-2", "b3", 80),
+        named("lost-later-3", "b3", 80),
+    ]
+    gap = {
+        "kafka_topic": "waku.envelopes",
+        "kafka_partition": -1,
+        "first_offset": 0,
+        "last_offset": 0,
+        "cause": "bridge_restart",
+        "name": "bridge/gap",
+        "status": "unfilled",
+        "from_time": at(GAP[0]),
+        "to_time": at(GAP[1]),
+        "ingest_time": at(GAP[1]),
+    }
+    create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
+    unread = {**CHANNEL, "content_topic": "/somebody/1/else/proto", "sender_id": "dave", "sds_id": "unread"}
+    queued = {**unread, "event": "queued", "entire_message_hash": b"h" * 32, "event_time": at(30)}
+    for table, rows in (
+        (tables.SEGMENTS, came),
+        (tables.LOST_DEPENDENCIES, missed),
+        (tables.SOURCE_GAPS, [gap]),
+        (tables.SENDER_EVENTS, [queued]),
+    ):
+        append_rows(settings.paths, table, as_arrow(rows, table))
+    judged = verdicts.statuses(spark, settings, dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)).collect()
+    found = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged if len(row["sds_ids"]) == 1}
+    assert {name: said for name, said in found.items() if name.startswith("lost")} == {
+        **{f"lost-in-gap-{number}": ("unknown", "source_gap") for number in (1, 2, 3)},
+        **{f"lost-later-{number}": ("missing", None) for number in (1, 2, 3)},
+    }
+    assert found["unread"] == ("unknown", "not_followed")
