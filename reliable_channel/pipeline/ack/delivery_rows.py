@@ -64,6 +64,7 @@ def message(base: Base, row: InputRow, held: list[Seen]) -> Output:
         "first_seen": min(seen.first_seen_ms for seen in held) * 1000,
         "payload_bytes": row.payload_bytes,
         "sender_timestamp_ns": min(stamps, default=None),
+        "sender_verified": all(seen.sender_verified for seen in held),
         "repaired_segments": sum(seen.repaired_by == "parity" for seen in held),
         "late": any(seen.late for seen in held),
         "lost_dependencies": sorted({i for seen in held for i in seen.lost if i not in own}),
@@ -94,5 +95,6 @@ def _place_of(seen: Seen) -> dict[str, Any]:
         "kafka_offset": seen.kafka_offset,
         "first_seen": seen.first_seen_ms * 1000,
         "sender_timestamp_ns": seen.sender_timestamp_ns,
+        "sender_verified": seen.sender_verified,
         "repaired_by": seen.repaired_by or None,
     }

@@ -46,6 +46,8 @@ class Seen:
     sender_timestamp_ns: int | None
     content_bytes: int | None
     repaired_by: str
+    sender_verified: bool
+    """Its id is recomputed from sender, time and content."""
     copies: int = 1
     late: bool = False
     lost: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class Seen:
             row.sender_timestamp_ns,
             row.content_bytes,
             row.repaired_by or "",
+            binds_sender(row),
         )
 
     def encoded(self) -> bytes:
@@ -90,6 +93,13 @@ _MAY_BE_UNKNOWN = ("segment_index", "data_count", "parity_count", "sender_timest
 def digest_of(row: InputRow) -> bytes:
     """The digest of a row's content; empty when it has none."""
     return (row.content_digest or b"")[:DIGEST_BYTES]
+
+
+def binds_sender(row: InputRow) -> bool:
+    """Whether the SDS id of a row was recomputed from its sender, its time and its content. An id that is the SHA-256
+    of the content alone (js-waku's) is recomputed as well, and fits any sender."""
+    recomputed = row.id_verified is True or row.repaired_by is not None
+    return recomputed and row.content_digest is not None and row.sds_id != row.content_digest.hex()
 
 
 class _Stage:

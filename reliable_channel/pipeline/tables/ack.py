@@ -84,6 +84,13 @@ DELIVERIES = Table(
             example="1767226190235000000",
         ),
         Column(
+            "sender_verified",
+            "BOOLEAN",
+            "the SDS id of the message (of every segment that was used) is recomputed from sender, time and content, so"
+            " nobody changed one of them afterwards; not that the sender is who the id says: anybody can write a name",
+            example="true",
+        ),
+        Column(
             "repaired_by",
             "STRING",
             "parity or message when the segment was not received but rebuilt; else null",

@@ -65,6 +65,13 @@ DELIVERED_MESSAGES = Table(
             unit="ns since 1970",
             example="1767226190235000000",
         ),
+        Column(
+            "sender_verified",
+            "BOOLEAN",
+            "the SDS id of the message (of every segment that was used) is recomputed from sender, time and content, so"
+            " nobody changed one of them afterwards; not that the sender is who the id says: anybody can write a name",
+            example="true",
+        ),
         Column("first_seen", "TIMESTAMP", "event time of its first segment here", example="2026-01-01T00:00:56.928Z"),
         Column("kafka_partition", "INT", "Kafka partition of the record that brought or completed it", example="0"),
         Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),

@@ -69,7 +69,7 @@ class SeenColumnsProto(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[str]] = ..., seen: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SeenProto(_message.Message):
-    __slots__ = ("kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "lost", "late", "digest")
+    __slots__ = ("kafka_topic", "kafka_partition", "kafka_offset", "first_seen_ms", "segment_kind", "entire_message_hash", "segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes", "copies", "repaired_by", "lost", "late", "sender_verified", "digest")
     KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
     KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
     KAFKA_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class SeenProto(_message.Message):
     REPAIRED_BY_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    SENDER_VERIFIED_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     kafka_topic: str
     kafka_partition: int
@@ -101,8 +102,9 @@ class SeenProto(_message.Message):
     repaired_by: str
     lost: _containers.RepeatedScalarFieldContainer[str]
     late: bool
+    sender_verified: bool
     digest: bytes
-    def __init__(self, kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., kafka_offset: _Optional[int] = ..., first_seen_ms: _Optional[int] = ..., segment_kind: _Optional[str] = ..., entire_message_hash: _Optional[str] = ..., segment_index: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., sender_timestamp_ns: _Optional[int] = ..., content_bytes: _Optional[int] = ..., copies: _Optional[int] = ..., repaired_by: _Optional[str] = ..., lost: _Optional[_Iterable[str]] = ..., late: _Optional[bool] = ..., sender_verified: _Optional[bool] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class PendingProto(_message.Message):
     __slots__ = ("row",)

@@ -196,3 +196,27 @@ def test_every_delivered_message_is_one_that_its_own_record_carried(data: st.Dat
     first_hostile = next((at for at, row in enumerate(rows) if row not in honest), len(rows))
     for at in range(first_hostile):
         assert [found_at for _, hash_, found_at in found if found_at == at] == [at]
+
+
+@pytest.mark.parametrize(
+    ("fields", "verified"),
+    [
+        ({"id_verified": True}, True),
+        ({"id_verified": False}, False),
+        ({"id_verified": None}, False),
+        ({"id_verified": True, "sds_id": sha256(ALICES).hex()}, False),
+    ],
+)
+def test_a_sender_is_verified_only_by_an_id_that_was_made_of_it(fields: dict[str, Any], verified: bool) -> None:
+    """An id that is the hash of the content alone fits every sender."""
+    for row in (content_row(ALICES, **fields), ephemeral_row(ALICES, **fields)):
+        (delivered,) = [output.fields for output in taken([row]) if output.table == "deliveries"]
+        assert delivered["sender_verified"] is verified
+
+
+@pytest.mark.parametrize("second", [True, False])
+def test_the_sender_of_a_rebuilt_message_is_verified_if_all_its_segments_are(second: bool) -> None:
+    rows = [segment_row("X", 0, ALICES, id_verified=True), completed_row(ALICES, ("X", "Y"))]
+    rows.append(segment_row("Y", 1, ALICES, id_verified=second))
+    found = [o.fields for o in taken(rows) if o.table == "deliveries" and o.fields["row_kind"] == "message"]
+    assert [row["sender_verified"] for row in found] == [second]

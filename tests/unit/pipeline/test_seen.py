@@ -7,7 +7,7 @@ from reliable_channel.wire._pb import pipeline_state_pb2 as pb
 
 
 def seen(sds_id: str, hash_: str = "", *, sender: str = "alice", kind: str = "data") -> Seen:
-    return Seen(seen_key(sds_id, sender), b"digest", "t", 1, 2, 3, kind, hash_, 0, None, None, -5, 10, "")
+    return Seen(seen_key(sds_id, sender), b"digest", "t", 1, 2, 3, kind, hash_, 0, None, None, -5, 10, "", True)
 
 
 def messages(max_waiting: int = 100, max_parts: int = 100, max_settled: int = 16) -> SeenMessages:
