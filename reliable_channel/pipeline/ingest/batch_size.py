@@ -29,9 +29,8 @@ def records_per_trigger(settings: Settings) -> int:
     from kafka.errors import KafkaError
 
     try:
-        with closing(
-            KafkaConsumer(**settings.kafka.client_options(), group_id=None, enable_auto_commit=False)
-        ) as asked:
+        options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.client_options()}
+        with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as asked:
             sizes = newest_sizes(asked, settings.kafka.topics.envelopes)
     except KafkaError:
         sizes = []
