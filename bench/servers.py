@@ -29,7 +29,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from bench.registry import SIZES, Result, bench
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema, create_table
+from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
+from reliable_channel.pipeline.storage.ddl import create_table
 from reliable_channel.pipeline.tables import ENVELOPES
 from reliable_channel.transport.waku_json import message_to_json
 from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
