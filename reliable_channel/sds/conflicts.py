@@ -60,17 +60,19 @@ def relation(
     state: ChannelState,
     message: SdsMessage,
     digest: bytes,
-    known: LogEntry | Waiting,
+    known: LogEntry | Waiting | None,
     verified: bool | None,
     now: int,
     events: list[Event],
 ) -> Relation:
-    """Tell what a message with a known id is, and report a conflict.
+    """Tell what a message is whose id may be known, and report a conflict.
 
     ``verified``: whether its id is recomputed from it; ``None``: find out here, if it matters. The pipeline finds out
     in ingest, a participant here, with the same function. ``digest`` is of its content."""
     if is_held(state, message, digest):
         return Relation.COPY
+    if known is None:
+        return Relation.NEW
     equal = known.digest == digest and bool(digest)
     if equal and is_content_hash(message.message_id, digest):
         return Relation.FURTHER_SEND

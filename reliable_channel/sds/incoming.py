@@ -42,8 +42,8 @@ class Waiting:
         "past",
         "received_at",
         "repaired",
-        "repeat_of",
         "replaces",
+        "sds_id",
         "sender_id",
         "size",
         "unmet",
@@ -82,13 +82,13 @@ class Waiting:
         self.replaces = False
         self.verified = self.won = False
         """Whether its id was recomputed from it, and whether it took the place of another message."""
-        self.repeat_of: str | None = None
-        """The SDS id of a further send of an id; its ``message_id`` is a key that only it has."""
+        self.sds_id = message_id
+        """The SDS id as it is on the wire. The ``message_id`` of a further send of an id is a key that only it has."""
 
     @property
-    def sds_id(self) -> str:
-        """The SDS id as it is on the wire."""
-        return self.message_id if self.repeat_of is None else self.repeat_of
+    def is_further_send(self) -> bool:
+        """Whether it is a further send of an id."""
+        return self.sds_id is not self.message_id and self.sds_id != self.message_id
 
     def reach(self, bit: int) -> None:
         """A participant has this message in its causal past."""

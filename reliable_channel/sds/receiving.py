@@ -15,7 +15,6 @@ from reliable_channel.sds.conflicts import (
     RESERVED,
     Relation,
     forget_loser,
-    is_held,
     known_under,
     relation,
     send_key,
@@ -110,17 +109,14 @@ class Receiver:
             return events
         message_id = message.message_id
         known = known_under(state, message_id)
-        found = Relation.NEW
-        if known is not None:
+        wins = further = False
+        if known is not None or state.repeats or state.incoming.waiting:
             found = relation(state, message, digest, known, id_verified, now, events)
-            if found is Relation.LOSER:
+            if found is Relation.COPY:
+                self._receive_again(message, known, retrieval_hint, now, events)
+            if found is Relation.COPY or found is Relation.LOSER:
                 return events
-        elif is_held(state, message, digest):
-            found = Relation.COPY
-        if found is Relation.COPY:
-            self._receive_again(message, known, retrieval_hint, now, events)
-            return events
-        further = found is Relation.FURTHER_SEND
+            wins, further = found is Relation.WINNER, found is Relation.FURTHER_SEND
         if further and (lamport <= state.repeats.horizon or state.log.forgotten(position, message.sender_id)):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             return events
@@ -129,7 +125,6 @@ class Receiver:
             self._no_longer_missing(message, repaired, now, events)
             self.settle([message_id], now, events, past=True)
             return events
-        wins = found is Relation.WINNER
         waiting = Waiting(
             send_key(message_id, message.sender_id, lamport) if further else message_id,
             message.sender_id,
@@ -144,7 +139,7 @@ class Receiver:
         waiting.replaces = wins and message_id in state.log
         waiting.verified, waiting.won = wins or bool(id_verified), wins
         if further:
-            waiting.repeat_of = message_id
+            waiting.sds_id = message_id
         self._receive_content(message, waiting, wins, first, data, now, events)
         return events
 
@@ -163,7 +158,7 @@ class Receiver:
         state = self._state
         incoming = state.incoming
         dependencies = review_dependencies(state, message, waiting.lamport, first=first)
-        message_id, further = waiting.sds_id, waiting.repeat_of is not None
+        message_id, further = waiting.sds_id, waiting.is_further_send
         if wins:
             forget_loser(state, message_id)
         if message.repair_request:
@@ -332,7 +327,7 @@ class Receiver:
                 waiting.repaired,
                 waiting.replaces,
                 waiting.digest,
-                waiting.repeat_of is not None,
+                waiting.is_further_send,
             )
         )
 
@@ -340,13 +335,6 @@ class Receiver:
         """Put a message into the log. Of several sends of one id it holds the latest; the others are remembered."""
         state = self._state
         message_id = waiting.sds_id
-        before = state.log.get(message_id)
-        if before is not None and (before.lamport, before.sender_id) > (waiting.lamport, waiting.sender_id):
-            state.repeats.add((waiting.lamport, message_id, waiting.sender_id), now)
-            return
-        if before is not None:
-            state.repeats.add((before.lamport, message_id, before.sender_id), now)
-            state.log.remove(message_id)
         entry = LogEntry(
             message_id,
             waiting.lamport,
@@ -356,8 +344,15 @@ class Receiver:
             waiting.hint,
             waiting.past,
         )
-        entry.verified = waiting.verified or (before is not None and before.verified)
-        entry.won = waiting.won or (before is not None and before.won)
+        entry.verified, entry.won = waiting.verified, waiting.won
+        before = state.log.get(message_id)
+        if before is not None:
+            other = min((entry, before), key=lambda each: (each.lamport, each.sender_id))
+            state.repeats.add((other.lamport, message_id, other.sender_id), now)
+            if other is entry:
+                return
+            entry.verified, entry.won = entry.verified or before.verified, entry.won or before.won
+            state.log.remove(message_id)
         state.log.add(entry, now)
 
     def settle(self, message_ids: Iterable[str], now: int, events: list[Event], *, past: bool = False) -> None:

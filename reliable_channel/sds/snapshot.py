@@ -178,8 +178,8 @@ def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
     proto.before_observation.extend(waiting.before_observation)
     proto.repaired, proto.replaces, proto.late = waiting.repaired, waiting.replaces, waiting.late
     proto.verified, proto.won = waiting.verified, waiting.won
-    if waiting.repeat_of is not None:
-        proto.repeat_of = waiting.repeat_of
+    if waiting.is_further_send:
+        proto.repeat_of = waiting.sds_id
 
 
 def _read_waiting(proto: pb.Waiting) -> Waiting:
@@ -199,7 +199,8 @@ def _read_waiting(proto: pb.Waiting) -> Waiting:
     waiting.lost, waiting.before_observation = list(proto.lost), tuple(proto.before_observation)
     waiting.repaired, waiting.replaces, waiting.late = proto.repaired, proto.replaces, proto.late
     waiting.verified, waiting.won = proto.verified, proto.won
-    waiting.repeat_of = proto.repeat_of if proto.HasField("repeat_of") else None
+    if proto.HasField("repeat_of"):
+        waiting.sds_id = proto.repeat_of
     return waiting
 
 
