@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.wire._pb import segment_pb2 as pb
 from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.segment import Dialect, Segment, decode_segment, encode_segment
+from reliable_channel.wire.segment import Dialect, Segment, decode_segment, encode_segment, lookalike
 
 HASH = bytes(range(32))
 V01 = {Dialect.V01}
@@ -300,3 +300,23 @@ def check(data: bytes, dialects) -> None:
     assert 0 <= decoded.index < count <= 256
     assert (decoded.data_count or 0) + (decoded.parity_count or 0) <= 256
     assert decode_segment(encode_segment(decoded), dialects) == decoded
+
+
+@pytest.mark.parametrize(
+    ("content", "strange"),
+    [
+        (wire(index=9, segments_count=3), True),
+        (wire(payload=b"x" * 30), True),
+        (wire(entire_message_hash=b"\x01" * 16, index=9, segments_count=3), True),
+        (wire(entire_message_hash=b"\x01" * 8, index=9, segments_count=3), False),
+        (wire(payload=b"", index=9, segments_count=3), False),
+        (wire(index=9, segments_count=3) + b"\x08", False),
+        (b"plain text, no protobuf at all", False),
+    ],
+)
+def test_bytes_that_were_probably_meant_as_a_segment_are_told_from_an_honest_payload(
+    content: bytes, strange: bool
+) -> None:
+    refused = decode_segment(content, V01)
+    assert isinstance(refused, Malformed)
+    assert (lookalike(content, refused) is not None) is strange

@@ -12,7 +12,9 @@ from shards import cut, low_bytes, vectors, words
 
 from reliable_channel.errors import LocalError
 from reliable_channel.segmentation import get_codec
+from reliable_channel.segmentation.codecs.erasures import products, rebuild_by_transform
 from reliable_channel.segmentation.codecs.field import leopard_field, ordinary_field
+from reliable_channel.segmentation.codecs.leopard import _rows as leopard_rows
 from reliable_channel.segmentation.codecs.leopard import field_bits, next_power_of_two, parity_matrix
 from reliable_channel.segmentation.codecs.rows import CHUNK, chunks
 from reliable_channel.segmentation.codecs.transform import multiplications
@@ -200,3 +202,25 @@ def test_a_field_is_a_field(field):
 
 def test_the_next_power_of_two():
     assert [next_power_of_two(n) for n in (1, 2, 3, 8, 9)] == [1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize(("k", "m"), [(2, 2), (5, 3), (64, 40), (100, 28), (128, 128), (227, 29), (200, 56)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_lost_shards_come_back_by_transforms_as_by_the_matrix(k: int, m: int, seed: int) -> None:
+    """In both fields, with as many losses as there is parity for, and with parity lost as well."""
+    choose, length = np.random.default_rng(seed), 2 * 64
+    data = cut(words(seed, k * length), k)
+    parity = get_codec("leopard").encode(data, m)
+    lost = set(choose.choice(k + m, size=m, replace=False).tolist())
+    held = [None if index in lost else shard for index, shard in enumerate(data)]
+    rows = [None if k + row in lost else shard for row, shard in enumerate(parity)]
+    rebuilt = rebuild_by_transform(leopard_rows(k, m), held, rows, length)
+    assert rebuilt == [data[index] for index in sorted(lost) if index < k]
+
+
+def test_a_decoding_of_many_losses_among_long_shards_takes_the_transforms() -> None:
+    k, m, length = 128, 128, 8 * 1_024
+    data = cut(words(3, k * length), k)
+    parity = get_codec("leopard").encode(data, m)
+    assert products(k, m) < k * k
+    assert get_codec("leopard").decode([*[None] * k, *parity], k) == list(data)
