@@ -244,12 +244,14 @@ class Talker:
 
 
 def in_kafka(settings: Settings) -> Counter[bytes]:
-    """Payloads of the envelopes topic, with how often they are there."""
+    """Payloads of a talker's envelopes in the envelopes topic, with how often they are there. What a store gives for a
+    gap may hold other content topics as well."""
     reader = OffsetReader(settings.kafka.client_options(), settings.kafka.topics.envelopes, None, "earliest")
     found: Counter[bytes] = Counter()
     while records := reader.poll(2_000):
         envelopes = [read_record(record.value, record.headers) for record in records]
-        found.update(one.message.payload for one in envelopes if not isinstance(one, Malformed))
+        read = [one.message for one in envelopes if not isinstance(one, Malformed)]
+        found.update(message.payload for message in read if message.content_topic == PLAIN)
     reader.close()
     return found
 
