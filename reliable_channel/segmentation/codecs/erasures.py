@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reliable_channel.segmentation.codecs.rows import Row, Rows, add_times, chunks
+from reliable_channel.segmentation.codecs.transform import forward
 
 
 def points_of(data_count: int, parity_count: int) -> int:
@@ -47,7 +48,7 @@ def rebuild_by_transform(
         _inverse(rows, work)
         full = [row or Row(bytearray(piece.stop - piece.start)) for row in work]
         _differentiate(full)
-        _forward(rows, full, size + k)
+        forward(rows, full, size + k)
         for point in wanted:
             factor = int(rows.field.divide(1, int(locator[point])))
             results[point][piece] = rows.store(_scaled(rows, factor, full[point]))
@@ -96,18 +97,3 @@ def _differentiate(work: list[Row]) -> None:
         width = index & -index
         for step in range(width):
             work[index - width + step].add(work[index + step].view)
-
-
-def _forward(rows: Rows, work: list[Row], wanted: int) -> None:
-    """The forward transform at offset 0, in place; only the first ``wanted`` rows are right afterwards."""
-    distance = len(work) // 2
-    level = distance.bit_length() - 1
-    while distance:
-        for start in range(0, wanted, 2 * distance):
-            factor = start >> level
-            for index in range(start, start + distance):
-                x, y = work[index], work[index + distance]
-                if factor:
-                    add_times(rows, x, factor, y)
-                y.add(x.view)
-        distance, level = distance // 2, level - 1

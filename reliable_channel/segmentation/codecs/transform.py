@@ -29,7 +29,7 @@ def parity_by_transform(rows: Rows, data: list[bytes | None], parity_count: int)
             _inverse(rows, block, size + start)
             total.add(block, (size + start) // (size // 2))
         transformed = total.finish()
-        _forward(rows, transformed, parity_count)
+        forward(rows, transformed, parity_count)
         for shard, row in zip(parity, transformed, strict=False):
             shard[piece] = rows.store(row)
     return [bytes(shard) for shard in parity]
@@ -107,7 +107,7 @@ class _Sum:
         return [*self._x, *self._y]
 
 
-def _forward(rows: Rows, work: list[Row], wanted: int) -> None:
+def forward(rows: Rows, work: list[Row], wanted: int) -> None:
     """The forward transform at offset 0, in place; only the first ``wanted`` rows are right afterwards."""
     distance = len(work) // 2
     level = distance.bit_length() - 1
