@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-PB := reliable_channel/wire/_pb
+PB := reliable_channel/core/wire/_pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc -I proto
 UV := 0.13.9
 CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.py $(wildcard tests/unit/test_wire_*.py)
@@ -11,7 +11,7 @@ QUICK = not node and not waku and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup docs docs-serve docs-pages demo test test-slow test-faults test-e2e test-node coverage fuzz bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages screenshots demo test test-slow test-faults test-e2e test-node coverage fuzz bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -65,6 +65,10 @@ docs: setup  ## the documentation site in build/site, every link and picture che
 docs-serve: setup  ## the same on http://127.0.0.1:8000, rebuilt while one writes
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file conf/mkdocs.yml --dev-addr 127.0.0.1:8000
 
+screenshots: setup  ## renew docs/assets/screens from the demo's tables (needs Chromium; runs the demo if there are none)
+	@[ -d build/demo/truth ] || $(BIN)/reliable-channel demo
+	@$(BIN)/python -m scripts.screenshots
+
 docs-pages: setup  ## write the generated pages of docs/ anew: tables, configuration, command line, REST
 	@$(BIN)/python -m scripts.reference
 
@@ -93,6 +97,7 @@ lock:  ## resolve the dependencies anew into requirements*.lock
 	@$(BIN)/python -m pip install --quiet uv==$(UV)
 	@$(COMPILE) --group build --output-file requirements-build.lock
 	@$(COMPILE) pyproject.toml --group dev --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --constraint requirements.lock --output-file requirements-runtime.lock
 	@$(COMPILE) tests/clients/requirements.in --output-file tests/clients/requirements.lock
 
 clean:  ## remove what was built and what ran here; the jar cache of the user stays

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from bench.registry import Result, bench
-from reliable_channel.sds import Outgoing, OutgoingReason, SdsChannel, SdsConfig, SendDelivered, SendError, Step
-from reliable_channel.sds.events import Delivered
-from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsChannel, SdsConfig, SdsStep, SendDelivered, SendError
+from reliable_channel.core.sds.events import Delivered
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
 
 CHANNEL = "bench"
 START_MS = 1_750_000_000_000
@@ -82,11 +82,15 @@ class Network:
                 self._take(first[1], self._channels[first[1]].tick(self.now))
 
     def ignores(self, name: str, sds_id: str) -> bool:
-        """Whether a participant neither has a message nor knows that it is missing."""
+        """Whether a participant neither has a message, delivered or waiting, nor knows that it is missing."""
         channel = self._channels[name]
-        return not channel.is_past(sds_id, self.now) and sds_id not in channel.missing_ids()
+        return (
+            channel.sender_of(sds_id) is None
+            and not channel.is_past(sds_id, self.now)
+            and sds_id not in channel.missing_ids()
+        )
 
-    def _take(self, name: str, step: Step) -> None:
+    def _take(self, name: str, step: SdsStep) -> None:
         for outgoing in step.outgoing:
             self._dispatch(name, outgoing)
         for event in step.events:

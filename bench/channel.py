@@ -25,12 +25,12 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings, load
+from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.gateway.build import kafka_node
-from reliable_channel.sds import SdsConfig
-from reliable_channel.segmentation import SegmentationConfig
 from reliable_channel.transport.base import NodeEvent, Sent
 from reliable_channel.transport.kafka import KafkaNode
-from reliable_channel.wire.waku import WakuMessage
 
 TOPIC = "/reliable-channel/1/bench/proto"
 SMALL = 4_000

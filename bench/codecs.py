@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bench.registry import MB, Result, bench, best_of, memory_copy
-from reliable_channel.segmentation import get_codec
+from reliable_channel.core.segmentation import get_codec
 
 _SHARD = 102_400
 _LEOPARD = {(8, 1): 10_000.0, (8, 2): 1_000.0, (64, 8): 500.0, (224, 28): 300.0, (227, 29): 200.0}

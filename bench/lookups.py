@@ -12,14 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-from bench.registry import SIZES, Result, bench
+from bench.registry import SIZES, Result, bench, best_of
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.open_keys import KeyChange, Log, record
+from reliable_channel.lake.append import BatchSink, append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, TIMERS
 from reliable_channel.pipeline.reassembly.memory import Rebuilt
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import BatchSink, append_rows
-from reliable_channel.pipeline.tables import MESSAGES, OPEN_KEYS
+from reliable_channel.pipeline.timers import TimerChange, TimerLog, Timers, record
 
 _PLACE = ("waku.envelopes", 0)
 _START_MS = 1_767_225_600_000
@@ -30,13 +30,29 @@ _MEASURED = 5
 
 
 @bench
+def open_timers() -> Iterator[Result]:
+    """What a task asks of the timers in one micro-batch of 4 000 records, where many sets or channels are open."""
+    for count in (10_000, 100_000):
+        timers = Timers()
+        for number in range(count):
+            timers.apply(TimerChange(f"{number:064x}", _PLACE, number))
+
+        def ask(timers: Timers = timers, count: int = count) -> int:
+            asked = sum(timers.is_open(f"{number:064x}") for number in range(0, count, count // 4_000))
+            return asked + len([*timers.due(_PLACE, 100)])
+
+        took = best_of(ask, seconds=0.0, repetitions=3, clock=time.thread_time) * 1_000
+        yield Result(f"asking {count} timers for 4 000 keys and what is due", took, "ms", 20.0, lower_is_better=True)
+
+
+@bench
 def lookups() -> Iterator[Result]:
     """Both look-ups of a micro-batch, warm and in a new process, for a young and an old pair of tables."""
     young = 10 if SIZES.quick else 40
     with tempfile.TemporaryDirectory() as run_dir:
         paths = PathSettings(run_dir=run_dir)
-        create_tables(paths, (OPEN_KEYS,))
-        create_tables(paths, (MESSAGES,))
+        create_tables(paths, (TIMERS,))
+        create_tables(paths, (REASSEMBLED_MESSAGES,))
         times = {}
         written = 0
         for batches in (young, young * _AGE):
@@ -76,9 +92,9 @@ def _write(paths: PathSettings, batch: int) -> None:
         }
         for number, hash_ in enumerate(hashes)
     ]
-    append_rows(paths, MESSAGES, as_arrow(rows, MESSAGES))
-    opened = [KeyChange(f"{batch}/{number}", _PLACE, batch + 1) for number in range(_PER_BATCH)]
-    closed = [KeyChange(f"{batch - 2}/{number}", _PLACE, None) for number in range(_PER_BATCH)] if batch > 1 else []
+    append_rows(paths, REASSEMBLED_MESSAGES, as_arrow(rows, REASSEMBLED_MESSAGES))
+    opened = [TimerChange(f"{batch}/{number}", _PLACE, batch + 1) for number in range(_PER_BATCH)]
+    closed = [TimerChange(f"{batch - 2}/{number}", _PLACE, None) for number in range(_PER_BATCH)] if batch > 1 else []
     record(BatchSink(paths, "query", batch), "reassembly", opened + closed)
 
 
@@ -89,7 +105,7 @@ def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
     def since(batch: int) -> int:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
-    log, rebuilt = Log(paths, "reassembly", "query"), Rebuilt(paths)
+    log, rebuilt = TimerLog(paths, "reassembly", "query"), Rebuilt(paths)
     found = {
         "open keys, a new worker": _cpu(lambda: log.before(batches)),
         "rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches))),

@@ -18,11 +18,11 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from bench.registry import SIZES, Result, bench
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.storage.ddl import create_table
-from reliable_channel.pipeline.tables import BY_NAME, TABLES
+from reliable_channel.lake.create import create_table
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import BY_NAME, TABLES
 
-_SHARES = {"delivery_status": 0.2, "delivered_messages": 0.2, "segments": 0.2, "deliveries": 0.1, "acks": 0.3}
+_SHARES = {"delivery_status": 0.2, "delivered_messages": 0.2, "sds_messages": 0.2, "deliveries": 0.1, "acks": 0.3}
 _CHANNELS = 100
 _TARGET_S = 5.0
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from bench.registry import Result, bench
-from reliable_channel.sds import SdsChannel, SdsConfig
-from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage
+from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
 
 START = 1_750_000_000_000
 OUTSTANDING = 200

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bench.registry import MB, Result, bench, best_of
-from reliable_channel.segmentation import Reassembler, Segment, SegmentationConfig, contents_for, split
-from reliable_channel.wire.segment import decode_segment
+from reliable_channel.core.segmentation import Reassembler, Segment, SegmentationConfig, contents_for, split
+from reliable_channel.core.wire.segment import decode_segment
 
 _SCOPE = ("/waku/2/rs/2/1", "/app/1/chat/proto", "channel")
 _MANY = SegmentationConfig(segment_size_bytes=64, max_open_sets=10**6, max_open_sets_per_sender=10**6)
@@ -61,6 +61,34 @@ def snapshot() -> Iterator[Result]:
         "ms",
     )
     yield Result("snapshot of 1 000 open sets", size / 1_000, "kB")
+
+
+@bench
+def dearest_input() -> Iterator[Result]:
+    """What the dearest segment of a 1 MiB message costs, where so much data is lost as parity is used for
+    (docs/segmentation.md, *Work*). The last three codes have 16-bit symbols."""
+    codes = ((11, 5, 0.5), (11, 10, 1.0), (128, 127, 1.0), (131, 35, 0.5), (199, 48, 0.28), (227, 28, 0.125))
+    for data, lost, rate in codes:
+        size = 1_048_576 // data // 64 * 64
+        config = SegmentationConfig(segment_size_bytes=size, enable_reed_solomon=True, parity_rate=rate)
+        payload = np.random.default_rng(1).integers(0, 256, 1_048_576, dtype=np.uint8).tobytes()
+        segments = split(payload, config)
+        k = sum(not segment.is_parity for segment in segments)
+        arriving = segments[min(lost, len(segments) - k) :]
+        dearest = min(_dearest(arriving, config) for _ in range(3))
+        name = f"dearest segment of 1 MiB, {k} + {len(segments) - k} segments, {len(segments) - len(arriving)} lost"
+        yield Result(name, dearest * 1_000, "ms", target=20.0, lower_is_better=True)
+
+
+def _dearest(segments: list[Segment], config: SegmentationConfig) -> float:
+    """The CPU time (s) of the dearest call."""
+    reassembler, dearest = Reassembler(config), 0.0
+    for segment in segments:
+        began = time.thread_time()
+        reassembler.add(segment, 0)
+        dearest = max(dearest, time.thread_time() - began)
+    assert reassembler.completed_sets == 1
+    return dearest
 
 
 def _records(messages: int, size: int = 300) -> list[_Record]:

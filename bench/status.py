@@ -23,7 +23,7 @@ COMMITS = 400
 ROWS = 200
 RUNS = 5
 TARGET_S = 2.0
-READERS = {"segments": "reassembly", "sds_input": "ack"}
+READERS = {"sds_messages": "reassembly", "ordered_sds_messages": "ack"}
 
 
 @bench
@@ -58,15 +58,15 @@ def _asked(place: str, option: str) -> tuple[float, float]:
 def _fill(place: str, commits: int) -> None:
     """All tables, those that grow with history, and checkpoints that are half way through it."""
     from reliable_channel.config import PathSettings
-    from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-    from reliable_channel.pipeline.storage.ddl import create_tables
-    from reliable_channel.pipeline.storage.io import append_rows
-    from reliable_channel.pipeline.tables import BY_NAME, TABLES
+    from reliable_channel.lake.append import append_rows
+    from reliable_channel.lake.create import create_tables
+    from reliable_channel.lake.schema import as_arrow
+    from reliable_channel.lake.tables import BY_NAME, TABLES
 
     paths = PathSettings(run_dir=place)
     for table in TABLES:
         create_tables(paths, (table,))
-    for name in (*READERS, "envelopes", "quarantine", "refetch_requests", "open_keys", "delivered_messages"):
+    for name in (*READERS, "envelopes", "quarantine", "refetch_requests", "timers", "delivered_messages"):
         table = BY_NAME[name]
         rows = as_arrow([_row(number) for number in range(ROWS)], table)
         for _ in range(commits):

@@ -1,14 +1,14 @@
-"""sds_input → deliveries, acks, refetch_requests, lost_dependencies, repair_requests, channel_events.
+"""ordered_sds_messages → deliveries, acks, refetch_requests, lost_dependencies, repair_requests, channel_events.
 
 ``spark-submit jobs/ack.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.running.queries.ACK`` what
+Kafka and the tables are, ``reliable_channel.pipeline.runner.queries.ACK`` what
 is read, how it is transformed and what is written.
 """
 
 import sys
 
-from reliable_channel.pipeline.running.job import main
-from reliable_channel.pipeline.running.queries import ACK
+from reliable_channel.pipeline.runner.job import main
+from reliable_channel.pipeline.runner.queries import ACK
 
 if __name__ == "__main__":
     sys.exit(main(ACK))

@@ -6,8 +6,8 @@
 import argparse
 import sys
 
-from reliable_channel.alerts.check import check
-from reliable_channel.alerts.text import lines
+from reliable_channel.analysis.alerts.check import check
+from reliable_channel.analysis.alerts.text import lines
 from reliable_channel.config import load
 from reliable_channel.runtime.faults import ended_by
 

@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from reliable_channel.config import load
-from reliable_channel.gateway.collecting import collect_evidence
+from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.logs import tame_kafka
 

@@ -1,14 +1,14 @@
-"""Kafka envelopes → envelopes, segments, quarantine, source_gaps, clock.
+"""Kafka envelopes → envelopes, sds_messages, quarantine, source_gaps, clock.
 
 ``spark-submit jobs/ingest.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.running.queries.INGEST`` what
+Kafka and the tables are, ``reliable_channel.pipeline.runner.queries.INGEST`` what
 is read, how it is transformed and what is written.
 """
 
 import sys
 
-from reliable_channel.pipeline.running.job import main
-from reliable_channel.pipeline.running.queries import INGEST
+from reliable_channel.pipeline.runner.job import main
+from reliable_channel.pipeline.runner.queries import INGEST
 
 if __name__ == "__main__":
     sys.exit(main(INGEST))

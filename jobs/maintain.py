@@ -8,7 +8,7 @@ import argparse
 import sys
 
 from reliable_channel.config import load
-from reliable_channel.pipeline.operations import maintain
+from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.runtime.faults import ended_by
 
 

@@ -1,14 +1,14 @@
-"""segments → sds_input, messages, incomplete_messages.
+"""sds_messages → ordered_sds_messages, reassembled_messages, incomplete_messages.
 
 ``spark-submit jobs/reassembly.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.running.queries.REASSEMBLY`` what
+Kafka and the tables are, ``reliable_channel.pipeline.runner.queries.REASSEMBLY`` what
 is read, how it is transformed and what is written.
 """
 
 import sys
 
-from reliable_channel.pipeline.running.job import main
-from reliable_channel.pipeline.running.queries import REASSEMBLY
+from reliable_channel.pipeline.runner.job import main
+from reliable_channel.pipeline.runner.queries import REASSEMBLY
 
 if __name__ == "__main__":
     sys.exit(main(REASSEMBLY))

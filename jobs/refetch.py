@@ -10,7 +10,7 @@ import sys
 import threading
 
 from reliable_channel.config import load
-from reliable_channel.gateway.refetching import refetch_once
+from reliable_channel.evidence.refetching import refetch_once
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.logs import tame_kafka
 

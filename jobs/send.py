@@ -5,8 +5,9 @@
 ``TABLE`` has the columns ``row_id`` (string, unique) and ``payload`` (binary). Every row is one message with one SDS
 identity: its id is the send's label, kept with the SDS bytes before anything is dispatched. So a re-run, after a crash
 at any point or over a table that has grown, sends the same bytes for the same row, and receivers see one message.
-Segmentation, rate limit and back-pressure are the channel's. The table ``sent_rows`` gets one row per message with its
-segments' ids; joined with ``acks`` it says who has acknowledged which row.
+Segmentation, rate limit, retransmission and back-pressure are the channel's, as long as the job runs: with ``--until
+delivered`` until every row is acknowledged. The table ``sent_rows`` gets one row per message with its segments' ids;
+joined with ``acks`` it says who has acknowledged which row.
 
 Only the driver sends: a channel has one clock and one rate limit. Rows come to it one partition at a time.
 """
@@ -16,26 +17,33 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import sys
+import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name Spark's users know
 
-from reliable_channel.channel import ReliableChannel
+from reliable_channel.channel import ReliableChannel, SendState
 from reliable_channel.config import Settings, load
-from reliable_channel.errors import ConfigurationError, EnvironmentFault, LocalError
-from reliable_channel.gateway.participant import Participant, participant
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_frame, exists, read_table
-from reliable_channel.pipeline.tables import ACKS, SENT_ROWS
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, LocalError
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.gateway.participant import ParticipantOptions, participant
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import exists
+from reliable_channel.lake.tables import ACKS, SENT_ROWS
+from reliable_channel.pipeline.delta import append_frame, read_table
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.spark import spark_session
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
 
 SENDER = ["pubsub_topic", "content_topic", "channel_id", "sender_id"]
 """A sender in a channel: its row ids and its SDS ids are its own."""
+
+FOLLOW_S = 5.0
+"""How often the tables are asked for acknowledgements."""
 
 
 def send_rows(channel: ReliableChannel, rows: Iterable[Row]) -> Iterator[Row]:
@@ -66,7 +74,7 @@ def send_rows(channel: ReliableChannel, rows: Iterable[Row]) -> Iterator[Row]:
 
 def with_acknowledgements(sent: DataFrame, acks: DataFrame) -> DataFrame:
     """``sent`` with ``acknowledged_by`` (array of participants) and ``acknowledged_at``: a participant has acknowledged
-    a row when any ``required`` of its segments are acknowledged by it (protocol.md §5)."""
+    a row when any ``required`` of its segments are acknowledged by it (LIP-109)."""
     row = [*SENDER, "row_id"]
     segments = sent.select(*row, "required", F.explode("sds_ids").alias("sds_id"))
     per_participant = (
@@ -86,29 +94,93 @@ def with_acknowledgements(sent: DataFrame, acks: DataFrame) -> DataFrame:
     )
 
 
-def append_new(spark: SparkSession, settings: Settings, rows: list[Row]) -> None:
-    """Add the rows that ``sent_rows`` does not have yet; a re-run adds nothing twice."""
+def append_new(spark: SparkSession, settings: Settings, rows: list[Row]) -> int:
+    """Add the rows that ``sent_rows`` does not have yet, and count them; a re-run adds nothing twice."""
     create_tables(settings.paths, [SENT_ROWS])
     known = read_table(spark, settings.paths, SENT_ROWS)
-    new = spark.createDataFrame([tuple(row[name] for name in SENT_ROWS.names()) for row in rows], SENT_ROWS.ddl())
-    new = new.join(known, list(SENT_ROWS.key), "left_anti").select(*SENT_ROWS.names())
-    append_frame(settings.paths, SENT_ROWS, new)
+    given = spark.createDataFrame([tuple(row[name] for name in SENT_ROWS.names()) for row in rows], SENT_ROWS.ddl())
+    new = given.join(known, list(SENT_ROWS.key), "left_anti").select(*SENT_ROWS.names()).collect()
+    if new:
+        append_frame(settings.paths, SENT_ROWS, spark.createDataFrame(new, SENT_ROWS.ddl()))
+    return len(new)
 
 
-def send_table(spark: SparkSession, settings: Settings, who: Participant, source: DataFrame, wait_s: float) -> int:
-    """Send the rows of ``source``, note them in ``sent_rows``, wait until the broker has them; how many were sent."""
+def acknowledged_rows(spark: SparkSession, settings: Settings, rows: list[Row]) -> set[str]:
+    """The row ids among ``rows`` that somebody has acknowledged, by the tables ``sent_rows`` and ``acks``."""
+    if not rows or not exists(settings.paths, ACKS):
+        return set()
+    one = rows[0]
+    mine = F.lit(True)
+    for name in SENDER:
+        mine = mine & (F.col(name) == one[name])
+    sent, acks = (read_table(spark, settings.paths, table).where(mine) for table in (SENT_ROWS, ACKS))
+    found = with_acknowledgements(sent, acks).where(F.size("acknowledged_by") > 0).select("row_id").collect()
+    return {row["row_id"] for row in found} & {row["row_id"] for row in rows}
+
+
+@dataclass(frozen=True)
+class SentTable:
+    """What became of a source: its rows, how many of them ``sent_rows`` did not have before, and how many somebody has
+    acknowledged."""
+
+    rows: int
+    new: int
+    acknowledged: int
+
+
+def send_table(
+    spark: SparkSession,
+    settings: Settings,
+    who: ParticipantOptions,
+    source: DataFrame,
+    wait_s: float,
+    until: Literal["queued", "sent", "delivered"] = "sent",
+) -> SentTable:
+    """Send the rows of ``source`` and note them in ``sent_rows``; then wait until all are sent, or ``delivered``,
+    or at least ``queued`` in Kafka.
+
+    The channel runs until then: it retransmits what nobody acknowledges, and hears acknowledgements. Those in ``acks``,
+    which the pipeline heard while no job ran, count as well. ``sent_rows`` is complete before the wait begins. Raises
+    ``EnvironmentFault`` after ``wait_s`` seconds, and when retransmissions are used up."""
     missing = {"row_id", "payload"} - set(source.columns)
     if missing:
         raise ConfigurationError(f"The source has no column {', '.join(sorted(missing))}.", "Name and type as above.")
-    with participant(settings, who) as seat:
-        seat.start()
+    rows: list[Row] = []
+    new = 0
+    with participant(settings, who) as opened:
+        opened.start()
+        deadline = time.monotonic() + wait_s
         ordered = source.select("row_id", "payload").orderBy("row_id").toLocalIterator(prefetchPartitions=True)
-        rows = list(send_rows(seat.channel, ordered))
-        if not seat.channel.wait([row["send_id"] for row in rows], timeout_s=wait_s):
-            raise EnvironmentFault(f"Not everything was sent within {wait_s:g} s.", "Run again: it goes on.")
-    if rows:
-        append_new(spark, settings, rows)
-    return len(rows)
+        try:
+            rows.extend(send_rows(opened.channel, ordered))
+        finally:
+            new = append_new(spark, settings, rows) if rows else 0
+        waiting = {row["row_id"]: row["send_id"] for row in rows}
+        acknowledged: set[str] = set()
+        while not opened.channel.wait(
+            waiting.values(),
+            delivered=until == "delivered",
+            queued=until == "queued",
+            timeout_s=min(FOLLOW_S, deadline - time.monotonic()),
+        ):
+            if until == "delivered":
+                acknowledged |= acknowledged_rows(spark, settings, rows)
+                waiting = {row_id: send_id for row_id, send_id in waiting.items() if row_id not in acknowledged}
+            if time.monotonic() >= deadline:
+                raise EnvironmentFault(
+                    f"{len(waiting)} of {len(rows)} rows are not {until} within {wait_s:g} s, or not known to be.",
+                    "Run again: it goes on where it stopped.",
+                )
+        ended = {row_id: opened.channel.send_state(send_id) for row_id, send_id in waiting.items()}
+    acknowledged |= acknowledged_rows(spark, settings, rows)
+    acknowledged |= {row_id for row_id, state in ended.items() if state is SendState.DELIVERED}
+    failed = [row_id for row_id, state in ended.items() if state is SendState.FAILED and row_id not in acknowledged]
+    if failed:
+        raise EnvironmentFault(
+            f"{len(failed)} of {len(rows)} rows failed, {failed[0]!r} first: refused, or acknowledged by nobody.",
+            "See that somebody listens on the channel, and send them under other row ids.",
+        )
+    return SentTable(len(rows), new, len(acknowledged))
 
 
 def main() -> int:
@@ -119,21 +191,20 @@ def main() -> int:
     parser.add_argument("--topic", help="content topic; /reliable-channel/1/<channel>/proto by default")
     parser.add_argument("--sender", help="sender id; the database's own by default")
     parser.add_argument("--database", type=Path, help="state file; channel.sqlite in the run directory by default")
-    parser.add_argument("--wait", type=float, default=600.0, help="seconds to wait for the broker")
+    parser.add_argument("--until", choices=["queued", "sent", "delivered"], default="sent", help="what to wait for")
+    parser.add_argument("--wait", type=float, default=600.0, help="seconds to wait for it")
     parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
     options = parser.parse_args()
-    who = Participant(options.channel, options.topic, options.sender, options.database)
+    who = ParticipantOptions(options.channel, options.topic, options.sender, options.database)
     try:
         settings = load(options.config)
         with spark_session(settings, "reliable-channel send") as spark:
             source = spark.read.format("delta").load(options.source)
-            count = send_table(spark, settings, who, source, options.wait)
-            place = settings.paths.table(SENT_ROWS.name)
-            sys.stdout.write(f"{count} messages sent; their segments stand in {place}\n")
-            if count and exists(settings.paths, ACKS):
-                sent, acks = (read_table(spark, settings.paths, table) for table in (SENT_ROWS, ACKS))
-                done = with_acknowledgements(sent, acks).where(F.size("acknowledged_by") > 0).count()
-                sys.stdout.write(f"{done} rows are acknowledged by somebody\n")
+            done = send_table(spark, settings, who, source, options.wait, options.until)
+            sys.stdout.write(
+                f"{done.rows} rows are sent, {done.new} of them new, {done.acknowledged} acknowledged by somebody; "
+                f"their segments stand in {settings.paths.table(SENT_ROWS.name)}\n"
+            )
     except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, "send")
     return 0

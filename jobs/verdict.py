@@ -8,10 +8,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from reliable_channel.alerts.check import check
-from reliable_channel.alerts.text import summary
+from reliable_channel.analysis.alerts.check import check
+from reliable_channel.analysis.alerts.text import summary
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.running.job import main_batch
+from reliable_channel.pipeline.runner.job import main_batch
 from reliable_channel.pipeline.verdict import verdicts
 
 

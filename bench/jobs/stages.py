@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.jobs.usage import Usage
-from reliable_channel.pipeline.storage.arrow_files import dataset_of
+from reliable_channel.lake.read import dataset_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from reliable_channel.config import Settings
-    from reliable_channel.pipeline.running.queries import Query
+    from reliable_channel.pipeline.runner.queries import Query
 
 MEMORY = "1536m"
 THROUGH_STATE = "reassembly, all through state"
@@ -84,14 +84,14 @@ def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
 def all_through_state() -> Query:
     """Reassembly without the combiner: every segment goes to keyed state."""
     from reliable_channel.pipeline.reassembly.stream import reassembled
-    from reliable_channel.pipeline.running.queries import REASSEMBLY
+    from reliable_channel.pipeline.runner.queries import REASSEMBLY
 
     return replace(REASSEMBLY, transform=lambda settings: reassembled(settings, combined=False))
 
 
 def spent(query: StreamingQuery) -> float:
     """Wait for the query's end; the seconds of its micro-batches."""
-    from reliable_channel.pipeline.running.run import wait_for
+    from reliable_channel.pipeline.runner.run import wait_for
 
     wait_for(query)
     return sum(progress.durationMs.get("triggerExecution", 0) for progress in query.recentProgress) / 1000
@@ -101,8 +101,8 @@ def measure(
     spark: SparkSession, settings: Settings, spec: dict[str, Any], cores: int, repetition: int
 ) -> Iterator[Stage]:
     """All stages over one workload, in a directory of its own, each as it is done."""
-    from reliable_channel.pipeline.running.queries import ACK, INGEST, REASSEMBLY, start
-    from reliable_channel.pipeline.tables import SEGMENTS
+    from reliable_channel.lake.tables import SDS_MESSAGES
+    from reliable_channel.pipeline.runner.queries import ACK, INGEST, REASSEMBLY, start
 
     here = Path(settings.paths.run_dir) / f"{spec['name']}-{repetition}"
     there = on_topic(settings, spec["topic"], here)
@@ -131,17 +131,17 @@ def measure(
     if repetition == 0:
         if spec["through_state"]:
             elsewhere = there.with_run_dir(here / "through-state")
-            shared = Path(elsewhere.paths.table(SEGMENTS.name))
+            shared = Path(elsewhere.paths.table(SDS_MESSAGES.name))
             shared.parent.mkdir(parents=True)
-            shared.symlink_to(there.paths.table(SEGMENTS.name))
+            shared.symlink_to(there.paths.table(SDS_MESSAGES.name))
             yield once(THROUGH_STATE, lambda: start(spark, elsewhere, all_through_state(), once=True))
         check(there, spec)
 
 
 def check(settings: Settings, spec: dict[str, Any]) -> None:
     """What is measured must also be right: every record is an envelope, every message is delivered."""
-    from reliable_channel.pipeline.storage.io import open_table
-    from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, ENVELOPES
+    from reliable_channel.lake.open import open_table
+    from reliable_channel.lake.tables import DELIVERED_MESSAGES, ENVELOPES
 
     for table, wanted in ((ENVELOPES, spec["records"]), (DELIVERED_MESSAGES, spec["messages"])):
         found = dataset_of(open_table(settings.paths, table)).count_rows()

@@ -27,15 +27,15 @@ def main(arguments: list[str]) -> int:
     """Run until the standard input ends."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
-    from reliable_channel.pipeline.operations import counters
-    from reliable_channel.pipeline.operations.measures import measures
-    from reliable_channel.pipeline.running.run import run_continuously
-    from reliable_channel.pipeline.storage.arrow_files import dataset_of
-    from reliable_channel.pipeline.storage.io import open_table
-    from reliable_channel.pipeline.tables import DELIVERED_MESSAGES
+    from reliable_channel.core.sds import SdsConfig
+    from reliable_channel.core.segmentation import SegmentationConfig
+    from reliable_channel.lake.open import open_table
+    from reliable_channel.lake.read import dataset_of
+    from reliable_channel.lake.tables import DELIVERED_MESSAGES
+    from reliable_channel.pipeline import counters
+    from reliable_channel.pipeline.runner.measures import measures
+    from reliable_channel.pipeline.runner.run import run_continuously
     from reliable_channel.runtime.spark import spark_session
-    from reliable_channel.sds import SdsConfig
-    from reliable_channel.segmentation import SegmentationConfig
 
     often = {"trigger_interval_ms": TRIGGER_MS, "max_offsets_per_trigger": spec["max_offsets"]}
     settings = settings_for(Path(spec["run_dir"]), spec["servers"], spec["cores"], **often)

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reliable_channel.segmentation import SegmentationConfig, contents_for
-from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.hashing import sds_message_id
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.wire.hashing import sds_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 
 HEADERS = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
 PARTITIONS = 4

@@ -1,8 +1,10 @@
-"""The Reliable Channel API (protocol.md §7): a participant that sends and receives. Ring 2."""
+"""The Reliable Channel API (RELIABLE-CHANNEL-API, docs/spec/reliable-channel-api.md): a participant that sends and
+receives."""
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.channel.api import (
     close_channel,
+    create_node,
     create_reliable_channel,
     inspect_channel,
     open_channel,
@@ -16,6 +18,7 @@ from reliable_channel.channel.config import (
     ReliableChannelConfig,
     ReliableChannelOptions,
     ReliableEnvelope,
+    SdsConfig,
 )
 from reliable_channel.channel.encryption import Encryption
 from reliable_channel.channel.errors import (
@@ -42,12 +45,13 @@ from reliable_channel.channel.events import (
     MessageSent,
     MissingMessage,
     RateLimitApproached,
+    SegmentQueued,
     SegmentSent,
     SendingMessage,
 )
 from reliable_channel.channel.persistence import ChannelKey, MemoryPersistence, Persistence, SqlitePersistence
 from reliable_channel.channel.sends import SendState
-from reliable_channel.segmentation import MessageChunk
+from reliable_channel.core.segmentation import MessageChunk
 
 __all__ = [
     "AesGcm",
@@ -83,12 +87,15 @@ __all__ = [
     "ReliableChannelOptions",
     "ReliableEnvelope",
     "ReliableSendId",
+    "SdsConfig",
+    "SegmentQueued",
     "SegmentSent",
     "SendState",
     "SenderLocked",
     "SendingMessage",
     "SqlitePersistence",
     "close_channel",
+    "create_node",
     "create_reliable_channel",
     "inspect_channel",
     "open_channel",

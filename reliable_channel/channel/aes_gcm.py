@@ -1,4 +1,4 @@
-"""A ready encryption: AES-256-GCM, one key per channel, several for rotation.
+"""Provides an encryption hook: AES-256-GCM with one key per channel, several during a rotation.
 
 Layout: ``0x01 ‖ key id (4 bytes) ‖ nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``, 33 bytes of overhead. The
 additional authenticated data are layout byte, key id, pubsub topic and content topic, each length-prefixed, so that a
@@ -29,7 +29,7 @@ from pathlib import Path
 
 from Crypto.Cipher import AES
 
-from reliable_channel.errors import ConfigurationError, LocalError
+from reliable_channel.core.errors import ConfigurationError, LocalError
 
 LAYOUT = 0x01
 KEY_BYTES = 32
@@ -147,6 +147,6 @@ and no random key is text (one in 10^14)."""
 
 
 def key_id(key: bytes) -> bytes:
-    """What names a key on the wire: 4 bytes of a one-way digest of it. Two keys of one channel that share an id (one
-    pair in 2^32) are told by the configuration holding fewer keys than given: make another."""
+    """The id of a key on the wire: 4 bytes of a one-way digest of the key. If two keys of one channel share an id (one
+    pair in 2^32), the configuration holds fewer keys than were given: make another key."""
     return hashlib.sha256(b"reliable-channel aes-gcm key id\0" + key).digest()[:KEY_ID_BYTES]

@@ -1,4 +1,4 @@
-"""The Reliable Channel API (protocol.md §7; seeds ``000…``, ``001…``, ``002…``).
+"""The Reliable Channel API (RELIABLE-CHANNEL-API, all three revisions).
 
 ::
 
@@ -12,32 +12,36 @@ Ring 2: knows nodes by their port (:mod:`reliable_channel.transport.base`), data
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
-from typing import Any
+import weakref
+from collections import Counter
+from typing import Any, overload
 
 from reliable_channel.channel.channel import ReliableChannel, ReliableSendId
-from reliable_channel.channel.config import NodeConfig, ReliableChannelConfig, ReliableEnvelope
+from reliable_channel.channel.config import (
+    ChannelDefaults,
+    MessageEnvelope,
+    NodeConfig,
+    ReliableChannelConfig,
+    ReliableEnvelope,
+)
 from reliable_channel.channel.driver import ChannelDriver
-from reliable_channel.channel.emitter import EventEmitter
 from reliable_channel.channel.encryption import Encryption, bound_encryption, overhead_bytes
-from reliable_channel.channel.errors import ChannelClosedError
+from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError
+from reliable_channel.channel.event_dispatcher import EventEmitter
 from reliable_channel.channel.events import MessageReceived
-from reliable_channel.channel.headers import largest_sds_header
 from reliable_channel.channel.incoming import IncomingPipeline
-from reliable_channel.channel.journal import Journal
+from reliable_channel.channel.journal import Journal, replay
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.outgoing import OutgoingPipeline
 from reliable_channel.channel.persistence import ChannelKey, Persistence
-from reliable_channel.channel.registry import channels_of
-from reliable_channel.channel.replay import replay, summary
 from reliable_channel.channel.retrieval import StoreRetrieval
-from reliable_channel.errors import ConfigurationError, LocalError
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.sds import SdsConfig
+from reliable_channel.core.errors import ConfigurationError, LocalError
+from reliable_channel.core.sds.room import largest_sds_header
+from reliable_channel.core.wire.sds import MAX_ID_CHARACTERS
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import Node, RequestId
 from reliable_channel.transport.clock import Clock, SystemClock
-from reliable_channel.wire.sds import MAX_ID_CHARACTERS
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.dispatch_limit import KeptCount
 
 
 def create_reliable_channel(
@@ -61,6 +65,8 @@ def create_reliable_channel(
     ``ChangedConfigurationError``, ``DamagedStore``.
     """
     config = config or ReliableChannelConfig()
+    if (defaults := channels_of(node).defaults) is not None:
+        config = defaults.applied_to(config)
     clock = clock or SystemClock()
     _check_names(channel_id=channel_id, content_topic=content_topic)
     pubsub_topic = node.pubsub_topic_for(content_topic)
@@ -82,17 +88,17 @@ def create_reliable_channel(
         releases.append(lambda: shared.release(key))
         releases.append(persistence.acquire(sender_id, key))
         machine = build_machine(key, config, hook)
-        limit = shared.limit(config.rate_limit, persistence)
+        node.limit_rate(config.rate_limit, KeptCount(persistence))
         emitter, wake = EventEmitter(), threading.Event()
-        outgoing = OutgoingPipeline(machine, node, pubsub_topic, hook, limit, wake.set)
+        outgoing = OutgoingPipeline(key, node, hook)
         incoming = IncomingPipeline(machine, pubsub_topic, hook)
         retrieval = StoreRetrieval(node, pubsub_topic, content_topic, threaded=threaded)
         journal = Journal(machine, key, config, persistence)
         driver = ChannelDriver(
             machine, key, config, node, outgoing, incoming, retrieval, journal, clock, emitter, wake.set
         )
-        retrieval.answered = driver.on_store_answer
-        emitter.joined = driver.teller.on_listener
+        retrieval.answered = driver.on_store_result
+        emitter.on_listener_added = driver.events.on_listener_added
         driver.restore()
     except BaseException:
         release()
@@ -129,6 +135,16 @@ def create_reliable_channel(
     return channel
 
 
+def create_node(node_config: NodeConfig) -> Node:
+    """The node of a configuration, not started. Channels that are created on it take from ``node_config`` what their
+    own configuration leaves at its default."""
+    node = node_config.node if isinstance(node_config.node, Node) else node_config.node()
+    channels_of(node).defaults = ChannelDefaults(
+        sds_config=node_config.sds_config, rate_limit_config=node_config.rate_limit_config
+    )
+    return node
+
+
 def open_channel(
     node_config: NodeConfig,
     channel_config: ReliableChannelConfig,
@@ -139,17 +155,13 @@ def open_channel(
     clock: Clock | None = None,
     threaded: bool = True,
 ) -> ReliableChannel:
-    """``openChannel`` of seed ``002…``, with the ids and the topic that it omits.
+    """``openChannel`` of the March 2026 revision, with the ids and the topic that it omits.
 
     A node that ``node_config.node`` makes is started here, and stopped when the channel closes; a given node is left as
     it is. What ``channel_config`` leaves at its default is taken from ``node_config``. Raises as
     :func:`create_reliable_channel`."""
     made = not isinstance(node_config.node, Node)
-    node = node_config.node() if not isinstance(node_config.node, Node) else node_config.node
-    if node_config.sds_config is not None and channel_config.sds == SdsConfig():
-        channel_config = replace(channel_config, sds=node_config.sds_config)
-    if node_config.rate_limit_config is not None and channel_config.rate_limit == RateLimitConfig():
-        channel_config = replace(channel_config, rate_limit=node_config.rate_limit_config)
+    node = create_node(node_config)
     if made:
         node.start()
     try:
@@ -170,9 +182,26 @@ def close_channel(channel: ReliableChannel) -> None:
     channel.close()
 
 
-def send(channel: ReliableChannel, message: bytes) -> ReliableSendId:
-    """``send`` of the seeds: see :meth:`ReliableChannel.send`."""
-    return channel.send(message)
+@overload
+def send(channel: ReliableChannel, message: bytes) -> ReliableSendId: ...
+
+
+@overload
+def send(channel: None, message: bytes, *, node: Node, content_topic: str) -> RequestId: ...
+
+
+def send(
+    channel: ReliableChannel | None, message: bytes, *, node: Node | None = None, content_topic: str | None = None
+) -> ReliableSendId | RequestId:
+    """``send`` of RELIABLE-CHANNEL-API: see :meth:`ReliableChannel.send`.
+
+    Without a channel (the March 2026 revision) ``message`` goes out as one ephemeral envelope on ``content_topic``
+    through ``node``, without delivery guarantees. Raises ``LocalError`` when they are missing, and as ``Node.send``."""
+    if channel is not None:
+        return channel.send(message)
+    if node is None or content_topic is None:
+        raise LocalError("Without a channel, send needs a node and a content topic.", "Give both, or a channel.")
+    return send_envelope(node, ReliableEnvelope(MessageEnvelope(content_topic, message)))
 
 
 def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | RequestId:
@@ -190,20 +219,90 @@ def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | Re
 
 
 def build_machine(key: ChannelKey, config: ReliableChannelConfig, hook: Encryption | None) -> ChannelMachine:
-    """A fresh state machine, its segment size what header and encryption leave of an envelope (protocol.md §3)."""
+    """A fresh state machine, its segment size what header and encryption leave of an envelope (Segmentation 0.1)."""
     header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
     segmentation = config.segmentation.within_envelope(header, overhead_bytes(hook))
     return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation)
 
 
 def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence: Persistence) -> dict[str, Any]:
-    """What a database keeps of a channel, in plain numbers, without a node and without changing anything. Raises
+    """Summarize in numbers what a database stores of a channel, without a node and without changing anything. Raises
     ``ChangedConfigurationError`` and ``DamagedStore``."""
     stored = persistence.load(key)
     machine = build_machine(key, config, bound_encryption(config.encryption, key.pubsub_topic, key.content_topic))
-    untold = replay(machine, stored, config.fingerprint(machine.segmentation))
-    waiting = sum(isinstance(telling.event, MessageReceived) for telling in untold)
-    return {**summary(machine), "received": stored.sequence, "received_and_untold": waiting}
+    unreported = replay(machine, stored, config.fingerprint(machine.segmentation))
+    waiting = sum(isinstance(pending.event, MessageReceived) for pending in unreported)
+    return {**machine.summary(), "received": stored.sequence, "received_and_unreported": waiting}
+
+
+class NodeChannels:
+    """The open channels of one node and their topic subscriptions. Thread-safe."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = weakref.ref(node)
+        self._lock = threading.RLock()
+        self._channels: dict[ChannelKey, ReliableChannel | None] = {}
+        self._topics: Counter[str] = Counter()
+        self.defaults: ChannelDefaults | None = None
+        """What the node was created with. Without the node itself: it would never be collected."""
+
+    def reserve(self, key: ChannelKey) -> None:
+        """Claim a channel. Raises :class:`ChannelExistsError`."""
+        with self._lock:
+            if key in self._channels:
+                raise ChannelExistsError(
+                    f"Channel {key.channel_id!r} is open already for sender {key.sender_id!r}.",
+                    "Use the open handle, or close it first.",
+                )
+            self._channels[key] = None
+
+    def opened(self, key: ChannelKey, channel: ReliableChannel) -> None:
+        with self._lock:
+            self._channels[key] = channel
+
+    def release(self, key: ChannelKey) -> None:
+        """Give a channel up; harmless when called twice."""
+        with self._lock:
+            self._channels.pop(key, None)
+
+    def subscribe(self, content_topic: str) -> None:
+        """One more channel listens on a topic."""
+        node = self._node()
+        with self._lock:
+            self._topics[content_topic] += 1
+            if self._topics[content_topic] == 1 and node is not None:
+                node.subscribe([content_topic])
+
+    def unsubscribe(self, content_topic: str) -> None:
+        """One channel fewer; the last one unsubscribes."""
+        node = self._node()
+        with self._lock:
+            self._topics[content_topic] -= 1
+            if self._topics[content_topic] <= 0:
+                del self._topics[content_topic]
+                if node is not None:
+                    node.unsubscribe([content_topic])
+
+    def find(self, channel_id: str, content_topic: str) -> ReliableChannel | None:
+        """An open channel by its id and topic."""
+        with self._lock:
+            for key, channel in self._channels.items():
+                if key.channel_id == channel_id and key.content_topic == content_topic:
+                    return channel
+        return None
+
+
+_nodes: weakref.WeakKeyDictionary[Node, NodeChannels] = weakref.WeakKeyDictionary()
+_nodes_lock = threading.Lock()
+
+
+def channels_of(node: Node) -> NodeChannels:
+    """The open channels of a node; the registry is made at its first channel."""
+    with _nodes_lock:
+        known = _nodes.get(node)
+        if known is None:
+            known = _nodes[node] = NodeChannels(node)
+        return known
 
 
 def _check_names(**names: str) -> None:

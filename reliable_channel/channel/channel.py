@@ -1,4 +1,4 @@
-"""The handle of an open reliable channel (protocol.md §7)."""
+"""The handle of an open reliable channel (RELIABLE-CHANNEL-API)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, NewType, Self, TypeVar
 
 from reliable_channel.channel.driver import ChannelDriver
-from reliable_channel.channel.emitter import DEFAULT_QUEUE_EVENTS, EventEmitter, EventStream, Listener
 from reliable_channel.channel.errors import ChannelClosedError, ChannelNotStartedError
+from reliable_channel.channel.event_dispatcher import DEFAULT_QUEUE_EVENTS, EventEmitter, EventStream, Listener
 from reliable_channel.channel.events import (
     EVENT_NAMES,
     ChannelEvent,
@@ -23,11 +23,10 @@ from reliable_channel.channel.events import (
     MessageSent,
 )
 from reliable_channel.channel.persistence import LabelledSend
-from reliable_channel.channel.replay import summary
 from reliable_channel.channel.sends import SendState
-from reliable_channel.errors import EnvironmentFault, LocalError
+from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.transport.base import SendBufferFull
-from reliable_channel.wire.sds import WireFamily
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +112,7 @@ class ReliableChannel:
         return await asyncio.to_thread(self.send, message)
 
     def send_state(self, request_id: str) -> SendState | None:
-        """Where a send stands, also one of an earlier process; ``None`` when it is unknown or long finished."""
+        """The state of a send, also of an earlier process; ``None`` when it is unknown or long finished."""
         with self._driver.lock:
             send = self._driver.machine.sends.get(request_id)
             return send.state if send is not None else None
@@ -137,10 +136,20 @@ class ReliableChannel:
             labels = self._driver.labels.get(request_id, {})
             return {f"{request_id}:{index + 1}": str(node_id) for index, node_id in sorted(labels.items())}
 
-    def wait(self, request_ids: Iterable[str], *, delivered: bool = False, timeout_s: float | None = None) -> bool:
-        """Wait until these sends are sent (or ``delivered``), or have failed; ``False`` after the time-out."""
+    def wait(
+        self,
+        request_ids: Iterable[str],
+        *,
+        delivered: bool = False,
+        queued: bool = False,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """Wait until these sends are sent (or ``delivered``, or at least ``queued``), or have failed; ``False`` after
+        the time-out."""
         open_sends = list(dict.fromkeys(request_ids))
         enough = {SendState.DELIVERED, SendState.FAILED, None} | (set() if delivered else {SendState.SENT})
+        if queued:
+            enough.add(SendState.QUEUED)
 
         def done() -> bool:
             # What is done stays done: every send is looked at until it is, and then no more.
@@ -298,7 +307,7 @@ class ReliableChannel:
         driver = self._driver
         with driver.lock:
             return {
-                **summary(driver.machine),
+                **driver.machine.summary(),
                 "started": self._started,
                 "queued_envelopes": driver.outgoing.queued,
                 "lost_envelopes": driver.arrivals.lost,
@@ -344,7 +353,7 @@ class ReliableChannel:
         self.message_events.emit(event)
 
     def _fail(self, error: Exception) -> None:
-        """State that could not be kept must not go on: the channel stops, and says so once."""
+        """Stop the channel because its state could not be persisted, and report that once."""
         self._fault = error
         _log.error("channel %s stopped: %s", self.channel_id, type(error).__name__)
         detail = str(error) if isinstance(error, EnvironmentFault) else type(error).__name__

@@ -1,39 +1,40 @@
-"""Everything a channel can be told, with every default of the seeds (protocol.md §7 and §9).
+"""Configures a channel, with the names and defaults of RELIABLE-CHANNEL-API (docs/spec/index.md).
 
-The newest document's names and defaults (seed ``000…``) stand; :class:`ReliableChannelOptions` are those of ``001…``,
-and ``ReliableChannelConfig.of_002()`` takes the defaults of ``002…``.
+The newest document's names and defaults (current revision) apply; :class:`ReliableChannelOptions` has those of the
+first revision, and ``ReliableChannelConfig.of_march_2026()`` takes the defaults of the March 2026 revision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
 from reliable_channel.channel.persistence import MemoryPersistence, Persistence, SqlitePersistence
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.sds import SdsConfig
-from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.sds import SdsConfig as CoreSdsConfig
+from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.transport.base import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliableChannelConfig:
-    """One channel's configuration (``ReliableChannelConfig`` of ``002…`` with the options of ``001…``). Times in ms.
+    """One channel's configuration (``ReliableChannelConfig`` of the March 2026 revision with the options of the first
+    revision). Times in ms.
 
     ``history_backend``: ``memory`` ends with the process; ``sqlite`` keeps state in ``database``. ``persistence`` gives
     another backend, before both. ``encryption``: see :mod:`reliable_channel.channel.encryption`.
     ``query_on_connect``: when the channel starts, and when the node becomes healthy again, ask a store for what was
     missed, at most ``query_window_ms`` back. ``auto_start``: creating starts. ``process_task_min_elapse_ms``: incoming
     messages are taken in batches at least this far apart; the first after a pause at once.
-    ``verify_chunk_chain``: see :mod:`reliable_channel.segmentation.chunk`. ``max_queued_bytes``: what ``send`` may have
-    waiting for the node before it waits itself, ``send_timeout_ms`` for how long at most.
+    ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`. ``max_queued_bytes``: what ``send`` may
+    have waiting for the node before it waits itself, ``send_timeout_ms`` for how long at most.
     """
 
     segmentation: SegmentationConfig = field(default_factory=SegmentationConfig)
-    sds: SdsConfig = field(default_factory=SdsConfig)
+    sds: CoreSdsConfig = field(default_factory=CoreSdsConfig)
     rate_limit: RateLimitConfig = field(default_factory=RateLimitConfig)
     encryption: object | None = None
     history_backend: Literal["memory", "sqlite"] = "memory"
@@ -62,9 +63,14 @@ class ReliableChannelConfig:
                 raise ConfigurationError(f"{name} is below 1.", "Use 1 or more.")
 
     @classmethod
-    def of_002(cls) -> ReliableChannelConfig:
-        """The defaults of seed ``002…``: as the newest, but for the rate limit, which is on."""
-        return cls(rate_limit=RateLimitConfig(enabled=True))
+    def of_march_2026(cls) -> ReliableChannelConfig:
+        """The defaults of the March 2026 revision: the rate limit is on, chunks are used only in a verified chain, and
+        every wait for an acknowledgement is ``acknowledgement_timeout_ms``, where the newest grow."""
+        return cls(
+            rate_limit=RateLimitConfig(enabled=True),
+            sds=CoreSdsConfig(retransmission_backoff=1.0),
+            verify_chunk_chain=True,
+        )
 
     def open_persistence(self) -> Persistence:
         """The backend in use: the given one, or one of ``history_backend``; all channels of a process share a file."""
@@ -73,8 +79,8 @@ class ReliableChannelConfig:
         return SqlitePersistence.shared(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
 
     def fingerprint(self, segmentation: SegmentationConfig) -> str:
-        """What a journal depends on: replaying it under other values would make other messages. ``segmentation``: with
-        the segment size that fits an envelope."""
+        """The settings on which a journal depends: replaying it under other values would make other messages.
+        ``segmentation`` has the segment size that fits an envelope."""
         sds = {key: str(value) for key, value in asdict(replace(self.sds, wait_for_sent=True)).items()}
         sds["jitter"] = getattr(self.sds.jitter, "__qualname__", "?")
         sizes = {
@@ -87,7 +93,7 @@ class ReliableChannelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliableChannelOptions:
-    """The options of seed ``001…`` under their names, with their defaults; ``None`` leaves a value to SDS."""
+    """The options of the first revision under their names, with their defaults; ``None`` leaves a value to SDS."""
 
     sync_min_interval_ms: int = 30_000
     retry_interval_ms: int = 30_000
@@ -128,14 +134,43 @@ class ReliableChannelOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """What ``open_channel`` makes a node of (``NodeConfig`` of the Messaging API, extended by ``sds_config`` and
-    ``rate_limit_config``): ``node`` is a node or a function that makes one. What a channel's own configuration does not
-    say is taken from here."""
+class SdsConfig(CoreSdsConfig):
+    """``SdsConfig`` of RELIABLE-CHANNEL-API: that of the protocol core, and the backend that keeps the state."""
+
+    persistence: Persistence | None = None
+
+    def core(self) -> CoreSdsConfig:
+        """What the protocol core takes."""
+        return CoreSdsConfig(**{one.name: getattr(self, one.name) for one in fields(CoreSdsConfig)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelDefaults:
+    """The values that the channels of a node take where their own configuration has the default."""
+
+    sds_config: SdsConfig | CoreSdsConfig | None = None
+    rate_limit_config: RateLimitConfig | None = None
+
+    def applied_to(self, config: ReliableChannelConfig) -> ReliableChannelConfig:
+        """The configuration of a channel on this node."""
+        given = self.sds_config
+        if isinstance(given, SdsConfig):
+            if given.persistence is not None and config.persistence is None and config.history_backend == "memory":
+                config = replace(config, persistence=given.persistence)
+            given = given.core()
+        if given is not None and config.sds == CoreSdsConfig():
+            config = replace(config, sds=given)
+        if self.rate_limit_config is not None and config.rate_limit == RateLimitConfig():
+            config = replace(config, rate_limit=self.rate_limit_config)
+        return config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig(ChannelDefaults):
+    """The configuration from which ``create_node`` and ``open_channel`` make a node (``NodeConfig`` of MESSAGING-API,
+    extended by ``sds_config`` and ``rate_limit_config``). ``node`` is a node or a function that makes one."""
 
     node: Node | Callable[[], Node]
-    sds_config: SdsConfig | None = None
-    rate_limit_config: RateLimitConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +184,8 @@ class MessageEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class ReliableEnvelope:
-    """A message with the channel to send it on (seed ``002…``). An empty ``channel_id``: ephemeral, sent without
-    reliability."""
+    """A message with the channel to send it on (the March 2026 revision). An empty ``channel_id``: ephemeral, sent
+    without reliability."""
 
     message_envelope: MessageEnvelope
     channel_id: str = ""

@@ -1,8 +1,9 @@
-"""Turns the state machine: inputs from node, store and application in, effects out, in an order that survives a crash.
+"""Drives the state machine of a channel: applies inputs from node, store and application, persists them, and carries
+out their effects, in an order that survives a crash.
 
-One cycle is: take what arrived → apply → keep the inputs, one transaction → dispatch → call the application, and note
-what it was told (:mod:`reliable_channel.channel.persistence.base` says why). ``step`` runs one cycle; a worker thread,
-or a test, calls it.
+One cycle: take what arrived → apply → persist the inputs in one transaction → dispatch → call the application, and
+record what was reported (:mod:`reliable_channel.channel.persistence.base` explains the order). ``step`` runs one cycle;
+a worker thread, or a test, calls it.
 """
 
 from __future__ import annotations
@@ -13,52 +14,65 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from reliable_channel.channel.arrivals import Arrivals
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.effects import Deliver, Dispatch, Effect, Emit, Fetch
+from reliable_channel.channel.event_dispatcher import EventDispatcher, EventListeners
 from reliable_channel.channel.events import (
     ChannelProblem,
     ChunkInfo,
+    EphemeralMessageDropped,
+    MessageDelayed,
     MessageSendError,
     MessageSent,
+    RateLimitApproached,
+    SegmentQueued,
     SegmentSent,
 )
-from reliable_channel.channel.guarded import applied, is_failure
-from reliable_channel.channel.incoming import IncomingPipeline
-from reliable_channel.channel.inputs import (
+from reliable_channel.channel.incoming import Arrivals, IncomingPipeline
+from reliable_channel.channel.journal import Journal, apply_input, is_failure
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.outgoing import OutgoingPipeline, StageReport
+from reliable_channel.channel.persistence import ChannelKey, LabelledSend
+from reliable_channel.channel.retrieval import StoreEnvelopes, StoreFailure, StoreResult, StoreRetrieval, TimeRange
+from reliable_channel.channel.sends import SendState
+from reliable_channel.channel.steps import (
     Closing,
+    Deliver,
     DispatchDone,
     DispatchFailed,
+    Effect,
+    Emit,
+    Fetch,
     Input,
     Opened,
+    SdsDispatch,
     SendRequested,
+    StepResult,
     Ticked,
 )
-from reliable_channel.channel.journal import Journal
-from reliable_channel.channel.machine import ChannelMachine, Outcome
-from reliable_channel.channel.outgoing import OutgoingPipeline, Results
-from reliable_channel.channel.persistence import ChannelKey, LabelledSend
-from reliable_channel.channel.retrieval import Answer, StoreAnswer, StoreFailure, StoreRetrieval, TimeRange
-from reliable_channel.channel.sends import SendState
-from reliable_channel.channel.teller import Audience, Teller
-from reliable_channel.sds import Outgoing, OutgoingReason
-from reliable_channel.store.model import is_message_hash
+from reliable_channel.core.sds import Outgoing, OutgoingReason
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
     Node,
     NodeEvent,
+    Queued,
+    RateLimitNear,
     Received,
     RequestId,
+    SendDelayed,
     SendFailed,
     Sent,
 )
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.health import HealthState
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.transport.store.model import is_message_hash
 
 _log = logging.getLogger(__name__)
+
+Result = Queued | SendDelayed | RateLimitNear | Sent | SendFailed | HealthChanged | StoreFailure
+"""What the node or a store reports, other than an envelope."""
 
 MAX_INPUTS_PER_CYCLE = 256
 FAILED_TIMERS_WAIT_MS = 60_000
@@ -83,7 +97,7 @@ class ChannelDriver:
         retrieval: StoreRetrieval,
         journal: Journal,
         clock: Clock,
-        audience: Audience,
+        listeners: EventListeners,
         wake: Callable[[], None],
     ) -> None:
         self.machine = machine
@@ -99,7 +113,7 @@ class ChannelDriver:
         self._journal = journal
         self._clock = clock
         self._wake = wake
-        self._results: deque[Sent | SendFailed | HealthChanged | StoreFailure] = deque()
+        self._results: deque[Result] = deque()
         self.arrivals = Arrivals()
         self._effects: deque[Effect] = deque()
         self._planned_bytes = 0
@@ -111,7 +125,7 @@ class ChannelDriver:
         self._no_timers_until = 0
         self._rewound = False
         self.closed = False
-        self.teller = Teller(journal, audience, self.lock, wake)
+        self.events = EventDispatcher(journal, listeners, self.lock, wake)
 
     def now(self) -> int:
         """Unix ms."""
@@ -120,9 +134,9 @@ class ChannelDriver:
     # ---- restoring -----------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Bring the machine to where the last process left it; what that process kept and did not note as told is told
-        again. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
-        self.teller.restore(self._journal.restore())
+        """Bring the machine to the state in which the last process left it, and report again what that process did not
+        record as reported. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
+        self.events.restore(self._journal.restore())
 
     # ---- inputs, from any thread ---------------------------------------------------------------------------------
 
@@ -134,31 +148,30 @@ class ChannelDriver:
                     return
                 if not self.arrivals.offer(envelope):
                     return
-            case Sent() | SendFailed():
-                self._results.append(event)
-            case HealthChanged():
+            case _:
                 self._results.append(event)
         self._wake()
 
-    def on_store_answer(self, answer: Answer) -> None:
-        """What a store had, or that none answered."""
-        if isinstance(answer, StoreAnswer):
+    def on_store_result(self, result: StoreResult) -> None:
+        """Take the envelopes that a store returned, or its failure."""
+        if isinstance(result, StoreEnvelopes):
             with self.space:
                 # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
                 while self.retrieval.threaded and not self.retrieval.ended and self.arrivals.crowded:
                     self.space.wait(0.1)
-            self.arrivals.put(answer.envelopes)
+            self.arrivals.put(result.envelopes)
         else:
-            self._results.append(answer)
+            self._results.append(result)
         self._wake()
 
     def send(self, payload: bytes, label: str | None = None) -> str:
-        """Segment, wrap, keep; the dispatch follows in the worker. Returns the ReliableSendId."""
+        """Segment the payload, apply SDS and persist the send (the machine runs the first two stages of
+        :class:`OutgoingPipeline`). The worker encrypts and dispatches. Returns the ReliableSendId."""
         with self.lock:
             known = self._journal.labelled(label) if label is not None else None
             if known is not None:
                 return self._send_again(known)
-            outcome = applied(self.machine, SendRequested(self.now(), payload), self._journal.rewind)
+            outcome = apply_input(self.machine, SendRequested(self.now(), payload), self._journal.rewind)
             self._journal.commit([outcome], label)
             self._plan(outcome.effects)
         self._wake()
@@ -172,15 +185,15 @@ class ChannelDriver:
             self._journal.forget_label(label)
 
     def _send_again(self, known: LabelledSend) -> str:
-        """A label that was sent before: on its way or delivered it needs nothing; given up, the same bytes go out."""
+        """Handle a label that was sent before: dispatch the same bytes again if the send failed, else do nothing."""
         send = self.machine.sends.get(known.send_id)
         if send is None or send.state is SendState.FAILED:
             for index, data in enumerate(known.segments):
                 message = decode_sds_message(data, self.machine.sds_config.wire_family)
                 if not isinstance(message, Malformed):
-                    again = Outgoing(data, message, OutgoingReason.RESEND, known.send_id, index, 1)
-                    logical = send.message_id if send is not None else ""
-                    self._plan([Dispatch(again, known.send_id, logical, len(known.segments))])
+                    outgoing = Outgoing(data, message, OutgoingReason.RESEND, known.send_id, index, 1)
+                    payload_hash = send.payload_hash if send is not None else ""
+                    self._plan([SdsDispatch(outgoing, known.send_id, payload_hash, len(known.segments))])
             self._wake()
         return known.send_id
 
@@ -192,7 +205,7 @@ class ChannelDriver:
         return dispatch.sds_id
 
     def open(self) -> None:
-        """The channel starts: unacknowledged segments go out again, and a store is asked for what was missed."""
+        """Start: dispatch unacknowledged segments again, and query a store for what was missed."""
         with self.lock:
             now = self.now()
             last_active = self.machine.last_active
@@ -216,7 +229,7 @@ class ChannelDriver:
             for outcome in outcomes:
                 self._plan(outcome.effects)
             self._perform(now)
-        self.teller.tell()
+        self.events.dispatch()
         with self.lock:
             if self.closed:  # a callback closed the channel
                 return None
@@ -225,9 +238,9 @@ class ChannelDriver:
                 self.compact()
             return self._next_due(now)
 
-    def _gather(self, now: int) -> list[Outcome]:
+    def _gather(self, now: int) -> list[StepResult]:
         """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""
-        outcomes: list[Outcome] = []
+        outcomes: list[StepResult] = []
         due = self.machine.next_due()
         ticks = due is not None and max(due, self._no_timers_until) <= now
         if ticks and not self._apply(Ticked(now), outcomes):
@@ -240,16 +253,16 @@ class ChannelDriver:
             for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
                 heard = self._incoming.decrypt(self.arrivals.take(), now)
                 if isinstance(heard, ChannelProblem):
-                    self.teller.say(heard)
+                    self.events.emit(heard)
                 elif heard is not None and not self._apply(heard, outcomes):
                     break  # one journal is read again in a cycle, not many
             self._draining = bool(self.arrivals)
             self._last_processing = now
         return outcomes
 
-    def _apply(self, given: Input, outcomes: list[Outcome]) -> bool:
-        """Apply an input and add its outcome; whether the machine could take it. When it could not, ``outcomes`` are
-        kept first, and the machine is brought back to the state after them."""
+    def _apply(self, given: Input, outcomes: list[StepResult]) -> bool:
+        """Apply an input and append its result; returns whether the machine could take it. If not, ``outcomes`` are
+        persisted first, and the machine is rewound to the state after them."""
 
         def rewind() -> None:
             self._journal.commit(outcomes)
@@ -257,12 +270,12 @@ class ChannelDriver:
             self._journal.rewind()
             self._rewound = True
 
-        outcomes.append(applied(self.machine, given, rewind))
+        outcomes.append(apply_input(self.machine, given, rewind))
         return not is_failure(outcomes[-1])
 
-    def _take(self, inputs: Iterable[Input]) -> list[Outcome]:
-        """Apply inputs, keep them, and plan what they lead to."""
-        outcomes: list[Outcome] = []
+    def _take(self, inputs: Iterable[Input]) -> list[StepResult]:
+        """Apply inputs, persist them, and plan their effects."""
+        outcomes: list[StepResult] = []
         for given in inputs:
             self._apply(given, outcomes)
         self._journal.commit(outcomes)
@@ -273,13 +286,27 @@ class ChannelDriver:
     def _pause_over(self, now: int) -> bool:
         return not 0 <= now - self._last_processing < self._config.process_task_min_elapse_ms
 
-    def _result(self, result: Sent | SendFailed | HealthChanged | StoreFailure, now: int) -> Input | None:
+    def _result(self, result: Result, now: int) -> Input | None:
         if isinstance(result, StoreFailure):
-            self.teller.say(self._problem("store_failed", result.detail, now))
+            self.events.emit(self._problem("store_failed", result.detail, now))
             return None
         if isinstance(result, HealthChanged):
             if result.health.state is not HealthState.UNHEALTHY:
                 self._catch_up(self.machine.last_active, now)
+            return None
+        if isinstance(result, RateLimitNear):
+            self.events.emit(
+                RateLimitApproached(
+                    channel_id=self._key.channel_id,
+                    at=now,
+                    used=result.used,
+                    limit=result.limit,
+                    until=result.until_ms,
+                )
+            )
+            return None
+        if isinstance(result, Queued | SendDelayed):
+            self._queued(result, now)
             return None
         dispatch = self.outgoing.in_flight.pop(result.request_id, None)
         if dispatch is None:
@@ -287,9 +314,19 @@ class ChannelDriver:
         own = dispatch.send_id is not None and not dispatch.ephemeral
         if isinstance(result, Sent):
             return self._sent(dispatch, result, own, now)
+        if result.reason is FailureReason.DROPPED:
+            self.events.emit(
+                EphemeralMessageDropped(
+                    channel_id=self._key.channel_id,
+                    at=now,
+                    message_id=dispatch.payload_hash,
+                    utilization=result.utilization,
+                )
+            )
+            return None
         if not own:
             if result.reason is not FailureReason.STOPPED:
-                self.teller.say(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
+                self.events.emit(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
             return None
         if result.reason is FailureReason.STOPPED:
             return None  # nothing went out: the segment stays in the outgoing buffer until the channel is opened again
@@ -297,15 +334,41 @@ class ChannelDriver:
         final = not result.retriable or bool(getattr(self._node, "retries_sends", False))
         return DispatchFailed(now, dispatch.sds_id, final, f"{result.reason}: {result.detail}"[:300])
 
-    def _sent(self, dispatch: Dispatch, result: Sent, own: bool, now: int) -> Input | None:
+    def _queued(self, result: Queued | SendDelayed, now: int) -> None:
+        """Note that a segment waits outside this process."""
+        dispatch = self.outgoing.in_flight.get(result.request_id)
+        if dispatch is None or dispatch.send_id is None:
+            return
+        channel_id, index = self._key.channel_id, dispatch.outgoing.index
+        send = self.machine.sends.get(dispatch.send_id)
+        if send is not None:
+            send.queued.add(index)
+        if isinstance(result, Queued):
+            self.events.emit(
+                SegmentQueued(
+                    channel_id=channel_id,
+                    at=now,
+                    request_id=dispatch.send_id,
+                    message_id=dispatch.payload_hash,
+                    sds_id=dispatch.sds_id,
+                    chunk_info=ChunkInfo(index, dispatch.total),
+                    node_request_id=result.request_id,
+                )
+            )
+        elif dispatch.counts:
+            self.events.emit(
+                MessageDelayed(channel_id=channel_id, at=now, request_id=dispatch.send_id, until=result.until_ms)
+            )
+
+    def _sent(self, dispatch: SdsDispatch, result: Sent, own: bool, now: int) -> Input | None:
         if dispatch.send_id is not None:
             self._label(dispatch, result.request_id)
-            self.teller.say(
+            self.events.emit(
                 SegmentSent(
                     channel_id=self._key.channel_id,
                     at=now,
                     request_id=dispatch.send_id,
-                    message_id=dispatch.message_id,
+                    message_id=dispatch.payload_hash,
                     sds_id=dispatch.sds_id,
                     chunk_info=ChunkInfo(dispatch.outgoing.index, dispatch.total),
                     node_request_id=result.request_id,
@@ -313,28 +376,28 @@ class ChannelDriver:
                 )
             )
         if dispatch.ephemeral:
-            self.teller.say(self._whole_sent(dispatch.sds_id, dispatch.message_id, now))
+            self.events.emit(self._whole_sent(dispatch.sds_id, dispatch.payload_hash, now))
             return None
         return DispatchDone(now, dispatch.sds_id, result.message_hash, own)
 
-    def _label(self, dispatch: Dispatch, request_id: RequestId) -> None:
-        """Remember a segment's RequestId until its send is told as sent; a retransmission after that has no label."""
+    def _label(self, dispatch: SdsDispatch, request_id: RequestId) -> None:
+        """Remember a segment's RequestId until its send is reported as sent; later retransmissions have no label."""
         send = self.machine.sends.get(dispatch.send_id or "")
         if dispatch.send_id is not None and (dispatch.ephemeral or (send is not None and not send.sent)):
             self.labels.setdefault(dispatch.send_id, {}).setdefault(dispatch.outgoing.index, request_id)
 
-    def _whole_sent(self, send_id: str, message_id: str, now: int) -> MessageSent:
+    def _whole_sent(self, send_id: str, payload_hash: str, now: int) -> MessageSent:
         labels = self.labels.pop(send_id, {})
         named = tuple((f"{send_id}:{index + 1}", str(request)) for index, request in sorted(labels.items()))
         return MessageSent(
-            channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=message_id, request_ids=named
+            channel_id=self._key.channel_id, at=now, request_id=send_id, message_id=payload_hash, request_ids=named
         )
 
     def _plan(self, effects: Iterable[Effect]) -> None:
-        """Have effects done in this cycle or the next."""
+        """Queue effects for this cycle or the next."""
         for effect in effects:
             self._effects.append(effect)
-            if isinstance(effect, Dispatch):
+            if isinstance(effect, SdsDispatch):
                 self._planned_bytes += len(effect.outgoing.data)
 
     def _perform(self, now: int) -> None:
@@ -342,15 +405,15 @@ class ChannelDriver:
             while self._effects:
                 effect = self._effects.popleft()
                 match effect:
-                    case Dispatch():
+                    case SdsDispatch():
                         self._planned_bytes -= len(effect.outgoing.data)
                         self._absorb(self.outgoing.push(effect, now))
                     case Emit(MessageSent() as sent):
-                        self.teller.queue(Emit(self._whole_sent(sent.request_id, sent.message_id, sent.at)))
+                        self.events.enqueue(Emit(self._whole_sent(sent.request_id, sent.message_id, sent.at)))
                     case Deliver() | Emit():
                         if isinstance(effect, Emit) and isinstance(effect.event, MessageSendError):
                             self.labels.pop(effect.event.request_id, None)
-                        self.teller.queue(effect)
+                        self.events.enqueue(effect)
                     case Fetch():
                         self._fetch(effect, now)
             self._absorb(self.outgoing.pump(now))
@@ -358,11 +421,11 @@ class ChannelDriver:
                 self.space.notify_all()
                 return
 
-    def _absorb(self, results: Results) -> None:
-        """Take a stage's word: what it reports is told, what it could not do changes the machine."""
-        for event in results.events:
-            self.teller.say(event)
-        self._take(results.inputs)
+    def _absorb(self, report: StageReport) -> None:
+        """Emit the events of the stages, and apply the inputs that they report to the machine."""
+        for event in report.events:
+            self.events.emit(event)
+        self._take(report.inputs)
 
     def _fetch(self, fetch: Fetch, now: int) -> None:
         if fetch.retrieval_hint is not None and is_message_hash(fetch.retrieval_hint):
@@ -372,23 +435,23 @@ class ChannelDriver:
             self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
 
     def acknowledge(self) -> bool:
-        """Send the acknowledgement that is owed, before the channel stops; whether there was one."""
+        """Send the owed acknowledgement before the channel stops; returns whether there was one."""
         with self.lock:
             now = self.now()
             (outcome,) = self._take([Closing(now)])
             self._perform(now)
-        return any(isinstance(effect, Dispatch) for effect in outcome.effects)
+        return any(isinstance(effect, SdsDispatch) for effect in outcome.effects)
 
     def compact(self) -> None:
         """Replace the journal by a snapshot."""
         with self.lock:
-            if not any(effect.mark for effect in self._effects if isinstance(effect, Deliver | Emit)):
-                self._journal.compact(self.teller.waiting())
+            if not any(effect.report_key for effect in self._effects if isinstance(effect, Deliver | Emit)):
+                self._journal.compact(self.events.unreported())
 
     def close(self, *, sound: bool) -> None:
-        """Note what was told and, when the state is ``sound``, take a snapshot. Nothing is kept after that."""
+        """Record what was reported and, when the state is ``sound``, take a snapshot. Nothing is stored after that."""
         with self.lock:
-            self.teller.end(sound=sound)
+            self.events.close(sound=sound)
             if sound:
                 self.compact()
             self.closed = True

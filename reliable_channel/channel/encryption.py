@@ -1,4 +1,5 @@
-"""The encryption hook (protocol.md §7): bytes to bytes, per segment, after SDS outgoing and before SDS incoming.
+"""Defines the encryption hook (RELIABLE-CHANNEL-API, *Encryption*): bytes to bytes, per segment, applied after SDS when
+sending and before SDS when receiving.
 
 No scheme is imposed and none is the default. A hook is any object with ``encrypt`` and ``decrypt``. It *may* declare
 ``overhead_bytes``, by how much ``encrypt`` lengthens its input at most (else :data:`ASSUMED_OVERHEAD_BYTES` are
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Protocol, cast, runtime_checkable
 
 from reliable_channel.channel.errors import IncompleteEncryptionError
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
 
 ASSUMED_OVERHEAD_BYTES = 256
 """Reserved for a hook that declares nothing."""
@@ -56,7 +57,7 @@ def bound_encryption(encryption: object | None, pubsub_topic: str, content_topic
 
 
 def overhead_bytes(encryption: Encryption | None) -> int:
-    """What the hook declares to add to a message at most, in bytes."""
+    """How many bytes the hook adds to a message at most, as it declares."""
     if encryption is None:
         return 0
     declared = getattr(encryption, "overhead_bytes", ASSUMED_OVERHEAD_BYTES)

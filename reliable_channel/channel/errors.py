@@ -1,4 +1,4 @@
-"""The errors of the channel API, part of the one tree of :mod:`reliable_channel.errors`.
+"""Defines the errors of the channel API, part of the tree in :mod:`reliable_channel.core.errors`.
 
 ::
 
@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.errors import EnvironmentFault, LocalError
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 
 
 class ChannelClosedError(LocalError):
@@ -31,11 +31,11 @@ class ChannelExistsError(LocalError):
 
 
 class IncompleteEncryptionError(LocalError):
-    """An encryption must give both ``encrypt`` and ``decrypt`` (protocol.md §7)."""
+    """An encryption must give both ``encrypt`` and ``decrypt`` (RELIABLE-CHANNEL-API)."""
 
 
 class ChangedConfigurationError(LocalError):
-    """What a killed process left can only be continued under the configuration it had."""
+    """The configuration differs from the one under which a killed process left its journal."""
 
 
 class SenderLocked(EnvironmentFault):

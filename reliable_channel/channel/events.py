@@ -1,8 +1,8 @@
-"""What a channel tells its application: one frozen class per event of protocol.md §7.
+"""Defines the events that a channel reports to its application, one frozen class per event of RELIABLE-CHANNEL-API.
 
-``name`` is the event's name in the seeds, ``aliases`` its names in the other generations. Times are ms (``at`` is the
-channel's clock), ids are text. A *chunk* of the documents is a segment; ``chunk_info`` counts data segments first, then
-parity.
+``name`` is the event's name in the current revision, ``aliases`` its names in the other revisions. Times are ms (``at``
+is the channel's clock), ids are text. A *chunk* of the documents is a segment; ``chunk_info`` counts data segments
+first, then parity.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from reliable_channel.segmentation import MessageChunk
+from reliable_channel.core.segmentation import MessageChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# ---- whole messages (seed 000) -----------------------------------------------------------------------------------
+# ---- whole messages (current revision) ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class MessageReceived(ChannelEvent):
 
     @property
     def payload(self) -> bytes:
-        """The same bytes as ``message``, by the name seed ``002…`` gives them."""
+        """The same bytes as ``message``, by the name the March 2026 revision gives them."""
         return self.message
 
 
@@ -108,14 +108,15 @@ class MessageDelivered(SendEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSendError(SendEvent):
-    """A send failed: its retransmissions are exhausted, or the hook could not encrypt it."""
+    """A send failed: its retransmissions are exhausted, the node or the bridge refused it, or the hook could not
+    encrypt it."""
 
     name = "reliable:message:send-error"
     aliases = ("sending-message-irrecoverable-error",)
     error: str
 
 
-# ---- segments (seed 001) -----------------------------------------------------------------------------------------
+# ---- segments (first revision) ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +139,17 @@ class SendingMessage(SegmentEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentQueued(SegmentEvent):
+    """Kafka has the segment, and no bridge has said yet what became of it: the state is *queued*."""
+
+    name = "message-queued"
+    node_request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSent(SegmentEvent):
-    """The node says that the segment went out; not acknowledged yet."""
+    """A Waku node accepted the segment; not acknowledged yet. ``message_hash`` is that of the envelope as it went
+    out."""
 
     name = "message-sent"
     node_request_id: str
@@ -191,7 +201,7 @@ class EphemeralMessageDropped(ChannelEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitApproached(ChannelEvent):
-    """Nearly all messages of this epoch are used; the next begins at ``until`` (ms)."""
+    """Nearly all envelopes of this epoch are used; the next begins at ``until`` (ms)."""
 
     name = "rate-limit-approached"
     used: int
@@ -237,6 +247,7 @@ EVENT_CLASSES: tuple[type[ChannelEvent], ...] = (
     MessageDelivered,
     MessageSendError,
     SendingMessage,
+    SegmentQueued,
     SegmentSent,
     MessagePossiblyAcknowledged,
     MessageAcknowledged,

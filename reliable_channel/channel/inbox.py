@@ -1,8 +1,8 @@
-"""From SDS messages to messages of the application: reassembly, verified repair, and the moment of delivery.
+"""Turns received SDS messages into application messages: reassembly, verified repair, and the decision to deliver.
 
 Segments enter reassembly when SDS *accepts* them, waiting ones included: a lost segment holds back, in causal order,
 just those segments whose parity could rebuild it. A message is delivered when SDS has delivered as many of its segments
-as rebuild it, and the rebuilt bytes have the right hash (design.md *What "delivered" means*).
+as rebuild it, and the rebuilt bytes have the right hash.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from reliable_channel.channel.effects import Deliver, Effect, Emit
 from reliable_channel.channel.events import ChannelProblem, MessageReceived
-from reliable_channel.sds import Delivered
-from reliable_channel.sds.conflicts import sds_id_of, send_key
-from reliable_channel.segmentation import (
+from reliable_channel.channel.steps import Deliver, Effect, Emit
+from reliable_channel.core.sds import Delivered
+from reliable_channel.core.sds.conflicts import sds_id_of, send_key
+from reliable_channel.core.segmentation import (
     ChunkDiscarded,
     ChunkGate,
     Dialect,
@@ -29,12 +29,12 @@ from reliable_channel.segmentation import (
     SegmentRefused,
     SetEvicted,
     SetExpired,
-    missing_segments,
+    repaired_segments,
 )
-from reliable_channel.wire.hashing import IdScheme, keccak256
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import SdsMessage
-from reliable_channel.wire.segment import Segment, decode_segment, lookalike
+from reliable_channel.core.wire.hashing import IdScheme, keccak256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage
+from reliable_channel.core.wire.segment import Segment, decode_segment, lookalike
 
 MAX_REBUILT = 192
 MAX_RECENT = 64
@@ -44,7 +44,7 @@ MAX_RECENT_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Note:
-    """What is known of a segment until its message is handed over."""
+    """The record of a segment until its message is delivered."""
 
     history: tuple[str, ...]
     at: int
@@ -151,8 +151,8 @@ class Inbox:
         return Deliver("", self._received(payload, sender_id, message_id, None, now, ephemeral=True))
 
     def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
-        """Of the missing segments those that complete messages lack: encoded again, and their ids, recomputed, are the
-        missing ones (protocol.md §4)."""
+        """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
+        missing one (LIP-109)."""
         if not missing:
             return []
         while self._recent:
@@ -235,16 +235,10 @@ class Inbox:
 
     def _rebuild(self, key: str, event: MessageCompleted) -> None:
         """Encode again what never came, under the ids it can have."""
-        sender = event.scope[0]
-        for missing in missing_segments(event, self.config.parity_count(event.data_count)):
-            if missing.lamport is None or event.first_lamport is None:
-                continue
-            for scheme in IdScheme:
-                sds_id = scheme.message_id(sender, event.first_lamport, missing.content)
-                if sds_id is None:
-                    continue
-                message = SdsMessage(sender, sds_id, self.channel_id, missing.lamport, content=missing.content)
-                self._rebuilt[sds_id] = (message, key)
+        count = self.config.parity_count(event.data_count)
+        for sds_id, _, segment in repaired_segments(event, count, IdScheme):
+            message = SdsMessage(event.scope[-1], sds_id, self.channel_id, segment.lamport, content=segment.content)
+            self._rebuilt[sds_id] = (message, key)
         if len(self._rebuilt) > MAX_REBUILT:
             for sds_id in list(self._rebuilt)[: len(self._rebuilt) - MAX_REBUILT]:
                 del self._rebuilt[sds_id]

@@ -1,18 +1,23 @@
-"""The way in: decrypt → SDS → reassemble → deliver as the exact reverse of the way out.
+"""The incoming pipeline of a channel: decrypt → SDS → reassemble → deliver (RELIABLE-CHANNEL-API, *Incoming message
+processing*).
 
-Decryption is here; SDS, reassembly and the decision to deliver are the state machine's. What arrives is hostile: every
-refusal is an event, nothing raises.
+Envelopes wait in :class:`Arrivals` and are decrypted here; SDS, reassembly and delivery belong to the state machine.
+Input is hostile: every refusal is an event, nothing raises, and the queue is bounded.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Iterable
+
 from reliable_channel.channel.encryption import Encryption
 from reliable_channel.channel.events import ChannelProblem
-from reliable_channel.channel.inputs import Heard
 from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.steps import EnvelopeReceived
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.transport.base import ReceivedEnvelope
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.sds import WireFamily, decode_sds_message
 
 STAGES = ("decrypt", "sds", "reassemble", "deliver")
 
@@ -25,24 +30,76 @@ class IncomingPipeline:
         self._pubsub_topic = pubsub_topic
         self._encryption = encryption
 
-    def decrypt(self, envelope: ReceivedEnvelope, now: int) -> Heard | ChannelProblem | None:
+    def decrypt(self, envelope: ReceivedEnvelope, now: int) -> EnvelopeReceived | ChannelProblem | None:
         """The SDS message of an envelope; ``None`` for other topics' envelopes; a problem for what cannot be read."""
         if envelope.message.content_topic != self._machine.content_topic or envelope.pubsub_topic != self._pubsub_topic:
             return None
         payload = envelope.message.payload
         if self._encryption is None:
-            return Heard(now, payload, envelope.message_hash)
+            return EnvelopeReceived(now, payload, envelope.message_hash)
         try:
-            return Heard(now, self._encryption.decrypt(payload), envelope.message_hash)
+            return EnvelopeReceived(now, self._encryption.decrypt(payload), envelope.message_hash)
         except Exception as error:
             # The type of the error says enough; its text may hold what must not be logged.
             kind, detail = self._refusal(payload, error)
             return ChannelProblem(channel_id=self._machine.channel_id, at=now, kind=kind, detail=detail)
 
     def _refusal(self, payload: bytes, error: Exception) -> tuple[str, str]:
-        """Plaintext where a key is configured is refused, and told apart from what was encrypted otherwise."""
+        """Classify a payload that cannot be decrypted: plaintext where a key is configured, or an unknown
+        encryption."""
         family: WireFamily = self._machine.sds_config.wire_family
         plain = decode_sds_message(payload, family)
         if not isinstance(plain, Malformed) and plain.channel_id == self._machine.channel_id:
             return Reason.PLAINTEXT_REFUSED.value, "an SDS message in the clear, and a key is configured"
         return Reason.UNDECRYPTABLE.value, f"{len(payload)} bytes: {type(error).__name__}"
+
+
+MAX_ENVELOPES = 20_000
+MAX_BYTES = 256 * 1024 * 1024
+"""What may wait (bytes of payload); what comes beyond is dropped, and stores have it."""
+
+
+class Arrivals:
+    """A queue; ``lost`` counts what it did not take. Thread-safe, never blocks."""
+
+    def __init__(self, max_envelopes: int = MAX_ENVELOPES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_envelopes = max_envelopes
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._waiting: deque[ReceivedEnvelope] = deque()
+        self._bytes = 0
+        self.lost = 0
+
+    def offer(self, envelope: ReceivedEnvelope) -> bool:
+        """Take one envelope, unless the queue is full."""
+        size = len(envelope.message.payload)
+        with self._lock:
+            if len(self._waiting) >= self._max_envelopes or self._bytes + size > self._max_bytes:
+                self.lost += 1
+                return False
+            self._waiting.append(envelope)
+            self._bytes += size
+            return True
+
+    def put(self, envelopes: Iterable[ReceivedEnvelope]) -> None:
+        """Take them all: for whoever waited until the queue was no longer :attr:`crowded`."""
+        with self._lock:
+            for envelope in envelopes:
+                self._waiting.append(envelope)
+                self._bytes += len(envelope.message.payload)
+
+    def take(self) -> ReceivedEnvelope:
+        """The oldest. Raises ``IndexError`` when there is none."""
+        with self._lock:
+            envelope = self._waiting.popleft()
+            self._bytes -= len(envelope.message.payload)
+            return envelope
+
+    @property
+    def crowded(self) -> bool:
+        """More than half full."""
+        with self._lock:
+            return len(self._waiting) * 2 >= self._max_envelopes or self._bytes * 2 >= self._max_bytes
+
+    def __len__(self) -> int:
+        return len(self._waiting)

@@ -1,23 +1,127 @@
-"""One channel's part of the persistence: what is kept, when, and when a snapshot takes its place."""
+"""Persists one channel: its journal of inputs, its record of reported events, and the snapshots that replace them.
+
+:func:`replay` rebuilds the state machine from what is stored. :func:`apply_input` is the only place that catches a
+fault of the machine on one input. Messages come from strangers, and an input on which the program fails would fail
+again at every replay: it is skipped, the application receives a ``ChannelProblem`` of kind ``input_failed``, and the
+channel continues with the state before the input.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.effects import Deliver, Dispatch, Emit
-from reliable_channel.channel.events import MessageReceived, SendEvent
-from reliable_channel.channel.inputs import encode_input
-from reliable_channel.channel.machine import ChannelMachine, Outcome
-from reliable_channel.channel.outbox import Telling, telling_of
-from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
-from reliable_channel.channel.replay import replay
-from reliable_channel.channel.snapshot import write_snapshot
+from reliable_channel.channel.errors import ChangedConfigurationError
+from reliable_channel.channel.events import ChannelProblem, MessageReceived, SendEvent
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence, StoredChannel
+from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
+from reliable_channel.channel.steps import (
+    Deliver,
+    Emit,
+    EnvelopeReceived,
+    Input,
+    PendingEvent,
+    SdsDispatch,
+    SendRequested,
+    StepResult,
+    decode_input,
+    encode_input,
+    pending_event,
+)
+from reliable_channel.core.errors import ReliableChannelError
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+
+_log = logging.getLogger(__name__)
+
+KIND = "input_failed"
+LONGEST_DETAIL = 300
+
+
+def apply_input(machine: ChannelMachine, given: Input, rewind: Callable[[], None]) -> StepResult:
+    """Apply ``given`` to the machine. When the machine fails on it, call ``rewind``, which must restore the state
+    before the input, and return a result with one event that names the input and is not to be journalled.
+
+    Raises the machine's ``ReliableChannelError``. For a send, raises the fault itself: the caller has the payload."""
+    try:
+        return machine.apply(given)
+    except (ReliableChannelError, MemoryError):
+        raise
+    except Exception as error:
+        rewind()
+        if isinstance(given, SendRequested):
+            raise
+        problem = _problem(machine, given, error)
+        _log.warning("channel %r: %s", machine.channel_id, problem.detail)
+        return StepResult(given, (Emit(problem),), keep=False)
+
+
+def is_failure(outcome: StepResult) -> bool:
+    """Whether the result is that of a skipped input."""
+    return any(
+        isinstance(effect, Emit) and isinstance(effect.event, ChannelProblem) and effect.event.kind == KIND
+        for effect in outcome.effects
+    )
+
+
+def _problem(machine: ChannelMachine, given: Input, error: Exception) -> ChannelProblem:
+    """A problem with the class and place of the error, without its text, which may hold what must not be logged."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" in {frame.name}, line {frame.lineno}" for frame in last)
+    sender, sds_id = "", ""
+    if isinstance(given, EnvelopeReceived):
+        message = decode_sds_message(given.data, machine.sds_config.wire_family)
+        if not isinstance(message, Malformed):
+            sender, sds_id = f" of {message.sender_id!r}", message.message_id
+    detail = f"{type(given).__name__}{sender}: {type(error).__name__}{where}"[:LONGEST_DETAIL]
+    return ChannelProblem(channel_id=machine.channel_id, at=machine.now, kind=KIND, detail=detail, sds_id=sds_id)
+
+
+def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> list[PendingEvent]:
+    """Bring a fresh machine to the state in which the last process left it.
+
+    Returns the events that were not recorded as reported, received messages without numbers, and a ``ChannelProblem``
+    for each input on which the machine fails; such inputs are skipped. Raises ``ChangedConfigurationError`` and
+    ``DamagedStore``."""
+    if stored.journal and stored.fingerprint != fingerprint:
+        differing = set(stored.fingerprint.split("\n")) ^ set(fingerprint.split("\n"))
+        changed = sorted({line.split("=")[0] for line in differing})
+        raise ChangedConfigurationError(
+            f"The process before this one did not stop cleanly, and since then {', '.join(changed)} changed.",
+            "Open the channel once with the old configuration and close it, then change it.",
+        )
+    kept = restore_snapshot(machine, stored.snapshot) if stored.snapshot is not None else []
+    base, since = stored.snapshot, list[Input]()
+
+    def rewind() -> None:
+        nonlocal base
+        machine.begin()
+        if base is not None:
+            restore_snapshot(machine, base)
+        for good in since:
+            machine.apply(good)
+        base = write_snapshot(machine)
+        since.clear()
+
+    failed: list[PendingEvent] = []
+    for entry in stored.journal:
+        given = decode_input(entry)
+        outcome = apply_input(machine, given, rewind)
+        events = [pending_event(effect) for effect in outcome.effects if isinstance(effect, Deliver | Emit)]
+        if is_failure(outcome):
+            failed += events
+        else:
+            since.append(given)
+            kept += events
+    return [pending for pending in kept if pending.report_key and pending.report_key not in stored.reported] + failed
 
 
 class Journal:
-    """Keeps inputs, what was told, and snapshots of ``machine``. Not safe for threads."""
+    """Persists the inputs, reported events and snapshots of ``machine``. Not thread-safe."""
 
     def __init__(
         self, machine: ChannelMachine, key: ChannelKey, config: ReliableChannelConfig, persistence: Persistence
@@ -35,21 +139,21 @@ class Journal:
         self._bytes = 0
         self._enough = config.max_journal_bytes
 
-    def restore(self) -> list[Telling]:
-        """Bring the machine to where the last process left it; returns what it had kept and not noted as told.
-        Everything else was done, or is done again when the channel is opened. Raises ``ChangedConfigurationError`` and
-        ``DamagedStore``."""
+    def restore(self) -> list[PendingEvent]:
+        """Bring the machine to the state in which the last process left it; returns the events that it had not recorded
+        as reported. All other effects were carried out, or are repeated when the channel is opened. Raises
+        ``ChangedConfigurationError`` and ``DamagedStore``."""
         stored = self._persistence.load(self._key)
         kept = replay(self._machine, stored, self.fingerprint)
         self._sequence = self._numbered = stored.sequence
-        self._known = set(stored.told) | {telling.mark for telling in kept}
+        self._known = set(stored.reported) | {pending.report_key for pending in kept}
         self._after_snapshot(len(stored.snapshot or b""))
         self._entries = len(stored.journal)
         self._bytes = sum(map(len, stored.journal))
-        return [self._numbered_one(telling, redelivered=True) for telling in kept]
+        return [self._number(pending, redelivered=True) for pending in kept]
 
-    def commit(self, outcomes: list[Outcome], label: str | None = None) -> None:
-        """Keep the inputs of one step, in one transaction; ``label`` names the send among them."""
+    def commit(self, outcomes: list[StepResult], label: str | None = None) -> None:
+        """Append the inputs of one step in one transaction. ``label`` names the send among them."""
         labelled = _labelled(outcomes[0], label) if label is not None else None
         if not self._keeps and labelled is None:
             return
@@ -75,30 +179,30 @@ class Journal:
         """The send of a label."""
         return self._persistence.labelled(self._key, label)
 
-    def telling(self, effect: Deliver | Emit) -> Telling | None:
-        """What an effect gives the application to know, its messages numbered; ``None`` for what was given before."""
-        if effect.mark and effect.mark in self._known:
+    def pending_event(self, effect: Deliver | Emit) -> PendingEvent | None:
+        """The event to report for an effect, received messages numbered; ``None`` when it was reported before."""
+        if effect.report_key and effect.report_key in self._known:
             return None
-        if effect.mark and self._keeps:
-            self._known.add(effect.mark)
-        return self._numbered_one(telling_of(effect))
+        if effect.report_key and self._keeps:
+            self._known.add(effect.report_key)
+        return self._number(pending_event(effect))
 
-    def _numbered_one(self, telling: Telling, *, redelivered: bool = False) -> Telling:
-        event = telling.event
-        if isinstance(event, MessageReceived) and telling.mark:
+    def _number(self, pending: PendingEvent, *, redelivered: bool = False) -> PendingEvent:
+        event = pending.event
+        if isinstance(event, MessageReceived) and pending.report_key:
             self._numbered += 1
             event = replace(event, sequence=self._numbered, redelivered=redelivered)
         elif isinstance(event, SendEvent) and redelivered:
             event = replace(event, redelivered=True)
-        return Telling(event, telling.mark)
+        return PendingEvent(event, pending.report_key)
 
-    def told(self, tellings: Sequence[Telling]) -> None:
-        """Note that the application was told these, in order."""
-        marks = [telling.mark for telling in tellings if telling.mark]
-        numbers = [telling.event.sequence for telling in tellings if isinstance(telling.event, MessageReceived)]
+    def mark_reported(self, reported: Sequence[PendingEvent]) -> None:
+        """Record these events as reported to the application, in order."""
+        keys = [pending.report_key for pending in reported if pending.report_key]
+        numbers = [pending.event.sequence for pending in reported if isinstance(pending.event, MessageReceived)]
         self._sequence = max((self._sequence, *numbers))
-        if marks and (self._keeps or numbers):
-            self._persistence.told(self._key, marks, self._sequence)
+        if keys and (self._keeps or numbers):
+            self._persistence.mark_reported(self._key, keys, self._sequence)
 
     @property
     def keeps(self) -> bool:
@@ -106,23 +210,23 @@ class Journal:
         return self._keeps
 
     def snapshot_due(self) -> bool:
-        """Whether the journal is long against the snapshot that would replace it: that costs the whole state, and what
-        nobody has acknowledged stays in it."""
+        """Whether the journal has grown long enough, compared with the snapshot that would replace it. A snapshot costs
+        the whole state, unacknowledged messages included."""
         if self._entries >= self._config.max_journal_entries:
             return True
         if self._bytes < self._enough:
             return False
-        # Twice what waits there now is the next moment to look: the look goes through all of it.
+        # Counting unacknowledged bytes visits every one of them, so it is repeated only at twice the size.
         self._enough = max(self._config.max_journal_bytes, 2 * self._machine.sds.unacknowledged_bytes())
         return self._bytes >= self._enough
 
-    def compact(self, untold: Sequence[Telling]) -> None:
-        """Replace the journal by a snapshot, which takes along what is still to be told; the notes go as well."""
+    def compact(self, unreported: Sequence[PendingEvent]) -> None:
+        """Replace the journal and the record of reported events by a snapshot that contains the unreported ones."""
         if not self._keeps:
             return
-        snapshot = write_snapshot(self._machine, untold)
+        snapshot = write_snapshot(self._machine, unreported)
         self._persistence.compact(self._key, snapshot, self.fingerprint)
-        self._known = {telling.mark for telling in untold if telling.mark}
+        self._known = {pending.report_key for pending in unreported if pending.report_key}
         self._after_snapshot(len(snapshot))
 
     def _after_snapshot(self, size: int) -> None:
@@ -130,6 +234,6 @@ class Journal:
         self._enough = max(self._config.max_journal_bytes, 2 * size)
 
 
-def _labelled(outcome: Outcome, label: str) -> LabelledSend:
-    segments = [effect for effect in outcome.effects if isinstance(effect, Dispatch)]
+def _labelled(outcome: StepResult, label: str) -> LabelledSend:
+    segments = [effect for effect in outcome.effects if isinstance(effect, SdsDispatch)]
     return LabelledSend(label, outcome.send_id, outcome.required, tuple(one.outgoing.data for one in segments))

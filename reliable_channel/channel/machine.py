@@ -1,74 +1,76 @@
-"""A participant on one channel as a state machine: inputs in, effects out. Knows no clock, thread, network or disk.
+"""Implements a participant on one channel as a deterministic state machine: inputs in, effects out. It uses no clock,
+thread, network or disk.
 
-``apply(input)`` is all there is: the same inputs in the same order give the same state and the same effects, which is
-what makes a journal of inputs enough to survive a crash (protocol.md §5 and §7).
+``ChannelMachine.apply`` is its only entry point for inputs. The same inputs in the same order give the same state and
+effects, so a journal of inputs is enough to survive a crash (LIP-109; RELIABLE-CHANNEL-API).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeGuard
+from dataclasses import replace
+from typing import Any, TypeGuard
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.effects import Dispatch, Effect, Emit, Fetch
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.events import (
     ChannelProblem,
+    IrretrievableMessage,
     MessageDelivered,
     MessageSendError,
     MessageSent,
     MissingMessage,
 )
 from reliable_channel.channel.inbox import Inbox
-from reliable_channel.channel.inputs import (
+from reliable_channel.channel.outgoing import OutgoingPipeline
+from reliable_channel.channel.sends import (
+    SendProgress,
+    Sends,
+    SendState,
+    acknowledged,
+    exhausted,
+    possibly_acknowledged,
+)
+from reliable_channel.channel.steps import (
     Closing,
     DispatchDone,
     DispatchFailed,
-    Heard,
+    Effect,
+    Emit,
+    EnvelopeReceived,
+    Fetch,
     Input,
     Opened,
+    SdsDispatch,
     SendRequested,
+    StepResult,
     Ticked,
 )
-from reliable_channel.channel.sends import Send, Sends
-from reliable_channel.channel.told import acknowledged, exhausted, irretrievable, possibly_acknowledged
-from reliable_channel.errors import MessageTooLarge
-from reliable_channel.sds import (
+from reliable_channel.core.errors import MessageTooLarge
+from reliable_channel.core.sds import (
     Buffered,
     Conflict,
     Delivered,
     DependencyLost,
     EphemeralReceived,
-    Event,
     Evicted,
+    MessageRefused,
     MissingDependency,
     Outgoing,
     OutgoingReason,
     PossiblyAcknowledged,
     RefetchDue,
-    Refused,
     SaturatedFilter,
     SdsChannel,
+    SdsEvent,
+    SdsStep,
     SegmentAcknowledged,
     SendDelivered,
     SendError,
-    Step,
 )
-from reliable_channel.segmentation import SegmentationConfig, split
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import SdsKind, SdsMessage, decode_sds_message
-from reliable_channel.wire.segment import encode_segment
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one input did. ``keep``: it changed the state, so it belongs into the journal, as ``given``."""
-
-    given: Input
-    effects: tuple[Effect, ...]
-    keep: bool = True
-    send_id: str = ""
-    required: int = 0
+from reliable_channel.core.sds.verify import id_verified
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsKind, SdsMessage, decode_sds_message
 
 
 class ChannelMachine:
@@ -105,54 +107,65 @@ class ChannelMachine:
 
     # ---- the state machine ---------------------------------------------------------------------------------------
 
-    def apply(self, given: Input) -> Outcome:
+    def apply(self, given: Input) -> StepResult:
         """Take one input. Raises ``EmptyMessage`` and ``MessageTooLarge`` for a send, before anything changes."""
         now = self.now = max(self.now, given.now)
-        if isinstance(given, (Heard, SendRequested, DispatchDone)):
+        if isinstance(given, (EnvelopeReceived, SendRequested, DispatchDone)):
             self.last_active = now
         match given:
             case SendRequested():
                 return self._send(given, now)
-            case Heard():
+            case EnvelopeReceived():
                 return self._heard(given, now)
             case DispatchDone():
-                return Outcome(given, tuple(self._dispatched(given, now)))
+                return StepResult(given, tuple(self._dispatched(given, now)))
             case DispatchFailed():
-                return Outcome(given, tuple(self._dispatch_failed(given, now)))
+                return StepResult(given, tuple(self._dispatch_failed(given, now)))
             case Ticked():
-                return Outcome(given, tuple(self._tick(now)))
+                return StepResult(given, tuple(self._tick(now)))
             case Opened():
-                return Outcome(given, tuple(self._open(now)))
+                return StepResult(given, tuple(self._open(now)))
             case Closing():
                 effects = self._dispatches(self.sds.send_owed(now).outgoing, now)
-                return Outcome(given, tuple(effects), keep=bool(effects))
+                return StepResult(given, tuple(effects), keep=bool(effects))
 
-    def send_ephemeral(self, payload: bytes, now: int) -> Dispatch:
+    def send_ephemeral(self, payload: bytes, now: int) -> SdsDispatch:
         """Wrap one ephemeral message; leaves no trace in the state. Raises as a send does, and ``MessageTooLarge`` for
         more than one segment."""
-        segments = split(payload, self.segmentation)
-        if len(segments) > 1:
+        segmented = OutgoingPipeline.segment(payload, self.segmentation)
+        if len(segmented.contents) > 1:
             raise MessageTooLarge(
-                f"An ephemeral message of {len(payload)} bytes needs {len(segments)} segments; one of "
+                f"An ephemeral message of {len(payload)} bytes needs {len(segmented.contents)} segments; one of "
                 f"{self.segmentation.bare_size()} bytes is allowed.",
                 "Send less, or send it reliably.",
             )
-        (outgoing,) = self.sds.send_ephemeral(encode_segment(segments[0]), max(self.now, now)).outgoing
-        message_id = segments[0].entire_message_hash.hex()
-        return Dispatch(outgoing, outgoing.message.message_id, message_id, counts=True, ephemeral=True)
+        (outgoing,) = self.sds.send_ephemeral(segmented.contents[0], max(self.now, now)).outgoing
+        sds_id = outgoing.message.message_id
+        return SdsDispatch(outgoing, sds_id, segmented.payload_hash, counts=True, ephemeral=True)
 
     def next_due(self) -> int | None:
         """When (ms) a :class:`Ticked` next has something to do, or ``None``."""
         due = [at for at in (self.sds.next_due(), self.inbox.next_due()) if at is not None]
         return min(due, default=None)
 
+    def summary(self) -> dict[str, Any]:
+        """The state in counts, for people and ``--json``. Contains no payload."""
+        states = [send.state for send in self.sends]
+        return {
+            "channel_id": self.channel_id,
+            "content_topic": self.content_topic,
+            "sender_id": self.sender_id,
+            "sends": {state.value: states.count(state) for state in SendState},
+            "unacknowledged_segments": len(self.sds.unacknowledged()),
+            "missing_segments": len(self.sds.missing_ids()),
+            "lamport_clock": self.sds.clock,
+        }
+
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def _send(self, given: SendRequested, now: int) -> Outcome:
-        segments = split(given.payload, self.segmentation)
-        required = sum(not segment.is_parity for segment in segments)
-        contents = [encode_segment(segment) for segment in segments]
-        step = self.sds.send(contents, now, required=required, recorded_id=given.send_id)
+    def _send(self, given: SendRequested, now: int) -> StepResult:
+        segmented = OutgoingPipeline.segment(given.payload, self.segmentation)
+        step = OutgoingPipeline.apply_sds(self.sds, segmented, now, given.send_id)
         ids = [outgoing.message.message_id for outgoing in step.outgoing]
         send_id = ids[0]
         if given.send_id not in ("", send_id):
@@ -160,18 +173,19 @@ class ChannelMachine:
                 f"The journal of channel {self.channel_id!r} does not replay to the sends it recorded.",
                 "Run the version of this program that wrote it once, to a clean stop; or begin a new database.",
             )
-        send = self.sends.add(send_id, segments[0].entire_message_hash.hex(), ids, required)
+        required = segmented.required
+        send = self.sends.add(send_id, segmented.payload_hash, ids, required)
         effects: list[Effect] = [self._dispatch_of(send, outgoing, outgoing.index == 0) for outgoing in step.outgoing]
         effects += self._follow(step.events, None, now)
-        return Outcome(replace(given, send_id=send_id), tuple(effects), send_id=send_id, required=required)
+        return StepResult(replace(given, send_id=send_id), tuple(effects), send_id=send_id, required=required)
 
-    def _dispatch_of(self, send: Send, outgoing: Outgoing, counts: bool) -> Dispatch:
-        return Dispatch(outgoing, send.send_id, send.message_id, len(send.sds_ids), counts)
+    def _dispatch_of(self, send: SendProgress, outgoing: Outgoing, counts: bool) -> SdsDispatch:
+        return SdsDispatch(outgoing, send.send_id, send.payload_hash, len(send.sds_ids), counts)
 
     def _open(self, now: int) -> list[Effect]:
-        """What is due runs first, so that a retransmission that is due anyway is not sent twice."""
+        """Run the due timers, then dispatch every unacknowledged segment that they did not dispatch."""
         effects = self._tick(now)
-        going = {effect.sds_id for effect in effects if isinstance(effect, Dispatch)}
+        going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
         for outgoing in self.sds.unacknowledged():
             sds_id = outgoing.message.message_id
             found = self.sends.of(sds_id)
@@ -194,13 +208,13 @@ class ChannelMachine:
         send.dispatched.add(index)
         return self._sent(send, now) if len(send.dispatched) == len(send.sds_ids) else []
 
-    def _sent(self, send: Send, now: int) -> list[Effect]:
+    def _sent(self, send: SendProgress, now: int) -> list[Effect]:
         if send.sent:
             return []
         send.sent = True
         self.sends.settle(send)
         event = MessageSent(
-            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.message_id, request_ids=()
+            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.payload_hash, request_ids=()
         )
         return [Emit(event)]
 
@@ -215,32 +229,40 @@ class ChannelMachine:
             effects += self._fail(send, f"segment {index + 1} of {len(send.sds_ids)}: {given.detail}", now)
         return effects
 
-    def _fail(self, send: Send, error: str, now: int) -> list[Effect]:
+    def _fail(self, send: SendProgress, error: str, now: int) -> list[Effect]:
         if send.failed or send.delivered:
             return []
         send.failed = True
         self.sends.settle(send)
         event = MessageSendError(
-            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.message_id, error=error
+            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.payload_hash, error=error
         )
         return [Emit(event)]
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
-    def _heard(self, given: Heard, now: int) -> Outcome:
+    def _heard(self, given: EnvelopeReceived, now: int) -> StepResult:
         message = decode_sds_message(given.data, self.sds_config.wire_family)
         if isinstance(message, Malformed):
-            return Outcome(given, (self._problem(now, "malformed", f"{message.reason}: {message.detail}"),), keep=False)
+            return StepResult(
+                given, (self._problem(now, "malformed", f"{message.reason}: {message.detail}"),), keep=False
+            )
         if message.channel_id != self.channel_id or message.sender_id == self.sender_id:
-            return Outcome(given, (), keep=False)
-        step = self.sds.receive(message, now, retrieval_hint=given.retrieval_hint, data=given.data)
+            return StepResult(given, (), keep=False)
+        step = self.sds.receive(
+            message,
+            now,
+            retrieval_hint=given.retrieval_hint,
+            data=given.data,
+            id_verified=id_verified(message, self.sds_config.wire_family),
+        )
         effects = self._absorb(step, message, now)
         # A repetition changes the state as well: later histories carry the hash of its newer envelope.
         keep = message.kind is not SdsKind.EPHEMERAL
-        return Outcome(given, tuple(effects), keep)
+        return StepResult(given, tuple(effects), keep)
 
-    def _absorb(self, step: Step, message: SdsMessage, now: int) -> list[Effect]:
-        """What SDS says about one received message, its content, and what parity can repair now."""
+    def _absorb(self, step: SdsStep, message: SdsMessage, now: int) -> list[Effect]:
+        """Process the SDS events about one received message, then its content, then what parity can repair now."""
         effects: list[Effect] = []
         for event in step.events:
             if _is_about(event, message):
@@ -252,7 +274,7 @@ class ChannelMachine:
         return effects + self._repair(now)
 
     def _repair(self, now: int) -> list[Effect]:
-        """Verified repair: rebuilt segments whose recomputed ids are missed count as received (protocol.md §4)."""
+        """Verified repair: rebuilt segments whose recomputed ids are missed count as received (LIP-109)."""
         effects: list[Effect] = []
         while found := self.inbox.repairs(self.sds.missing_ids()):
             for message in found:
@@ -273,7 +295,7 @@ class ChannelMachine:
         for one in outgoing:
             found = self.sends.of(one.message.message_id) if one.reason is OutgoingReason.RESEND else None
             if found is None:
-                effects.append(Dispatch(one))
+                effects.append(SdsDispatch(one))
                 continue
             send, index = found
             if send.failed:
@@ -285,10 +307,10 @@ class ChannelMachine:
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _follow(self, events: tuple[Event, ...], message: SdsMessage | None, now: int) -> list[Effect]:
+    def _follow(self, events: tuple[SdsEvent, ...], message: SdsMessage | None, now: int) -> list[Effect]:
         return [effect for event in events for effect in self._effects_of(event, message, now)]
 
-    def _effects_of(self, event: Event, message: SdsMessage | None, now: int) -> list[Effect]:
+    def _effects_of(self, event: SdsEvent, message: SdsMessage | None, now: int) -> list[Effect]:
         channel, at = self.channel_id, now
         match event:
             case Delivered():
@@ -302,10 +324,21 @@ class ChannelMachine:
                     Emit(MissingMessage(channel_id=channel, at=at, sds_id=event.message_id, sender_id=event.sender_id))
                 ]
             case DependencyLost():
-                return [Emit(irretrievable(event, channel, at))]
+                return [
+                    Emit(
+                        IrretrievableMessage(
+                            channel_id=channel,
+                            at=at,
+                            sds_id=event.message_id,
+                            sender_id=event.sender_id,
+                            missing_since=event.missing_since,
+                            refetches=event.refetches,
+                        )
+                    )
+                ]
             case Conflict():
                 return [self._problem(at, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)]
-            case Refused():
+            case MessageRefused():
                 return [self._problem(at, "refused", f"{event.reason}: {event.detail}", event.message_id)]
             case Evicted():
                 detail = f"{event.sender_id!r} gave up {event.count} of its {event.memory} entries"
@@ -315,7 +348,7 @@ class ChannelMachine:
                 return [self._problem(at, "saturated_filter", detail, event.message_id)]
         return self._effects_on_sends(event, now)
 
-    def _effects_on_sends(self, event: Event, now: int) -> list[Effect]:
+    def _effects_on_sends(self, event: SdsEvent, now: int) -> list[Effect]:
         match event:
             case PossiblyAcknowledged() | SegmentAcknowledged():
                 found = self.sends.of(event.message_id)
@@ -338,7 +371,8 @@ class ChannelMachine:
         send = self.sends.get(event.send_id)
         if send is None or send.delivered:
             return []
-        # What is acknowledged was sent, whoever died before the node said so: *delivered* follows *sent* (seed 000).
+        # What is acknowledged was sent, whoever died before the node said so: *delivered* follows *sent*
+        # (RELIABLE-CHANNEL-API).
         sent = [] if send.failed else self._sent(send, now)
         send.delivered = True
         self.sends.settle(send)
@@ -346,7 +380,7 @@ class ChannelMachine:
             channel_id=self.channel_id,
             at=now,
             request_id=send.send_id,
-            message_id=send.message_id,
+            message_id=send.payload_hash,
             after_error=send.failed,
         )
         return [*sent, Emit(delivered)]
@@ -355,9 +389,9 @@ class ChannelMachine:
         return Emit(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))
 
 
-def _is_about(event: Event, message: SdsMessage) -> TypeGuard[Delivered | Buffered]:
-    """Whether an event says that SDS accepted just this send of a message. What it released has other keys, or another
-    sender or Lamport timestamp."""
+def _is_about(event: SdsEvent, message: SdsMessage) -> TypeGuard[Delivered | Buffered]:
+    """Whether SDS accepted exactly this send of a message with this event. Messages that it released have other ids,
+    senders or Lamport timestamps."""
     if isinstance(event, Buffered):
         return (event.message_id, event.sender_id) == (message.message_id, message.sender_id)
     return isinstance(event, Delivered) and (event.message_id, event.sender_id, event.lamport_timestamp) == (

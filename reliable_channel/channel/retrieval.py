@@ -1,4 +1,4 @@
-"""Asking stores for what was missed, through the node, beside the channel's own thread: a query waits for the network.
+"""Queries stores for missed envelopes through the node, on a thread of its own because a query waits for the network.
 
 Three kinds of question: by message hash (the retrieval hint of a missing segment), by content topic and time (query on
 connect, and missing segments without a hint). Answers come back as envelopes; SDS knows what is new.
@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from reliable_channel.errors import ReliableChannelError
-from reliable_channel.store.model import MAX_HASHES, StorePage, StoreQuery
+from reliable_channel.core.errors import ReliableChannelError
+from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
-from reliable_channel.wire.waku import message_hash
+from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQuery
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ MAX_PAGES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAnswer:
+class StoreEnvelopes:
     """Envelopes that a store had."""
 
     envelopes: tuple[ReceivedEnvelope, ...]
@@ -45,7 +45,7 @@ class TimeRange:
     end_ms: int
 
 
-Answer = StoreAnswer | StoreFailure
+StoreResult = StoreEnvelopes | StoreFailure
 
 
 class StoreRetrieval:
@@ -63,7 +63,7 @@ class StoreRetrieval:
         self._node = node
         self._pubsub_topic = pubsub_topic
         self._content_topic = content_topic
-        self.answered: Callable[[Answer], None] = lambda _: None
+        self.answered: Callable[[StoreResult], None] = lambda _: None
         self.threaded = threaded
         self._hashes: dict[bytes, None] = {}
         self._ranges: deque[TimeRange] = deque()
@@ -139,7 +139,7 @@ class StoreRetrieval:
             for page in self._pages(work):
                 found = tuple(self._envelopes(page))
                 if found:
-                    self.answered(StoreAnswer(found))
+                    self.answered(StoreEnvelopes(found))
         except ReliableChannelError as error:
             self.answered(StoreFailure(error.cause[:300]))
         except Exception as error:  # of a node we do not know: a dead thread would never ask again

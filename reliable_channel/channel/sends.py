@@ -1,4 +1,8 @@
-"""Own sends and what became of them: which segments were dispatched, which event was told (protocol.md §7)."""
+"""The channel's own sends: which segments were dispatched, which events were emitted, and the events about them.
+
+Implements *sent*, *delivered* and *send-error* of RELIABLE-CHANNEL-API and the per-segment events of its first
+revision.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from reliable_channel.channel.events import (
+    ChunkInfo,
+    MessageAcknowledged,
+    MessagePossiblyAcknowledged,
+)
+from reliable_channel.core.sds import PossiblyAcknowledged, SegmentAcknowledged, SendError
+
 MAX_FINISHED = 1_000
 """Finished sends that are remembered, so that an acknowledgement after an error still finds its send."""
 
 
 class SendState(StrEnum):
-    """Where a send stands."""
+    """The state of a send."""
 
     SENDING = "sending"
+    QUEUED = "queued"
+    """Every segment waits outside this process: in Kafka for a bridge, or for the rate limit."""
     SENT = "sent"
     DELIVERED = "delivered"
     FAILED = "failed"
 
 
 @dataclass(slots=True)
-class Send:
+class SendProgress:
     """One send. ``sds_ids``: its segments, data then parity; ``required``: how many a recipient needs."""
 
     send_id: str
-    message_id: str
+    payload_hash: str
     sds_ids: tuple[str, ...]
     required: int
     dispatched: set[int] = field(default_factory=set)
     sent: bool = False
     delivered: bool = False
     failed: bool = False
+    queued: set[int] = field(default_factory=set)
+    """Segments that have left this process and that no node has accepted yet; not kept over a restart."""
 
     @property
     def state(self) -> SendState:
@@ -39,7 +54,9 @@ class Send:
             return SendState.DELIVERED
         if self.failed:
             return SendState.FAILED
-        return SendState.SENT if self.sent else SendState.SENDING
+        if self.sent:
+            return SendState.SENT
+        return SendState.QUEUED if len(self.queued | self.dispatched) == len(self.sds_ids) else SendState.SENDING
 
     @property
     def finished(self) -> bool:
@@ -50,30 +67,30 @@ class Sends:
     """All sends that are not finished, and the last :data:`MAX_FINISHED` that are."""
 
     def __init__(self) -> None:
-        self._sends: dict[str, Send] = {}
-        self._by_segment: dict[str, tuple[Send, int]] = {}
+        self._sends: dict[str, SendProgress] = {}
+        self._by_segment: dict[str, tuple[SendProgress, int]] = {}
         self._finished: OrderedDict[str, None] = OrderedDict()
 
-    def add(self, send_id: str, message_id: str, sds_ids: Sequence[str], required: int) -> Send:
-        send = Send(send_id, message_id, tuple(sds_ids), required)
+    def add(self, send_id: str, payload_hash: str, sds_ids: Sequence[str], required: int) -> SendProgress:
+        send = SendProgress(send_id, payload_hash, tuple(sds_ids), required)
         self.restore(send)
         return send
 
-    def restore(self, send: Send) -> None:
+    def restore(self, send: SendProgress) -> None:
         """Take a send as it was."""
         self._sends[send.send_id] = send
         for index, sds_id in enumerate(send.sds_ids):
             self._by_segment[sds_id] = (send, index)
         self.settle(send)
 
-    def get(self, send_id: str) -> Send | None:
+    def get(self, send_id: str) -> SendProgress | None:
         return self._sends.get(send_id)
 
-    def of(self, sds_id: str) -> tuple[Send, int] | None:
+    def of(self, sds_id: str) -> tuple[SendProgress, int] | None:
         """The send a segment belongs to, and which one it is."""
         return self._by_segment.get(sds_id)
 
-    def settle(self, send: Send) -> None:
+    def settle(self, send: SendProgress) -> None:
         """Note that a send may have finished; the oldest finished ones are forgotten."""
         if not send.finished or send.send_id in self._finished:
             return
@@ -83,8 +100,50 @@ class Sends:
             for sds_id in self._sends.pop(oldest).sds_ids:
                 self._by_segment.pop(sds_id, None)
 
-    def __iter__(self) -> Iterator[Send]:
+    def __iter__(self) -> Iterator[SendProgress]:
         return iter(self._sends.values())
 
     def __len__(self) -> int:
         return len(self._sends)
+
+
+def possibly_acknowledged(
+    event: PossiblyAcknowledged, send: SendProgress, index: int, channel_id: str, now: int
+) -> MessagePossiblyAcknowledged:
+    """A filter holds segment ``index`` of an own send."""
+    return MessagePossiblyAcknowledged(
+        channel_id=channel_id,
+        at=now,
+        request_id=send.send_id,
+        message_id=send.payload_hash,
+        sds_id=event.message_id,
+        chunk_info=ChunkInfo(index, len(send.sds_ids)),
+        by=event.by,
+        count=event.count,
+    )
+
+
+def acknowledged(
+    event: SegmentAcknowledged, send: SendProgress, index: int, channel_id: str, now: int
+) -> MessageAcknowledged:
+    """Segment ``index`` of an own send is acknowledged."""
+    return MessageAcknowledged(
+        channel_id=channel_id,
+        at=now,
+        request_id=send.send_id,
+        message_id=send.payload_hash,
+        sds_id=event.message_id,
+        chunk_info=ChunkInfo(index, len(send.sds_ids)),
+        chunks_acknowledged=event.acknowledged,
+        total_chunks=event.total,
+        evidence=event.evidence.value,
+    )
+
+
+def exhausted(event: SendError) -> str:
+    """The error text of a send whose retransmissions are exhausted."""
+    lacking = event.required - len(event.acknowledged)
+    return (
+        f"retransmissions exhausted: {len(event.acknowledged)} of {event.total} segments acknowledged, "
+        f"{lacking} more are needed"
+    )

@@ -1,27 +1,40 @@
-"""A channel's state as bytes: versioned protobuf (``proto/channel_state.proto``). The configuration is not in it."""
+"""Encodes and restores a channel's state as versioned protobuf (``proto/channel_state.proto``).
+
+The configuration is not part of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 
 from reliable_channel.channel.errors import DamagedStore
+from reliable_channel.channel.events import (
+    ChannelEvent,
+    MessageDelivered,
+    MessageReceived,
+    MessageSendError,
+    MessageSent,
+    SendEvent,
+)
 from reliable_channel.channel.inbox import Note, Pending
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.outbox import Telling, tellings_of, untold_states
-from reliable_channel.channel.sends import Send
-from reliable_channel.errors import LocalError
-from reliable_channel.sds import SdsChannel
-from reliable_channel.segmentation import Reassembler
-from reliable_channel.wire._pb import channel_state_pb2 as pb
+from reliable_channel.channel.sends import SendProgress
+from reliable_channel.channel.steps import PendingEvent
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.sds import SdsChannel
+from reliable_channel.core.segmentation import Reassembler
+from reliable_channel.core.wire._pb import channel_state_pb2 as pb
+from reliable_channel.core.wire.hashing import keccak256
 
 VERSION = 1
 
 
-def write_snapshot(machine: ChannelMachine, untold: Iterable[Telling] = ()) -> bytes:
-    """The machine's state, and what the application is still to be told. Drops the machine's spare parts first, so that
-    it goes on exactly as the one restored from this."""
+def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] = ()) -> bytes:
+    """Encode the machine's state and the events that were not reported to the application yet.
+
+    Drops the machine's spare segments first, so that it continues exactly as a machine restored from the snapshot."""
     machine.inbox.forget_spare()
     state = pb.ChannelState(
         version=VERSION,
@@ -35,7 +48,7 @@ def write_snapshot(machine: ChannelMachine, untold: Iterable[Telling] = ()) -> b
     for send in machine.sends:
         state.sends.add(
             send_id=send.send_id,
-            message_id=send.message_id,
+            payload_hash=send.payload_hash,
             sds_ids=send.sds_ids,
             required=send.required,
             dispatched=sorted(send.dispatched),
@@ -61,12 +74,12 @@ def write_snapshot(machine: ChannelMachine, untold: Iterable[Telling] = ()) -> b
             lost=note.lost,
             at=note.at,
         )
-    state.untold.extend(untold_states(untold))
+    state.unreported.extend(event_states(unreported))
     return state.SerializeToString()
 
 
-def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[Telling]:
-    """Give a fresh machine the state of a snapshot; what the application was not told then. Raises
+def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]:
+    """Restore a fresh machine from a snapshot; returns the events that were not reported when it was taken. Raises
     :class:`DamagedStore`."""
     try:
         state = pb.ChannelState.FromString(data)
@@ -86,9 +99,9 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[Telling]:
     machine.now, machine.last_active = state.now, state.last_active
     for send in state.sends:
         machine.sends.restore(
-            Send(
+            SendProgress(
                 send.send_id,
-                send.message_id,
+                send.payload_hash,
                 tuple(send.sds_ids),
                 send.required,
                 set(send.dispatched),
@@ -112,4 +125,82 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[Telling]:
                 pending.lamport_timestamp if pending.HasField("lamport_timestamp") else None,
             )
         )
-    return list(tellings_of(state.untold, machine.channel_id, machine.content_topic))
+    return list(restore_events(state.unreported, machine.channel_id, machine.content_topic))
+
+
+def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent]:
+    """Encode the events that have a report key. The ``chunks`` of a received message are not kept."""
+    for one in pending:
+        event = one.event
+        state = pb.UnreportedEvent(report_key=one.report_key, at=event.at)
+        if isinstance(event, MessageReceived):
+            state.received.payload = event.message
+            state.received.sender_id = event.sender_id
+            state.received.sds_id = event.sds_id
+            state.received.late = event.late
+            state.received.lost_dependencies.extend(event.lost_dependencies)
+            if event.lamport_timestamp is not None:
+                state.received.lamport_timestamp = event.lamport_timestamp
+        elif isinstance(event, SendEvent):
+            sent = pb.UnreportedSend(request_id=event.request_id, message_id=event.message_id)
+            match event:
+                case MessageDelivered():
+                    sent.after_error = event.after_error
+                    state.delivered.CopyFrom(sent)
+                case MessageSendError():
+                    sent.error = event.error
+                    state.error.CopyFrom(sent)
+                case _:
+                    state.sent.CopyFrom(sent)
+        if one.report_key and state.WhichOneof("event") is not None:
+            yield state
+
+
+def restore_events(states: Iterable[pb.UnreportedEvent], channel_id: str, content_topic: str) -> Iterator[PendingEvent]:
+    """Decode the events of a snapshot; received messages are not numbered yet."""
+    for state in states:
+        event = _event(state, channel_id, content_topic)
+        if event is not None:
+            yield PendingEvent(event, state.report_key)
+
+
+def _event(state: pb.UnreportedEvent, channel_id: str, content_topic: str) -> ChannelEvent | None:
+    at = state.at
+    match state.WhichOneof("event"):
+        case "received":
+            kept = state.received
+            return MessageReceived(
+                channel_id=channel_id,
+                at=at,
+                message=kept.payload,
+                message_id=keccak256(kept.payload).hex(),
+                sender_id=kept.sender_id,
+                content_topic=content_topic,
+                sequence=0,
+                sds_id=kept.sds_id,
+                lamport_timestamp=kept.lamport_timestamp if kept.HasField("lamport_timestamp") else None,
+                late=kept.late,
+                lost_dependencies=tuple(kept.lost_dependencies),
+            )
+        case "sent":
+            ids = (state.sent.request_id, state.sent.message_id)
+            return MessageSent(channel_id=channel_id, at=at, request_id=ids[0], message_id=ids[1], request_ids=())
+        case "delivered":
+            done = state.delivered
+            return MessageDelivered(
+                channel_id=channel_id,
+                at=at,
+                request_id=done.request_id,
+                message_id=done.message_id,
+                after_error=done.after_error,
+            )
+        case "error":
+            failed = state.error
+            return MessageSendError(
+                channel_id=channel_id,
+                at=at,
+                request_id=failed.request_id,
+                message_id=failed.message_id,
+                error=failed.error,
+            )
+    return None

@@ -1,4 +1,4 @@
-"""Alerts: where the rules stand, and who is told."""
+"""Configures alerts: the rules file and the webhook."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from reliable_channel.config.section import Count, PositiveMilliseconds, Section
 
 
 class AlertSettings(Section):
-    """``rules`` unset is ``conf/alerts.yaml`` as shipped. Without ``webhook_url`` nobody is told: changes stand in the
-    table ``alerts`` only.
+    """Configures alerts. If ``rules`` is unset, ``conf/alerts.yaml`` as shipped applies. Without ``webhook_url``
+    changes are written to the table ``alerts`` only.
 
     The URL is a secret (for many services it is the only one): ``RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL``;
     ``webhook_token`` goes out as ``Authorization: Bearer``. ``webhook_attempts`` are those of one run; what could not
-    be told is tried again at the next."""
+    be told is tried again at the next.
+    """
 
     rules: str | None = None
     webhook_url: SecretStr | None = None

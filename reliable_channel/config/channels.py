@@ -1,6 +1,6 @@
-"""Which content topics carry reliable channels, and what is spoken there.
+"""Lists the content topics that carry reliable channels, with their SDS family, segmentation dialects and keys.
 
-Everything else in ``waku.envelopes`` is plain Waku traffic: kept, never an error (protocol.md §2).
+Everything else in ``waku.envelopes`` is plain Waku traffic: kept, never an error (14/WAKU2-MESSAGE).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from reliable_channel.config.section import Section
-from reliable_channel.wire.sds import WireFamily
-from reliable_channel.wire.segment import Dialect
+from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.core.wire.segment import Dialect
 
 
 class ChannelTopic(Section):
@@ -29,6 +30,25 @@ class ChannelTopic(Section):
     store_plaintext: bool = True
 
 
+class ParticipantSettings(Section):
+    """How our own participants behave: commands, ``jobs/send.py`` and the channels of ``api serve``.
+
+    ``query_on_connect`` unset: whether ``store.nodes`` names any. ``process_task_min_elapse_ms``: incoming messages are
+    taken in batches at least this far apart. ``verify_chunk_chain``: chunks are used only in a verified chain (the
+    March 2026 revision). ``max_queued_bytes``: what may wait for the node before ``send`` waits, ``send_timeout_ms`` at
+    most.
+    """
+
+    query_on_connect: bool | None = None
+    query_window_ms: Milliseconds = 86_400_000
+    process_task_min_elapse_ms: Milliseconds = 1_000
+    verify_chunk_chain: bool = False
+    max_queued_bytes: Bytes = 64 * 1024 * 1024
+    send_timeout_ms: Milliseconds = 60_000
+    max_journal_entries: Count = 10_000
+    max_journal_bytes: Bytes = 16 * 1024 * 1024
+
+
 def _topic(value: Any) -> Any:
     return {"content_topic": value} if isinstance(value, str) else value
 
@@ -40,7 +60,7 @@ class ChannelsSettings(Section):
         ChannelTopic(content_topic="/reliable-channel/1/*/proto"),
     )
     participant_id: str | None = Field(
-        default=None, min_length=1, description="observe as this participant; unset observes everybody (design.md)"
+        default=None, min_length=1, description="observe as this participant; unset observes everybody"
     )
 
     def topic_for(self, content_topic: str, pubsub_topic: str | None = None) -> ChannelTopic | None:
@@ -51,6 +71,11 @@ class ChannelsSettings(Section):
             if fnmatchcase(content_topic, topic.content_topic):
                 return topic
         return None
+
+    def sds_config(self, sds: SdsConfig, content_topic: str, pubsub_topic: str | None = None) -> SdsConfig:
+        """The section ``sds`` as it counts on a content topic: in the family of the entry that matches."""
+        topic = self.topic_for(content_topic, pubsub_topic)
+        return sds if topic is None else sds.in_family(topic.family)
 
     def pattern_for(self, content_topic: str, pubsub_topic: str | None = None) -> str | None:
         """The entry for a content topic as text, if it is a pattern: anybody can invent topics that match one."""

@@ -1,4 +1,4 @@
-"""The sections of the protocol core are its own frozen dataclasses (protocol.md §3, §5, §6).
+"""Makes the frozen dataclasses of the protocol core usable as configuration sections.
 
 The core defines names, defaults and ranges once and knows nothing of pydantic; here pydantic is told to refuse unknown
 keys in them. Importing this module is enough.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.sds.config import SdsConfig
-from reliable_channel.segmentation.config import SegmentationConfig
-from reliable_channel.wire.bloom import FilterFormat
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.segmentation.config import SegmentationConfig
+from reliable_channel.core.wire.bloom import FilterFormat
 
 for _core in (SegmentationConfig, SdsConfig, FilterFormat, RateLimitConfig):
     # The attribute by which pydantic configures a dataclass that is not its own.

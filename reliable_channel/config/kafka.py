@@ -1,4 +1,4 @@
-"""Where Kafka is, how to authenticate there, and what the topics are like (protocol.md §2, design.md *JVM parts*).
+"""Configures the Kafka brokers, authentication and topics (docs/howto/kafka.md).
 
 One set of TLS and SASL settings serves both clients: ``client_options()`` for kafka-python, ``spark_options()`` for the
 Kafka source and sink of Spark. Everything those do not cover passes through ``client`` and ``spark``, unread.
@@ -26,7 +26,7 @@ PassThrough = Annotated[SecretStr, BeforeValidator(_text)]
 
 
 class TopicSettings(Section):
-    """The two topics and the settings they are created with; existing topics are left as they are.
+    """The topics and the settings they are created with; existing topics are left as they are.
 
     ``max_message_bytes`` is well above the network's 150 KiB: what a gateway was made to write by a hostile peer must
     arrive and become a quarantine row, not a producer error that nobody sees.
@@ -34,6 +34,9 @@ class TopicSettings(Section):
 
     envelopes: TopicName = "waku.envelopes"
     outgoing: TopicName = "waku.outgoing"
+    dispatched: TopicName = Field(
+        default="waku.dispatched", description="what became of each outgoing envelope, written by the bridge"
+    )
     partitions: Count = 3
     replication_factor: Count = 1
     retention_ms: int = Field(default=7 * 24 * 3600 * 1000, ge=-1, description="ms; -1 keeps everything")

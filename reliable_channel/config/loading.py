@@ -1,4 +1,4 @@
-"""Reading the configuration: file and environment to ``Settings``, faults to sentences that name file and key."""
+"""Reads ``Settings`` from a file and the environment, and reports faults in sentences that name the file and key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
 
 FILE_VARIABLE = "RELIABLE_CHANNEL_CONFIG"
 DEFAULT_NAME = "local"

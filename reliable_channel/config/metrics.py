@@ -1,4 +1,4 @@
-"""The endpoint for Prometheus of continuous runs."""
+"""Configures the Prometheus endpoint of continuous runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole model: one class per section. Times in ms, sizes in bytes."""
+"""Defines the whole configuration model, one class per section. Times are in ms, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.config.api import ApiSettings
-from reliable_channel.config.channels import ChannelsSettings
+from reliable_channel.config.channels import ChannelsSettings, ParticipantSettings
 from reliable_channel.config.dashboard import DashboardSettings
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.quotas import QuotaSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.messaging.config import MessagingConfig
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.sds.config import SdsConfig
-from reliable_channel.segmentation.config import SegmentationConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
 
@@ -41,7 +41,7 @@ def _absolute(place: str) -> str:
 
 
 class PathSettings(Section):
-    """Where things are kept. Tables and checkpoints may be any URI that Spark and delta-rs know; the rest is local.
+    """Directories. Tables and checkpoints may be any URI that Spark and delta-rs know; the others are local.
 
     Unset, ``data_dir`` and ``checkpoint_dir`` lie under ``run_dir``, and ``cache_dir`` in the user's cache directory.
     After validation all are set and absolute.
@@ -106,7 +106,7 @@ class SparkSettings(Section):
 
 
 class PipelineSettings(Section):
-    """The jobs (design.md *Decisions*).
+    """Settings of the jobs (docs/pipeline.md).
 
     Expiry and bounds of segment sets stand in ``segmentation``, those of missing dependencies in ``sds``, and what
     is refused before it reaches either in ``quotas``. A
@@ -144,6 +144,7 @@ class Settings(BaseSettings):
     paths: PathSettings = Field(default_factory=PathSettings)
     spark: SparkSettings = SparkSettings()
     channels: ChannelsSettings = ChannelsSettings()
+    participant: ParticipantSettings = ParticipantSettings()
     segmentation: SegmentationConfig = Field(default_factory=SegmentationConfig)
     sds: SdsConfig = Field(default_factory=SdsConfig)
     rate_limit: RateLimitConfig = Field(default_factory=RateLimitConfig)

@@ -1,4 +1,4 @@
-"""The Waku node, the store nodes that are asked, the store server and the bridge (waku-rest.md). Times in ms."""
+"""Configures the Waku node, the store nodes to query, the store server and the bridge. Times are in ms."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How much of the pipeline a sender, a channel, a content topic and all of them together may take (docs/quarantine.md
-*Quotas*)."""
+"""Configures how much one sender, channel or content topic, and all together, may use of the pipeline
+(docs/quarantine.md, *Quotas*)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from reliable_channel.config.section import Bytes, Count, PositiveMilliseconds, 
 
 
 class Quota(Section):
-    """What may pass in one window: SDS messages, bytes of their content, segments (each opens at most one set), and ids
-    that histories and repair requests name (each goes missing, and is fetched, at most once)."""
+    """The limits of one window: SDS messages, bytes of their content, ids and hints, segments (each opens at most one
+    set), and ids that histories and repair requests name (each becomes missing, and is fetched, at most once)."""
 
     messages: Count
     bytes: Bytes

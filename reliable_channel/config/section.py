@@ -1,4 +1,4 @@
-"""What all sections share: frozen, and unknown keys refused."""
+"""The base class of all sections: frozen, and unknown keys are refused."""
 
 from __future__ import annotations
 

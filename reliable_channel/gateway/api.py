@@ -1,4 +1,5 @@
-"""The REST server of the Messaging API from the settings, with channels beside it and a token off loopback."""
+"""Runs the REST server of the Messaging API from the settings, with reliable channels beside it and a token off
+loopback."""
 
 from __future__ import annotations
 

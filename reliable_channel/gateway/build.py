@@ -1,22 +1,24 @@
-"""Transports and store clients from the settings; secrets go from ``SecretStr`` into requests and nowhere else."""
+"""Builds transports and store clients from settings. Secrets go from ``SecretStr`` into requests and nowhere else."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reliable_channel.config import Settings
 from reliable_channel.config.node import RestSettings
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.store.client import RetryPolicy, StoreClient
-from reliable_channel.store.rest_node import RestStoreNode
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.transport.bridge import Bridge, BridgeNode
 from reliable_channel.transport.bridge_context import BridgeTopics
 from reliable_channel.transport.bridge_outbound import DispatchPolicy
+from reliable_channel.transport.dispatch_limit import CountFile
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.sharding import Autosharding, NamedTopic, PubsubTopics
-from reliable_channel.transport.waku_api import Dialect, WakuApi
+from reliable_channel.transport.store.client import RetryPolicy, StoreClient
+from reliable_channel.transport.store.rest_node import RestStoreNode
+from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 
 if TYPE_CHECKING:
@@ -36,16 +38,27 @@ def waku_api(settings: Settings) -> WakuApi:
     return WakuApi(_http(settings.node.url, settings.node), _dialect(settings.node))
 
 
-def store_client(settings: Settings) -> StoreClient:
-    """The configured store nodes, perhaps none."""
-    store = settings.store
-    nodes = [RestStoreNode(_http(one.url, one), _dialect(one), one.peer_address) for one in store.nodes]
+def store_client(settings: Settings, peers: Sequence[str] = (), own_node: bool = False) -> StoreClient:
+    """The stores to query, in this order: ``peers`` (multiaddrs) through the node at ``node.url``, the configured store
+    nodes, and with ``own_node`` whatever that node knows or discovers."""
+    node, store = settings.node, settings.store
+    nodes = [RestStoreNode(_http(node.url, node), _dialect(node), peer) for peer in peers]
+    nodes += [RestStoreNode(_http(one.url, one), _dialect(one), one.peer_address) for one in store.nodes]
+    if own_node:
+        nodes.append(RestStoreNode(_http(node.url, node), _dialect(node)))
     retry = RetryPolicy(store.attempts, store.first_wait_ms / 1000, store.longest_wait_ms / 1000)
     return StoreClient(nodes, retry)
 
 
-def waku_node(settings: Settings) -> WakuRestNode:
-    """A node port on the configured Waku node, not started."""
+def waku_node(
+    settings: Settings,
+    *,
+    api: WakuApi | None = None,
+    topics: PubsubTopics | None = None,
+    mode: Mode | None = None,
+    store: StoreClient | None = None,
+) -> WakuRestNode:
+    """A node port on the configured Waku node, not started. What is not given follows from the settings."""
     node = settings.node
     pace = Pace(
         poll_s=node.poll_interval_ms / 1000,
@@ -53,25 +66,43 @@ def waku_node(settings: Settings) -> WakuRestNode:
         max_backoff_s=node.max_backoff_ms / 1000,
         cache=node.cache_messages,
     )
-    return WakuRestNode(
-        waku_api(settings), pubsub_topics(settings), Mode(node.mode), store=store_client(settings), pace=pace
+    made = WakuRestNode(
+        api or waku_api(settings),
+        topics or pubsub_topics(settings),
+        mode or Mode(node.mode),
+        store=store or store_client(settings),
+        pace=pace,
     )
+    made.limit_rate(settings.rate_limit, dispatch_count(settings))
+    return made
+
+
+def dispatch_count(settings: Settings) -> CountFile:
+    """Where the dispatches of the configured Waku node's membership are counted, for every process of ``run_dir``."""
+    return CountFile.of_node(settings.paths.run_dir, settings.node.url)
 
 
 def kafka_node(
-    settings: Settings, group_id: str | None = None, start_at: Literal["latest", "earliest"] = "latest"
+    settings: Settings,
+    group_id: str | None = None,
+    start_at: Literal["latest", "earliest"] = "latest",
+    *,
+    topics: PubsubTopics | None = None,
+    store: StoreClient | None = None,
 ) -> KafkaNode:
-    """A node port on the configured Kafka, not started. ``group_id`` names where its read offsets are kept."""
+    """A node port on the configured Kafka, not started. ``group_id`` names where its read offsets are kept. Topics and
+    store clients that are not given follow from the settings."""
     from reliable_channel.transport.kafka import KafkaNode
 
     return KafkaNode(
         settings.kafka.client_options(),
-        pubsub_topics(settings),
+        topics or pubsub_topics(settings),
         envelopes_topic=settings.kafka.topics.envelopes,
         outgoing_topic=settings.kafka.topics.outgoing,
+        dispatched_topic=settings.kafka.topics.dispatched,
         group_id=group_id,
         start_at=start_at,
-        store=store_client(settings),
+        store=store or store_client(settings),
     )
 
 
@@ -80,17 +111,18 @@ def _http(url: str, rest: RestSettings) -> BoundedHttp:
     return BoundedHttp(url, rest.timeout_ms / 1000, rest.max_body_bytes, headers)
 
 
-def _dialect(rest: RestSettings) -> Dialect | None:
-    return None if rest.dialect == "auto" else Dialect(rest.dialect)
+def _dialect(rest: RestSettings) -> NodeDialect | None:
+    return None if rest.dialect == "auto" else NodeDialect(rest.dialect)
 
 
 def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
-    """The configured bridge, or the local loop; not started. Raises ``ConfigurationError`` when nothing says which
+    """The configured bridge, or the local loop; not started. Raises ``ConfigurationError`` when the settings name no
     Waku topics to read."""
     node, bridge = settings.node, settings.bridge
     topics = BridgeTopics(
         settings.kafka.topics.envelopes,
         settings.kafka.topics.outgoing,
+        settings.kafka.topics.dispatched,
         bridge.evidence_topic,
         () if loop else _waku_topics(settings),
     )
@@ -116,6 +148,8 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
         store_client(settings),
         Path(settings.paths.run_dir) / "bridge" / "state.json",
         bridge.group_id,
+        rate_limit=settings.rate_limit,
+        count=dispatch_count(settings),
     )
 
 

@@ -1,4 +1,4 @@
-"""A ``MessagingNode`` from the settings: transport, store nodes in the seed's order, feed for the pipeline."""
+"""A ``MessagingNode`` from the settings: transport, store nodes in the specified order, feed for the pipeline."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import logging
 from pathlib import Path
 
 from reliable_channel.config import Settings
-from reliable_channel.config.node import RestSettings
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.gateway.build import store_client, waku_api
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.gateway.build import kafka_node, store_client, waku_api, waku_node
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed, NoFeed
-from reliable_channel.store.client import RetryPolicy, StoreClient
-from reliable_channel.store.rest_node import RestStoreNode
 from reliable_channel.transport.base import HealthChanged, Node, NodeEvent
 from reliable_channel.transport.health import HealthState
-from reliable_channel.transport.http import BoundedHttp, NodeUnreachable
+from reliable_channel.transport.http import NodeUnreachable
 from reliable_channel.transport.sharding import Autosharding, NamedTopic, PubsubTopics
-from reliable_channel.transport.waku_api import Dialect, WakuApi
-from reliable_channel.transport.waku_rest import Pace, WakuRestNode
+from reliable_channel.transport.store.client import StoreClient
+from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 
 _log = logging.getLogger(__name__)
 
 
 def messaging_config(settings: Settings) -> MessagingConfig:
     """The section ``messaging``. Raises ``ConfigurationError`` when it is missing: mode, cluster, shards and bootstrap
-    nodes have no default (seed ``003…``)."""
+    nodes have no default (MESSAGING-API)."""
     if settings.messaging is None:
         raise ConfigurationError(
             "The section messaging is missing.", "Set messaging.mode, cluster_id, shards and bootstrap_nodes."
@@ -51,33 +48,32 @@ def messaging_node(settings: Settings) -> MessagingNode:
     return MessagingNode(config, transport, database, feed=feed)
 
 
-def _kafka(settings: Settings, config: MessagingConfig) -> Node:
-    from reliable_channel.transport.kafka import KafkaNode
+def refuse_what_kafka_cannot(settings: Settings, config: MessagingConfig) -> None:
+    """Raise ``ConfigurationError`` for settings without an effect over Kafka, where the bridge's Waku node sends,
+    receives and finds its peers. ``store_nodes`` has one: a store is asked over REST, whatever carries the messages."""
+    for name in ("bootstrap_nodes", "preferred_service_nodes"):
+        if getattr(config, name):
+            raise ConfigurationError(
+                f"messaging.{name} has no effect over Kafka: the bridge's Waku node finds its peers itself.",
+                "Give them to that node, or set api.transport to waku-rest.",
+            )
+    if config.mode != settings.node.mode:
+        raise ConfigurationError(
+            f"messaging.mode is {config.mode}, but over Kafka the bridge's node sends, as {settings.node.mode}.",
+            "Set messaging.mode and node.mode alike, or api.transport to waku-rest.",
+        )
 
-    return KafkaNode(
-        settings.kafka.client_options(),
-        _topics(settings, config),
-        envelopes_topic=settings.kafka.topics.envelopes,
-        outgoing_topic=settings.kafka.topics.outgoing,
-        group_id=settings.api.group_id,
-        store=store_client(settings),
-    )
+
+def _kafka(settings: Settings, config: MessagingConfig) -> Node:
+    refuse_what_kafka_cannot(settings, config)
+    store = _stores(settings, config, over_kafka=True)
+    return kafka_node(settings, settings.api.group_id, topics=_topics(settings, config), store=store)
 
 
 def _waku(settings: Settings, config: MessagingConfig) -> Node:
-    node = settings.node
     api = waku_api(settings)
-    transport = WakuRestNode(
-        api,
-        _topics(settings, config),
-        config.mode,
-        store=_stores(settings, config),
-        pace=Pace(
-            poll_s=node.poll_interval_ms / 1000,
-            health_s=node.health_interval_ms / 1000,
-            max_backoff_s=node.max_backoff_ms / 1000,
-        ),
-    )
+    store = _stores(settings, config)
+    transport = waku_node(settings, api=api, topics=_topics(settings, config), mode=config.mode, store=store)
     known = [*config.bootstrap_nodes, *(config.preferred_service_nodes or ()), *(config.store_nodes or ())]
     if known:
         transport.add_listener(_Introduction(api, list(dict.fromkeys(known))).on_event)
@@ -91,29 +87,17 @@ def _topics(settings: Settings, config: MessagingConfig) -> PubsubTopics:
     return Autosharding(config.cluster_id, settings.node.shards)
 
 
-def _stores(settings: Settings, config: MessagingConfig) -> StoreClient:
-    """``store_nodes`` first, as peers that our node asks; without them ``preferred_service_nodes``; then the configured
-    store servers, and last whatever our node knows or discovers."""
-    node, store = settings.node, settings.store
+def _stores(settings: Settings, config: MessagingConfig, over_kafka: bool = False) -> StoreClient:
+    """``store_nodes`` first, as peers that the node at ``node.url`` asks; without them ``preferred_service_nodes``;
+    then the configured store nodes. Over Kafka there need be no Waku node, so it is asked for the named peers only;
+    otherwise whatever it knows or discovers comes last."""
     peers = config.store_nodes or config.preferred_service_nodes or ()
-    nodes = [RestStoreNode(_http(node.url, node), _dialect(node), peer) for peer in peers]
-    nodes += [RestStoreNode(_http(one.url, one), _dialect(one), one.peer_address) for one in store.nodes]
-    nodes.append(RestStoreNode(_http(node.url, node), _dialect(node)))
-    return StoreClient(nodes, RetryPolicy(store.attempts, store.first_wait_ms / 1000, store.longest_wait_ms / 1000))
-
-
-def _http(url: str, rest: RestSettings) -> BoundedHttp:
-    headers = {name: value.get_secret_value() for name, value in rest.headers.items()}
-    return BoundedHttp(url, rest.timeout_ms / 1000, rest.max_body_bytes, headers)
-
-
-def _dialect(rest: RestSettings) -> Dialect | None:
-    return None if rest.dialect == "auto" else Dialect(rest.dialect)
+    return store_client(settings, peers, own_node=not over_kafka)
 
 
 class _Introduction:
     """Tells our node of the configured peers whenever it answers again: discovery itself is the node's. Best effort, as
-    ``/admin`` may be off (waku-rest.md *Health, info, peers*)."""
+    ``/admin`` may be off (docs/spec/waku-rest.md *Health, info, peers*)."""
 
     def __init__(self, api: WakuApi, peers: list[str]) -> None:
         self._api = api
@@ -130,16 +114,16 @@ class _Introduction:
 
     def _introduce(self) -> bool:
         try:
-            if self._api.dialect() is Dialect.NWAKU:
-                answers = [self._api.http.post("/admin/v1/peers", self._peers)]
+            if self._api.dialect() is NodeDialect.NWAKU:
+                responses = [self._api.http.post("/admin/v1/peers", self._peers)]
             else:
-                answers = [
+                responses = [
                     self._api.http.post("/admin/v1/peers", {"multiaddr": peer, "shards": [], "protocols": []})
                     for peer in self._peers
                 ]
         except NodeUnreachable as error:
             _log.warning("the node was not told of its peers: %s", error.cause)
             return False
-        if not all(answer.ok for answer in answers):
-            _log.warning("the node takes no peers (HTTP %s); is rest-admin on?", answers[-1].status)
+        if not all(response.ok for response in responses):
+            _log.warning("the node takes no peers (HTTP %s); is rest-admin on?", responses[-1].status)
         return True

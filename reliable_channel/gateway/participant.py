@@ -1,4 +1,4 @@
-"""A participant from the settings: node, database, keys and channel, for the commands and for programs."""
+"""Builds a participant from the settings for commands and programs: node, database, keys and channel."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.gateway.build import kafka_node, pubsub_topics, waku_node
-from reliable_channel.runtime.logs import unheard_kafka
+from reliable_channel.runtime.logs import quiet_kafka_client
 from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.transport.base import Node
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.sds import WireFamily
-from reliable_channel.wire.segment import Dialect
 
 Transport = Literal["kafka", "waku-rest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Participant:
-    """Who takes part where. ``None`` stands for the default: content topic ``/reliable-channel/1/<channel>/proto``, the
-    database ``channel.sqlite`` in the run directory, its own sender id, the keys of ``channels.content_topics``."""
+class ParticipantOptions:
+    """The identity and place of a participant. ``None`` is the default: content topic
+    ``/reliable-channel/1/<channel>/proto``, the database ``channel.sqlite`` in the run directory, the database's own
+    sender id, the keys of ``channels.content_topics``."""
 
     channel_id: str
     content_topic: str | None = None
@@ -57,42 +56,40 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
 
     The entry of ``channels.content_topics`` that matches the topic decides about the SDS family, the segmentation
     dialects and the keys, so a topic with keys never carries plaintext; ``key_files`` replace its keys. The channel
-    sends a dialect that the topic accepts. Everything else comes from the sections ``segmentation``, ``sds`` and
-    ``rate_limit``. Raises ``ConfigurationError`` when a key file cannot be used."""
+    sends a dialect that the topic accepts. Everything else comes from the sections ``segmentation``, ``sds``,
+    ``rate_limit`` and ``participant``. Raises ``ConfigurationError`` when a key file cannot be used."""
     known = settings.channels.topic_for(content_topic, pubsub_topics(settings).topic_for(content_topic))
     sds, segmentation = settings.sds, settings.segmentation
     files = tuple(key_files)
     if known is not None:
-        sds = replace(sds, wire_family=known.family, filter_format=filter_of(known.family, sds.filter_format))
+        sds = sds.in_family(known.family)
         accepted = known.dialects
         dialect = segmentation.dialect
         if dialect not in accepted:
             dialect = next(one for one in Dialect if one in accepted)
         segmentation = replace(segmentation, accepted_dialects=accepted, dialect=dialect)
         files = files or known.decryption_key_files
+    own = settings.participant.model_dump()
+    if own["query_on_connect"] is None:
+        own["query_on_connect"] = bool(settings.store.nodes)
     return ReliableChannelConfig(
         segmentation=segmentation,
         sds=sds,
         rate_limit=settings.rate_limit,
         encryption=AesGcm.from_files(files) if files else None,
-        query_on_connect=bool(settings.store.nodes),
+        **own,
     )
 
 
-def filter_of(family: WireFamily, configured: FilterFormat) -> FilterFormat:
-    """The configured filter in the layout of an SDS family: implementations of one family read no other's filters."""
-    if (family is WireFamily.NIM) is (configured.family is not FilterFamily.SPEC):
-        return configured
-    return replace(configured, family=FilterFamily.NIM if family is WireFamily.NIM else FilterFamily.SPEC)
-
-
-def channel_config(settings: Settings, who: Participant, persistence: SqlitePersistence) -> ReliableChannelConfig:
+def channel_config(
+    settings: Settings, who: ParticipantOptions, persistence: SqlitePersistence
+) -> ReliableChannelConfig:
     """The configuration of a participant's channel, with the database that keeps its state."""
     return replace(topic_config(settings, who.topic, who.key_files), persistence=persistence)
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class OpenParticipant:
     """A channel that is open and not started: listen first, then :meth:`start`."""
 
     channel: ReliableChannel
@@ -103,12 +100,12 @@ class Seat:
 
         Raises ``EnvironmentFault`` when the broker or node does not answer."""
         self.channel.start()
-        with unheard_kafka():
+        with quiet_kafka_client():
             self.node.start()
 
 
 @contextmanager
-def participant(settings: Settings, who: Participant) -> Iterator[Seat]:
+def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenParticipant]:
     """A seat in a channel. Whatever ends the block, the state is kept and everything is stopped."""
     persistence = SqlitePersistence(who.place(settings))
     try:
@@ -117,14 +114,14 @@ def participant(settings: Settings, who: Participant) -> Iterator[Seat]:
         node = _node(settings, who, sender_id)
         try:
             with create_reliable_channel(node, who.channel_id, who.topic, sender_id, config=config) as channel:
-                yield Seat(channel, node)
+                yield OpenParticipant(channel, node)
         finally:
             node.stop()
     finally:
         persistence.close()
 
 
-def channel_keys(settings: Settings, who: Participant, persistence: SqlitePersistence) -> list[ChannelKey]:
+def channel_keys(settings: Settings, who: ParticipantOptions, persistence: SqlitePersistence) -> list[ChannelKey]:
     """The channels of this id in the database, of any sender and topic unless they are given."""
     return [
         key
@@ -135,7 +132,7 @@ def channel_keys(settings: Settings, who: Participant, persistence: SqlitePersis
     ]
 
 
-def _node(settings: Settings, who: Participant, sender_id: str) -> Node:
+def _node(settings: Settings, who: ParticipantOptions, sender_id: str) -> Node:
     if who.transport == "waku-rest":
         return waku_node(settings)
     if who.transport != "kafka":

@@ -1,4 +1,4 @@
-"""The Kafka topic for the bridge's evidence: created with long retention, as gaps are asked about for months."""
+"""Creates the Kafka topic of the evidence records, with long retention, since gaps are queried months later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Messaging API (seed ``003…``): send with retries, records, confirmation, health and events over any transport.
+"""The Messaging API (MESSAGING-API): send with retries, records, confirmation, health and events over any transport.
 
 ``MessagingNode`` is the entry; ``rest`` serves it over HTTP. Names are loaded on first use, so that reading the
 configuration does not import transports.

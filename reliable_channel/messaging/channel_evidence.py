@@ -1,7 +1,7 @@
-"""What a reliable channel knows of its sends that envelopes do not show, as rows of the sender's own records.
+"""Records what a reliable channel knows of its sends and envelopes do not show, as sender records.
 
-The Messaging API records every segment that reaches it. A send that the rate limit holds back, or that never got that
-far, is known to the channel only: without these rows a verdict could not tell *rate-limited* from *never sent*.
+The Messaging API records every segment that reaches it. A send that the rate limit delays, or that never got that far,
+is known to the channel only. Without these rows a verdict could not distinguish *rate-limited* from *never sent*.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from reliable_channel.channel.events import (
     MessageSendError,
     MessageSent,
 )
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, SenderEventSink
-from reliable_channel.wire.hashing import keccak256
 
 MAX_REMEMBERED = 100_000
 """Sends of which it is remembered that they were dispatched."""

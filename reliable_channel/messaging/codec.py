@@ -1,7 +1,8 @@
-"""Encoders and decoders (seed ``003…``, ``Encoder``, ``Decoder``, ``Message``): between an application's message and an
-envelope on one pubsub and content topic.
+"""Encodes an application's message into an envelope on one pubsub and content topic, and decodes it (MESSAGING-API,
+``Encoder``, ``Decoder``, ``Message``).
 
-The seed leaves their kinds open; :class:`PlainEncoder` and :class:`PlainDecoder` change nothing but the topics.
+The specification leaves the kinds of encoders open. :class:`PlainEncoder` and :class:`PlainDecoder` change nothing but
+the topics.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from reliable_channel.errors import EmptyMessage, LocalError, MessageTooLarge
-from reliable_channel.wire.waku import MAX_ENVELOPE_BYTES, MAX_META_BYTES, WakuMessage, encode_waku_message
+from reliable_channel.core.errors import EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.core.wire.waku import MAX_ENVELOPE_BYTES, MAX_META_BYTES, WakuMessage, encode_waku_message
 
 STAMP_BYTES = 11
 """What a timestamp adds to an envelope at most, its tag included."""
@@ -18,7 +19,7 @@ STAMP_BYTES = 11
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an application sends. ``timestamp`` is Unix time in ns; what is None, the encoder supplies."""
+    """A message of an application. ``timestamp`` is Unix time in ns; the encoder supplies what is None."""
 
     payload: bytes
     meta: bytes | None = None
@@ -27,7 +28,7 @@ class Message:
 
 
 class Encoder(Protocol):
-    """Where a message goes, and how it becomes an envelope."""
+    """Encodes a message into an envelope, and states its topics."""
 
     @property
     def pubsub_topic(self) -> str:
@@ -40,7 +41,7 @@ class Encoder(Protocol):
         ...
 
     def encode(self, message: Message) -> WakuMessage:
-        """The envelope; a ``timestamp`` of None is set at dispatch, fresh (protocol.md §2). May raise."""
+        """The envelope; a ``timestamp`` of None is set at dispatch, fresh (14/WAKU2-MESSAGE). May raise."""
         ...
 
 
@@ -58,8 +59,8 @@ class Decoder(Protocol):
         ...
 
     def decode(self, message: WakuMessage) -> WakuMessage | None:
-        """The usable message, or None for one that is not for this decoder. May raise: then the record's ``error``
-        says so."""
+        """The decoded message, or None for one that is not for this decoder. May raise; the record's ``error`` then
+        states the reason."""
         ...
 
 
@@ -74,7 +75,7 @@ class PlainEncoder:
     version: int | None = None
 
     def encode(self, message: Message) -> WakuMessage:
-        """A timestamp of 0 means *omitted*, as in the seed's ``MessageRecord``."""
+        """A timestamp of 0 means *omitted*, as in ``MessageRecord`` of MESSAGING-API."""
         return WakuMessage(
             payload=message.payload,
             content_topic=self.content_topic,

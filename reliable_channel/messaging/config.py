@@ -1,4 +1,4 @@
-"""Configuration of the Messaging API (seed ``003…``, *Initial configuration*): typed, frozen, checked on construction.
+"""Configures the Messaging API (MESSAGING-API, *Initial configuration*): typed, frozen, validated on construction.
 
 Knows nothing of transports or of where the settings were read. Names are Python's; the documented camelCase names are
 accepted only by :meth:`MessagingConfig.from_wire`.
@@ -12,13 +12,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.transport.health import Mode
 
 __all__ = ["CONFIRMATION_SUBSCRIPTION_ID", "MessagingConfig", "Mode"]
 
 CONFIRMATION_SUBSCRIPTION_ID = "1692854c-cbde-4afe-901f-1c86ecbd9ea1"
-"""The reserved subscription id of the background confirmation (seed ``003…``, *Acknowledgements*)."""
+"""The reserved subscription id of the background confirmation (MESSAGING-API, *Acknowledgements*)."""
 
 
 def _multiaddr(value: str) -> str:
@@ -50,7 +50,7 @@ Multiaddrs = Annotated[tuple[Multiaddr, ...], Field(max_length=100), AfterValida
 
 
 class MessagingConfig(BaseModel):
-    """The seed's configuration, then the bounds it leaves to implementations. Times in ms, sizes in bytes.
+    """The configuration of MESSAGING-API, then the bounds it leaves to implementations. Times in ms, sizes in bytes.
 
     Raises pydantic's ``ValidationError``, which names the field; :meth:`of` turns it into a ``ConfigurationError``.
     """
@@ -93,7 +93,7 @@ class MessagingConfig(BaseModel):
 
     @classmethod
     def from_wire(cls, document: Mapping[str, Any]) -> MessagingConfig:
-        """The configuration from the seed's JSON names (``clusterId`` …); unknown names are refused."""
+        """The configuration from the specified JSON names (``clusterId`` …); unknown names are refused."""
         names = {to_camel(name): name for name in cls.model_fields}
         unknown = sorted(set(document) - set(names))
         if unknown:

@@ -1,9 +1,10 @@
-"""Store confirmation and history (seed ``003…``, *Acknowledgements*): what a store has, written into the records.
+"""Confirms records against the store, and loads history from it (MESSAGING-API, *Acknowledgements*).
 
-The recurring query asks, per pubsub topic and at most ten content topics at a time, for the hashes of the time in which
-records are still unconfirmed. A message sent by this node that the next query does not find is looked up once more by
-its hash alone, because times are the store's to judge, and then sent again, once. Where the query over the topic was
-cut short and no store answers for hashes, nothing is judged missing.
+The recurring query asks, per pubsub topic and for at most ten content topics at a time, for the hashes of the period in
+which records are still unconfirmed. A message sent by this node that the next query does not find is looked up once
+more by its hash alone, because the store decides which time a message has; if that fails too, the message is sent
+again: three times, after which its record carries an error. Where the query over the topic was cut short and no store
+answers for hashes, no message counts as missing.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from reliable_channel.errors import LocalError
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.messaging.codec import PlainDecoder
 from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig
 from reliable_channel.messaging.ledger import Ledger
-from reliable_channel.messaging.records import MessageRecord
-from reliable_channel.messaging.sending import Sender
+from reliable_channel.messaging.records import NOT_STORED, MessageRecord
+from reliable_channel.messaging.sending import MessageSender
 from reliable_channel.messaging.subscriptions import Subscription, SubscriptionId, Subscriptions, TopicPair
-from reliable_channel.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.base import Node, StoreUnavailable
-from reliable_channel.wire.waku import message_hash
+from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
 
 _log = logging.getLogger(__name__)
 
 TOPICS_PER_QUERY = 10
-"""What nwaku takes (waku-rest.md *Store v3*)."""
+"""What nwaku takes (docs/spec/waku-rest.md *Store v3*)."""
 
 MAX_PAGES = 100
 """Pages read for one question: a store that always gives a cursor must not hold the node forever."""
@@ -44,7 +45,12 @@ class Confirmation:
     """The recurring query of one node. ``run_due`` waits for the store and belongs on a thread of its own."""
 
     def __init__(
-        self, config: MessagingConfig, ledger: Ledger, transport: Node, subscriptions: Subscriptions, sender: Sender
+        self,
+        config: MessagingConfig,
+        ledger: Ledger,
+        transport: Node,
+        subscriptions: Subscriptions,
+        sender: MessageSender,
     ) -> None:
         self._config = config
         self._ledger = ledger
@@ -94,7 +100,7 @@ class Confirmation:
         try:
             missing = self._not_found(missing)
         except StoreUnavailable:
-            # go-waku answers for hashes only when it is told whom to ask (waku-rest.md *Store v3*).
+            # go-waku answers for hashes only when it is told whom to ask (docs/spec/waku-rest.md *Store v3*).
             missing = missing if complete else []
         for record in missing:
             self._send_again(record, started)
@@ -102,8 +108,8 @@ class Confirmation:
     def history(
         self, pairs: Collection[TopicPair], start_ns: int | None, end_ns: int | None, limit: int
     ) -> list[MessageRecord]:
-        """What stores have of these topics and times (Unix ns of the senders, both ends included), oldest first, at
-        most ``limit``: each added as a record and ``stored``. Raises ``StoreUnavailable``."""
+        """Query the stores for these topics and times (Unix ns of the senders, both ends included), oldest first, at
+        most ``limit``. Each entry becomes a record that is ``stored``. Raises ``StoreUnavailable``."""
         found: list[MessageRecord] = []
         size = 0
         for pubsub_topic, topics in _by_pubsub(pairs).items():
@@ -119,7 +125,7 @@ class Confirmation:
         return _oldest_first(found)
 
     def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:
-        """Mark what the store has of these topics; whether it told everything."""
+        """Mark the records of these topics that the store has; returns whether its answer was complete."""
         pairs = {(pubsub_topic, topic): 0 for topic in topics}
         open_records = self._unconfirmed({**pairs, **_only(self._subscriptions.confirming(), pairs)}, now)
         oldest = min((record.created_ms for record in open_records), default=now)
@@ -165,10 +171,10 @@ class Confirmation:
         with self._ledger.step():
             for record in self._ledger.records.all_by_hash(found):
                 if not record.stored:
-                    self._ledger.update(record, stored=True)
+                    self._stored(record)
 
     def _keep(self, entry: StoreEntry, pubsub_topic: str, topics: tuple[str, ...]) -> list[MessageRecord]:
-        """A store's entry as records; nothing when its hash or topic is not what it says."""
+        """Make records of a store's entry; none when its hash or topic does not match its content."""
         message = entry.message
         if message is None or message.content_topic not in topics:
             return []
@@ -179,7 +185,12 @@ class Confirmation:
             if not known:
                 record = MessageRecord(message, stored=True, message_hash=entry.message_hash, pubsub_topic=pubsub_topic)
                 return [self._ledger.add(record)]
-            return [one if one.stored else self._ledger.update(one, stored=True) for one in known]
+            return [one if one.stored else self._stored(one) for one in known]
+
+    def _stored(self, record: MessageRecord) -> MessageRecord:
+        """Confirm a record; that no store had it is then no error any more."""
+        lacking = (record.error or "").startswith(NOT_STORED)
+        return self._ledger.update(record, stored=True, error=None if lacking else record.error)
 
     def _entries(self, query: StoreQuery) -> Iterator[StoreEntry]:
         """All entries of a query, page after page."""

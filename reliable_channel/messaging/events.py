@@ -1,7 +1,7 @@
-"""The event source of the Messaging API (seed ``003…``, *Event source*).
+"""Dispatches the events of the Messaging API to listeners (MESSAGING-API, *Event Source*).
 
-Dispatch only: whoever changes a record or the health calls :meth:`EventSource.emit` *after* the change is stored, so
-that no event tells of something a look-up does not show.
+Whoever changes a record or the health calls :meth:`EventSource.emit` *after* the change is stored, so that a look-up in
+a listener always shows the change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The health indicator (seed ``003…``, *Health Indicator*): the state of a node of one mode, and its changes.
+"""Computes the health state of a node for its configured mode, and reports changes (MESSAGING-API, *Health Indicator*).
 
-The criteria themselves stand in ``transport.health``; here they are applied to what the node reports, by the mode that
-is configured: ``edge`` judges its service nodes, ``relay`` its mesh. One to three mesh peers are *unhealthy*, because
-the seed's *minimally healthy* begins at four.
+``transport.health`` defines the criteria. In ``edge`` mode the service nodes are judged, in ``relay`` mode the mesh.
+One to three mesh peers are *unhealthy*, because the specified *minimally healthy* begins at four.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
 
 HealthStatus = HealthState
-"""The seed's name of the three states."""
+"""The specified name of the three states."""
 
 
 def judge(mode: Mode, report: Health) -> HealthStatus:
-    """The state of a node of ``mode`` that reports this. Counts stand before the reporter's own verdict, which stands
-    where a transport has no peers to count (Kafka, memory)."""
+    """The state of a node of ``mode`` with this report. Peer counts take precedence over the reporter's own verdict,
+    which is used where a transport has no peers to count (Kafka, memory)."""
     if mode is Mode.RELAY:
         return report.state if report.relay_peers is None else judge_relay(report.relay_peers)
     if report.lightpush_peers is None or report.filter_peers is None:

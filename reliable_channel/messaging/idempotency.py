@@ -1,14 +1,14 @@
-"""Remembers which request an ``Idempotency-Key`` has made, so that a call that is repeated sends once.
+"""Remembers which request an ``Idempotency-Key`` made, so that a repeated call sends once.
 
-A key is kept for a day, over restarts, in the database of the records and in the transaction of its request. The number
-of keys is bounded too: beyond it the oldest go first.
+A key is kept for a day, across restarts, in the database of the records and in the transaction of its request. The
+number of keys is bounded; beyond it the oldest are dropped.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reliable_channel.errors import LocalError
+from reliable_channel.core.errors import LocalError
 from reliable_channel.messaging.store import RecordStore
 
 KEPT_MS = 24 * 3_600_000

@@ -1,7 +1,7 @@
-"""One lock, one transaction, one order: records, requests and what is told about them.
+"""Serializes every state change of a messaging node: one lock, one transaction, one order of events.
 
-Everything that changes the state of a messaging node does it inside :meth:`Ledger.step`. When the outermost step ends,
-its transaction is committed and only then do the events of its changes go out.
+Every change happens inside :meth:`Ledger.step`. When the outermost step ends, its transaction is committed, and only
+then are the events of its changes dispatched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
 from reliable_channel.messaging.idempotency import KeyStore
 from reliable_channel.messaging.outbox import Outbox, Task
-from reliable_channel.messaging.records import Change, MessageRecord, events_of
+from reliable_channel.messaging.records import MessageRecord, RecordChange, events_of
 from reliable_channel.messaging.requests import RequestStore
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.clock import Clock, now_ms
@@ -47,7 +47,8 @@ class Ledger:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One atomic change. Nested steps join the outer one. When it raises, nothing is stored and nothing told."""
+        """One atomic change. Nested steps join the outer one. When it raises, nothing is stored and no event is
+        dispatched."""
         with self._lock:
             if self._pending is not None:
                 yield
@@ -72,18 +73,18 @@ class Ledger:
     def add(self, record: MessageRecord, subscriptions: tuple[str, ...] = (), failed: bool = False) -> MessageRecord:
         """Insert a record and tell of it."""
         change = self.records.add(record, self.now(), subscriptions)
-        return self._tell(Change(None, change.after, failed))
+        return self._emit_change(RecordChange(None, change.after, failed))
 
     def update(self, record: MessageRecord, **changes: Any) -> MessageRecord:
         """Change a record (as :meth:`RecordStore.update`) and tell of it."""
-        return self._tell(self.records.update(record, **changes))
+        return self._emit_change(self.records.update(record, **changes))
 
     def emit(self, name: EventName, detail: object) -> None:
         """Tell the listeners of ``name`` after the current step."""
         event = CustomEvent(name, detail, self.now())
         self.after(lambda: self.events.emit(event))
 
-    def _tell(self, change: Change) -> MessageRecord:
+    def _emit_change(self, change: RecordChange) -> MessageRecord:
         for name in events_of(change):
             self.emit(name, change.after)
         return change.after

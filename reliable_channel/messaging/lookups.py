@@ -1,4 +1,4 @@
-"""Looking records up (seed ``003…``, *Message Storage*, *Methods*)."""
+"""Looks records up by request, hash, content topic and subscription (MESSAGING-API, *Message Storage*, *Methods*)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``MessagingNode``: the Messaging API of seed ``003…`` over any transport, and itself a node port.
+"""``MessagingNode``: the Messaging API (MESSAGING-API) over any transport, and itself a node port.
 
 Assembles the parts; each rule lives in the part named after it. Usable without threads: :meth:`MessagingNode.tick` does
 what is due, which is how tests run it; :meth:`MessagingNode.start` does the same in the background.
@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import overload
 
-from reliable_channel.errors import LocalError
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.confirmation import Confirmation, background_subscription
@@ -23,9 +25,9 @@ from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.lookups import RecordLookups
 from reliable_channel.messaging.pipeline_feed import Feed, NoFeed
 from reliable_channel.messaging.port import Port
-from reliable_channel.messaging.receiving import Receiver
+from reliable_channel.messaging.receiving import MessageReceiver
 from reliable_channel.messaging.records import MessageRecord
-from reliable_channel.messaging.sending import Sender
+from reliable_channel.messaging.sending import MessageSender
 from reliable_channel.messaging.subscriptions import (
     Subscription,
     SubscriptionId,
@@ -34,20 +36,23 @@ from reliable_channel.messaging.subscriptions import (
 )
 from reliable_channel.messaging.topics import check_history_topic, check_send_topic, check_subscription_topic
 from reliable_channel.messaging.worker import Worker
-from reliable_channel.store.model import StorePage, StoreQuery
 from reliable_channel.transport.base import (
     HealthChanged,
     Listener,
     Node,
     NodeEvent,
+    Queued,
+    RateLimitNear,
     Received,
     RequestId,
+    SendDelayed,
     SendFailed,
     Sent,
 )
 from reliable_channel.transport.clock import Clock, SystemClock
+from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.health import Health
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.store.model import StorePage, StoreQuery
 
 
 class MessagingNode(RecordLookups):
@@ -56,7 +61,7 @@ class MessagingNode(RecordLookups):
 
     Two calls have two forms, because this class is also the :class:`~reliable_channel.transport.base.Node` through
     which the reliable channel dispatches: ``send(encoder, message)`` and ``subscribe(decoder, listener)`` are the
-    seed's, ``send(envelope, pubsub_topic)`` and ``subscribe(content_topics)`` the port's. Thread-safe.
+    specified one, ``send(envelope, pubsub_topic)`` and ``subscribe(content_topics)`` the port's. Thread-safe.
     """
 
     retries_sends = True
@@ -78,8 +83,8 @@ class MessagingNode(RecordLookups):
         self._ledger = Ledger(database, config, self._clock)
         self._port = Port()
         self._subscriptions = Subscriptions(config.max_subscriptions)
-        self._receiver = Receiver(self._ledger, self._subscriptions)
-        self._sender = Sender(config, self._ledger, transport, self._clock, self._feed, self._announce)
+        self._receiver = MessageReceiver(self._ledger, self._subscriptions)
+        self._sender = MessageSender(config, self._ledger, transport, self._clock, self._feed, self._announce)
         self._confirmation = Confirmation(config, self._ledger, transport, self._subscriptions, self._sender)
         self._health = HealthIndicator(config.mode)
         self._send_worker = Worker("messaging-send", self._clock, self._send_due, self._sender.next_due)
@@ -104,6 +109,7 @@ class MessagingNode(RecordLookups):
         self._transport.start()
         self._transport.subscribe(self._subscriptions.content_topics())
         self._observe(self._transport.health())
+        self._sender.dispatching = True
         if background:
             self._send_worker.start()
             self._store_worker.start()
@@ -113,6 +119,7 @@ class MessagingNode(RecordLookups):
         if not self._started:
             return
         self._started = False
+        self._sender.dispatching = False
         self._send_worker.stop()
         self._store_worker.stop()
         self._transport.stop()
@@ -143,7 +150,12 @@ class MessagingNode(RecordLookups):
 
     @overload
     def send(
-        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+        self,
+        message: WakuMessage,
+        pubsub_topic: str | None = None,
+        *,
+        max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId: ...
 
     @overload
@@ -155,6 +167,7 @@ class MessagingNode(RecordLookups):
         pubsub_topic: Message | str | None = None,
         *,
         max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
         key: IdempotencyKey | None = None,
     ) -> RequestId:
         """Schedule a message: ``send(encoder, message)``, or an envelope as the node port has it.
@@ -173,9 +186,13 @@ class MessagingNode(RecordLookups):
             topic = message.pubsub_topic
             check_send_topic(self.config, topic)
             envelope = message.encode(pubsub_topic)
-        request_id = self._sender.submit(envelope, topic, key)
+        request_id = self._sender.submit(envelope, topic, key, traffic)
         self._send_worker.wake()
         return request_id
+
+    def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
+        """Dispatch within this rate limit, as far as the transport dispatches itself."""
+        self._transport.limit_rate(config, count)
 
     def once(self, key: IdempotencyKey, send: Callable[[], str]) -> str:
         """The id that ``send`` returned when ``key`` was first given, within a day; it is called for a new key only.
@@ -347,7 +364,9 @@ class MessagingNode(RecordLookups):
             self._sender.dispatch_due()
 
     def _on_transport(self, event: NodeEvent) -> None:
-        if isinstance(event, Sent | SendFailed):
+        if isinstance(event, RateLimitNear):
+            self._port.announce(event)
+        elif isinstance(event, Queued | SendDelayed | Sent | SendFailed):
             if isinstance(event, Sent):
                 self._feed.dispatched(event.message, event.pubsub_topic)
             self._sender.on_transport(event)

@@ -1,7 +1,7 @@
-"""What is told to others after a change is stored: events, listeners, sender records, strictly in the order of commits.
+"""Runs what follows a stored change (events, listeners, sender records) strictly in the order of commits.
 
-Tasks are put under the lock of the change and run outside it, by one thread at a time, so that a listener may call the
-node again and never runs beside another one.
+Tasks are queued under the lock of the change and run outside it, by one thread at a time. A listener may therefore call
+the node, and never runs beside another listener.
 """
 
 from __future__ import annotations

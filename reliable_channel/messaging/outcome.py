@@ -1,4 +1,4 @@
-"""What the remote peer's answer to one send attempt means (seed ``003…``, *Retry*; protocol.md §8).
+"""What the remote peer's answer to one send attempt means (MESSAGING-API, *Retry*).
 
 A table over the answer, whether an earlier attempt is *in doubt* (a time-out or 5xx: the peer may have taken it), and
 how many retries are left. No clock, no I/O.
@@ -15,7 +15,7 @@ RETRY_DELAYS_MS = (1_000, 2_000, 4_000)
 """Waits before the first, second and third retry."""
 
 
-class Answer(StrEnum):
+class PeerResponse(StrEnum):
     """The remote peer's answer, as far as retrying is concerned."""
 
     ACCEPTED = "accepted"
@@ -29,7 +29,7 @@ class Answer(StrEnum):
     """No answer, or a fault while answering (time-out, 5xx): the message may or may not be on the network."""
 
 
-class Verdict(StrEnum):
+class RetryDecision(StrEnum):
     """What becomes of the request."""
 
     SENT = "sent"
@@ -38,35 +38,39 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The end of one attempt. ``reason`` is a short cause for the record's error, empty when accepted."""
+class AttemptResult:
+    """The end of one attempt. ``reason`` is a short cause for the record's error, empty when accepted;
+    ``utilization`` is that of ``SendFailed``."""
 
-    answer: Answer
+    response: PeerResponse
     reason: str = ""
+    utilization: float = 0.0
 
 
-ACCEPTED = Outcome(Answer.ACCEPTED)
+ACCEPTED = AttemptResult(PeerResponse.ACCEPTED)
 
-_ANSWERS = {
-    FailureReason.REFUSED: Answer.REFUSED,
-    FailureReason.TOO_LARGE: Answer.REFUSED,
-    FailureReason.RATE_LIMITED: Answer.TRY_AGAIN,
-    FailureReason.NO_PEERS: Answer.TRY_AGAIN,
-    FailureReason.UNREACHABLE: Answer.IN_DOUBT,
-    FailureReason.DUPLICATE: Answer.DUPLICATE,
+_RESPONSES = {
+    FailureReason.REFUSED: PeerResponse.REFUSED,
+    FailureReason.TOO_LARGE: PeerResponse.REFUSED,
+    FailureReason.DROPPED: PeerResponse.REFUSED,
+    FailureReason.RATE_LIMITED: PeerResponse.TRY_AGAIN,
+    FailureReason.NO_PEERS: PeerResponse.TRY_AGAIN,
+    FailureReason.UNREACHABLE: PeerResponse.IN_DOUBT,
+    FailureReason.DUPLICATE: PeerResponse.DUPLICATE,
 }
 
 
-def outcome_of(event: SendFailed) -> Outcome:
+def outcome_of(event: SendFailed) -> AttemptResult:
     """The outcome that a transport's failure stands for. ``stopped`` never reached a peer: it is tried again."""
-    answer = _ANSWERS.get(event.reason, Answer.TRY_AGAIN)
-    return Outcome(answer, f"{event.reason}: {event.detail}" if event.detail else str(event.reason))
+    response = _RESPONSES.get(event.reason, PeerResponse.TRY_AGAIN)
+    reason = f"{event.reason}: {event.detail}" if event.detail else str(event.reason)
+    return AttemptResult(response, reason, event.utilization)
 
 
-def decide(answer: Answer, retries_made: int, in_doubt: bool) -> Verdict:
+def decide(response: PeerResponse, retries_made: int, in_doubt: bool) -> RetryDecision:
     """The verdict over an attempt, with ``retries_made`` retries before it (0 for the initial attempt)."""
-    if answer is Answer.ACCEPTED or (answer is Answer.DUPLICATE and in_doubt):
-        return Verdict.SENT
-    if answer is Answer.REFUSED or retries_made >= len(RETRY_DELAYS_MS):
-        return Verdict.FAILED
-    return Verdict.RETRY
+    if response is PeerResponse.ACCEPTED or (response is PeerResponse.DUPLICATE and in_doubt):
+        return RetryDecision.SENT
+    if response is PeerResponse.REFUSED or retries_made >= len(RETRY_DELAYS_MS):
+        return RetryDecision.FAILED
+    return RetryDecision.RETRY

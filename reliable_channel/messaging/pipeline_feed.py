@@ -1,7 +1,7 @@
-"""What the Messaging API gives to the pipeline over Kafka: the sender's own records, and, where no bridge stands
-between, the envelopes it dispatches and receives (protocol.md §2).
+"""Writes the sender's records and, where no bridge stands between, the dispatched and received envelopes to Kafka for
+the pipeline.
 
-Behind a bridge (the Kafka transport) the bridge already writes the envelopes; then ``envelopes`` is off.
+With the Kafka transport the bridge already writes the envelopes; then ``envelopes`` is off.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from reliable_channel.errors import ReliableChannelError
+from reliable_channel.core.errors import ReliableChannelError
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.sender_events import SenderEvent, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.recent import RecentHashes
-from reliable_channel.wire.waku import WakuMessage, message_hash
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ MAX_BLOCK_S = 0.5
 
 
 class Feed(Protocol):
-    """Where rows and envelopes go. Never raises, never blocks for long."""
+    """Receives rows and envelopes for the pipeline. Never raises, never blocks for long."""
 
     def start(self) -> None:
         """Connect; starting twice does nothing."""

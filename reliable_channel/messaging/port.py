@@ -1,4 +1,4 @@
-"""The listeners and subscriptions of the node port, beside the seed's own."""
+"""Manages the listeners and subscriptions of the node port, beside those of MESSAGING-API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reliable_channel.transport.dispatcher import run_safely
 
 
 class Port:
-    """Who listens to node events, and which subscription stands for which content topic."""
+    """The listeners of node events, and the subscription of each content topic."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Listener, ...] = ()
@@ -40,7 +40,7 @@ class Port:
             return [topic for topic in dict.fromkeys(content_topics) if topic not in self._topics]
 
     def subscribed(self, content_topic: str, subscription_id: SubscriptionId) -> None:
-        """Remember which subscription stands for a content topic."""
+        """Remember the subscription of a content topic."""
         with self._lock:
             self._topics[content_topic] = subscription_id
 

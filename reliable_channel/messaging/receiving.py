@@ -1,6 +1,6 @@
-"""Receiving: an envelope from the network becomes a record that says ``received``, once.
+"""Turns each envelope from the network into a record that says ``received``, once.
 
-Seed ``003…``, *Subscribe*. What a decoder or a listener raises harms nobody else.
+MESSAGING-API, *Subscribe*. What a decoder or a listener raises harms nobody else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _running: set[asyncio.Task[object]] = set()
 """Event loops keep only weak references to tasks."""
 
 
-class Receiver:
+class MessageReceiver:
     """Turns received envelopes into records, events and calls of subscription listeners."""
 
     def __init__(self, ledger: Ledger, subscriptions: Subscriptions) -> None:

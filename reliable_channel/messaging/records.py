@@ -1,11 +1,11 @@
-"""``MessageRecord`` and what a change of one means (seed ``003…``, *Message Storage* and *Events*). Values only."""
+"""``MessageRecord`` and what a change of one means (MESSAGING-API, *Message Storage* and *Events*). Values only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.events import EventName
-from reliable_channel.wire.waku import WakuMessage
 
 MAX_ERROR_CHARACTERS = 500
 """Error texts come from outside, so they are cut."""
@@ -13,7 +13,11 @@ MAX_ERROR_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """What is known of one message. The first seven properties are the seed's; ``message`` is the newest envelope.
+    """What is known of one message. The first seven properties are those of MESSAGING-API; ``message`` is the newest
+    envelope.
+
+    ``queued``: it is ``sending`` and has left this node, and no Waku node has accepted it yet: it waits in Kafka for a
+    bridge, or for the rate limit.
 
     ``message_hash`` (32 bytes) and ``pubsub_topic`` belong to that envelope. ``record_id`` orders records by when they
     were added, ``change_seq`` by their latest change (the cursor for long polling).
@@ -26,6 +30,7 @@ class MessageRecord:
     received: bool = False
     request_id: str | None = None
     error: str | None = None
+    queued: bool = False
     message_hash: bytes = b""
     pubsub_topic: str = ""
     record_id: int = 0
@@ -39,7 +44,7 @@ class MessageRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordChange:
     """A stored change of a record; ``before`` is None for a new record, ``failed`` says that an error occurred now (it
     may read the same as the one before)."""
 
@@ -48,7 +53,7 @@ class Change:
     failed: bool = False
 
 
-def events_of(change: Change) -> list[EventName]:
+def events_of(change: RecordChange) -> list[EventName]:
     """The ``message:*`` events of a change, the general one first."""
     before, after = change.before, change.after
     was = before or MessageRecord(after.message)
@@ -66,8 +71,12 @@ def events_of(change: Change) -> list[EventName]:
     return names
 
 
-def _flags(record: MessageRecord) -> tuple[bool, bool, bool, bool]:
-    return record.sending, record.sent, record.stored, record.received
+def _flags(record: MessageRecord) -> tuple[bool, ...]:
+    return record.sending, record.queued, record.sent, record.stored, record.received
+
+
+NOT_STORED = "not_stored"
+"""What the error of a record begins with that was sent and that no store has: a store that has it clears it."""
 
 
 def bounded(error: str) -> str:

@@ -1,4 +1,4 @@
-"""What must be remembered of each send request so that a restart goes on where SIGKILL struck.
+"""Stores the pending requests, so that a send survives a restart.
 
 The same database and transactions as the records, another table. The schedule itself (``send_service``) is rebuilt from
 these rows.
@@ -18,7 +18,7 @@ PENDING = "pending"
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
     """One row. ``retries`` is -1 before the initial attempt; ``own_stamp`` says that the timestamp is ours to renew;
-    ``resent`` counts how often the store was found not to have it: the first time it goes out once more."""
+    ``resent`` counts how often the store was found not to have it: at first it goes out again."""
 
     request_id: str
     record_id: int

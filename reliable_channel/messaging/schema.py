@@ -1,7 +1,7 @@
-"""The SQLite tables of the records, and opening them safely.
+"""Defines the SQLite tables of the records, and opens them safely.
 
 Two sets of equal tables: ``main`` is the file; ``temp`` lives in memory and holds ephemeral messages, which *SHOULD not
-be persisted* (seed ``003…``, ``ephemeral``). The views unite them.
+be persisted* (MESSAGING-API, ``ephemeral``). The views unite them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.private_files import private_file
 
 VERSION = 1

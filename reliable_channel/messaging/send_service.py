@@ -1,4 +1,4 @@
-"""The send service (seed ``003…``, *Send*): which request goes next, what its answer makes of it, and when.
+"""The send service (MESSAGING-API, *Send*): which request goes next, what its answer makes of it, and when.
 
 A pure state machine over request ids: time (Unix ms) comes in as ``now``, attempts are made by whoever calls
 :meth:`SendService.take`, records are kept elsewhere. States and moves stand in :data:`TRANSITIONS`.
@@ -15,14 +15,16 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, Answer, Outcome, Verdict, decide
+from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, AttemptResult, PeerResponse, RetryDecision, decide
 
 
-class State(StrEnum):
+class RequestState(StrEnum):
     """Where a request stands. The last three are final."""
 
     FRESH = "fresh"
     IN_FLIGHT = "in_flight"
+    QUEUED = "queued"
+    """Handed on, and accepted by no node yet: it waits in Kafka for a bridge, or for the rate limit. No time-out."""
     WAITING = "waiting"
     """A retry is scheduled."""
     HALTED = "halted"
@@ -37,49 +39,55 @@ class State(StrEnum):
         return self not in FINAL
 
 
-FINAL = frozenset({State.SENT, State.FAILED, State.CANCELLED})
+FINAL = frozenset({RequestState.SENT, RequestState.FAILED, RequestState.CANCELLED})
 
 
 class Input(StrEnum):
     """What happens to a request."""
 
     TAKE = "take"
+    QUEUED = "queued"
     SENT = "sent"
     RETRY = "retry"
     FAILED = "failed"
     CANCEL = "cancel"
     UNHEALTHY = "unhealthy"
     HEALTHY = "healthy"
-    AGAIN = "again"
+    RESCHEDULE = "reschedule"
     """A finished request is to be sent once more: ``retry(request_id)``, or not found in the store."""
 
 
-TRANSITIONS: dict[tuple[State, Input], State] = {
-    (State.FRESH, Input.TAKE): State.IN_FLIGHT,
-    (State.WAITING, Input.TAKE): State.IN_FLIGHT,
-    (State.IN_FLIGHT, Input.SENT): State.SENT,
-    (State.IN_FLIGHT, Input.RETRY): State.WAITING,
-    (State.IN_FLIGHT, Input.FAILED): State.FAILED,
-    (State.WAITING, Input.UNHEALTHY): State.HALTED,
-    (State.HALTED, Input.HEALTHY): State.WAITING,
-    (State.FRESH, Input.CANCEL): State.CANCELLED,
-    (State.IN_FLIGHT, Input.CANCEL): State.CANCELLED,
-    (State.WAITING, Input.CANCEL): State.CANCELLED,
-    (State.HALTED, Input.CANCEL): State.CANCELLED,
-    (State.SENT, Input.AGAIN): State.WAITING,
-    (State.FAILED, Input.AGAIN): State.WAITING,
-    (State.CANCELLED, Input.AGAIN): State.WAITING,
+TRANSITIONS: dict[tuple[RequestState, Input], RequestState] = {
+    (RequestState.FRESH, Input.TAKE): RequestState.IN_FLIGHT,
+    (RequestState.WAITING, Input.TAKE): RequestState.IN_FLIGHT,
+    (RequestState.IN_FLIGHT, Input.SENT): RequestState.SENT,
+    (RequestState.IN_FLIGHT, Input.RETRY): RequestState.WAITING,
+    (RequestState.IN_FLIGHT, Input.FAILED): RequestState.FAILED,
+    (RequestState.IN_FLIGHT, Input.QUEUED): RequestState.QUEUED,
+    (RequestState.QUEUED, Input.SENT): RequestState.SENT,
+    (RequestState.QUEUED, Input.RETRY): RequestState.WAITING,
+    (RequestState.QUEUED, Input.FAILED): RequestState.FAILED,
+    (RequestState.QUEUED, Input.CANCEL): RequestState.CANCELLED,
+    (RequestState.WAITING, Input.UNHEALTHY): RequestState.HALTED,
+    (RequestState.HALTED, Input.HEALTHY): RequestState.WAITING,
+    (RequestState.FRESH, Input.CANCEL): RequestState.CANCELLED,
+    (RequestState.IN_FLIGHT, Input.CANCEL): RequestState.CANCELLED,
+    (RequestState.WAITING, Input.CANCEL): RequestState.CANCELLED,
+    (RequestState.HALTED, Input.CANCEL): RequestState.CANCELLED,
+    (RequestState.SENT, Input.RESCHEDULE): RequestState.WAITING,
+    (RequestState.FAILED, Input.RESCHEDULE): RequestState.WAITING,
+    (RequestState.CANCELLED, Input.RESCHEDULE): RequestState.WAITING,
 }
 """Every other pair leaves the state as it is."""
 
 
 @dataclass(slots=True)
-class Request:
+class RequestProgress:
     """One send operation. ``retries`` counts retries made in this round; ``in_doubt`` says that an attempt with the
     current bytes may have reached the network unacknowledged."""
 
     request_id: str
-    state: State
+    state: RequestState
     retries: int = 0
     in_doubt: bool = False
     due_ms: int = 0
@@ -93,27 +101,27 @@ class SendService:
     def __init__(self, max_in_flight: int, attempt_timeout_ms: int) -> None:
         self._max_in_flight = max_in_flight
         self._attempt_timeout_ms = attempt_timeout_ms
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, RequestProgress] = {}
         self._fresh: deque[str] = deque()
         self._timers: list[tuple[int, int, str]] = []
         self._due: list[tuple[int, str]] = []
-        self._in_flight: dict[str, Request] = {}
+        self._in_flight: dict[str, RequestProgress] = {}
         self._scheduled = 0
         self._usable = False
 
     def submit(self, request_id: str) -> None:
         """Schedule a new request."""
-        self._requests[request_id] = Request(request_id, State.FRESH)
+        self._requests[request_id] = RequestProgress(request_id, RequestState.FRESH)
         self._fresh.append(request_id)
 
-    def again(self, request_id: str, now: int, retries: int = -1, in_doubt: bool = False) -> State:
+    def reschedule(self, request_id: str, now: int, retries: int = -1, in_doubt: bool = False) -> RequestState:
         """Put a finished request, or one that an earlier process left pending, among the retries, due at once.
 
         ``retries=-1`` begins a new round: one attempt and three retries. Ignored when the request is pending.
         """
         if request_id in self._requests:
             return self._requests[request_id].state
-        request = Request(request_id, State.WAITING, retries=retries, in_doubt=in_doubt)
+        request = RequestProgress(request_id, RequestState.WAITING, retries=retries, in_doubt=in_doubt)
         self._requests[request_id] = request
         self._schedule(request, now)
         return request.state
@@ -137,27 +145,37 @@ class SendService:
             if self._move(request, Input.HEALTHY if usable else Input.UNHEALTHY)
         ]
 
-    def take(self, now: int) -> Request | None:
+    def take(self, now: int) -> RequestProgress | None:
         """The request to attempt next, now in flight, or None."""
         if len(self._in_flight) >= self._max_in_flight:
             return None
         request = self._next_fresh() or (self._next_retry(now) if self._usable else None)
         if request is None:
             return None
-        if request.state is State.WAITING:
+        if request.state is RequestState.WAITING:
             request.retries += 1
         request.deadline_ms = now + self._attempt_timeout_ms
         self._move(request, Input.TAKE)
         return request
 
-    def outcome(self, request_id: str, outcome: Outcome, now: int) -> Verdict | None:
-        """What an attempt's end makes of its request; None when it is not in flight (cancelled, or answered twice)."""
-        request = self._in_flight.get(request_id)
-        if request is None:
+    def begun(self, request: RequestProgress, now: int) -> None:
+        """The attempt that was taken is handed to the transport now: its time-out begins."""
+        request.deadline_ms = now + self._attempt_timeout_ms
+
+    def queued(self, request_id: str) -> bool:
+        """The attempt in flight was handed on and waits elsewhere; whether that is news."""
+        request = self._requests.get(request_id)
+        return request is not None and self._move(request, Input.QUEUED)
+
+    def outcome(self, request_id: str, outcome: AttemptResult, now: int) -> RetryDecision | None:
+        """What an attempt's end makes of its request; None when it is neither in flight nor queued (cancelled, or
+        answered twice)."""
+        request = self._requests.get(request_id)
+        if request is None or request.state not in (RequestState.IN_FLIGHT, RequestState.QUEUED):
             return None
-        verdict = decide(outcome.answer, max(request.retries, 0), request.in_doubt)
-        request.in_doubt = request.in_doubt or outcome.answer is Answer.IN_DOUBT
-        if verdict is Verdict.RETRY:
+        verdict = decide(outcome.response, max(request.retries, 0), request.in_doubt)
+        request.in_doubt = request.in_doubt or outcome.response is PeerResponse.IN_DOUBT
+        if verdict is RetryDecision.RETRY:
             self._move(request, Input.RETRY)
             self._schedule(request, now + RETRY_DELAYS_MS[max(request.retries, 0)])
         else:
@@ -173,7 +191,7 @@ class SendService:
         """The request now has other bytes, of which no earlier attempt can be in doubt."""
         self._requests[request_id].in_doubt = False
 
-    def find(self, request_id: str) -> Request | None:
+    def find(self, request_id: str) -> RequestProgress | None:
         """A pending request."""
         return self._requests.get(request_id)
 
@@ -191,7 +209,7 @@ class SendService:
             times.append(self._timers[0][0])
         return min(times, default=None)
 
-    def _schedule(self, request: Request, due_ms: int) -> None:
+    def _schedule(self, request: RequestProgress, due_ms: int) -> None:
         self._scheduled += 1
         request.due_ms, request.scheduled = due_ms, self._scheduled
         if len(self._timers) > 2 * len(self._requests) + 1_000:
@@ -201,30 +219,30 @@ class SendService:
         if not self._usable:
             self._move(request, Input.UNHEALTHY)
 
-    def _next_fresh(self) -> Request | None:
+    def _next_fresh(self) -> RequestProgress | None:
         while self._fresh:
             request = self._requests.get(self._fresh.popleft())
-            if request is not None and request.state is State.FRESH:
+            if request is not None and request.state is RequestState.FRESH:
                 return request
         return None
 
-    def _next_retry(self, now: int) -> Request | None:
+    def _next_retry(self, now: int) -> RequestProgress | None:
         while self._timers and self._timers[0][0] <= now:
             _, scheduled, request_id = heapq.heappop(self._timers)
             heapq.heappush(self._due, (-scheduled, request_id))
         while self._due:
             scheduled, request_id = heapq.heappop(self._due)
             request = self._requests.get(request_id)
-            if request is not None and request.scheduled == -scheduled and request.state is State.WAITING:
+            if request is not None and request.scheduled == -scheduled and request.state is RequestState.WAITING:
                 return request
         return None
 
-    def _move(self, request: Request, given: Input) -> bool:
+    def _move(self, request: RequestProgress, given: Input) -> bool:
         """Apply :data:`TRANSITIONS`; whether the state changed."""
         before = request.state
         request.state = TRANSITIONS.get((before, given), before)
-        if request.state is State.IN_FLIGHT:
+        if request.state is RequestState.IN_FLIGHT:
             self._in_flight[request.request_id] = request
-        elif before is State.IN_FLIGHT:
+        elif before is RequestState.IN_FLIGHT:
             self._in_flight.pop(request.request_id, None)
         return request.state is not before

@@ -1,4 +1,4 @@
-"""The sender's own records for the pipeline: what became of each request, also of those that never left.
+"""Records what became of each request, including those that never left, for the pipeline.
 
 One row per step of a request; :func:`to_json` is its record in the evidence topic, beside the bridge's records and told
 apart from them by ``"kind": "sender"``. Envelopes that are plain SDS messages name their channel, sender and SDS id, so
@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
-from reliable_channel.wire.segment import Segment, decode_segment
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.core.wire.segment import Segment, decode_segment
+from reliable_channel.core.wire.waku import WakuMessage
 
 
 class SenderEventKind(StrEnum):
-    """What happened to a request."""
+    """The kind of a sender record."""
 
     QUEUED = "queued"
     SENT = "sent"
@@ -29,7 +29,7 @@ class SenderEventKind(StrEnum):
     RATE_LIMITED = "rate_limited"
     """The peer, or our own epoch, did not let it through yet."""
     RESENT = "resent"
-    """The store did not have it; it goes out once more."""
+    """The store did not have it; it goes out again."""
     NOT_STORED = "not_stored"
     """Sent twice, and still not in the store."""
     FAILED = "failed"
@@ -59,7 +59,7 @@ class SenderEvent:
 
 
 class SenderEventSink(Protocol):
-    """Where rows go. Must neither block for long nor raise."""
+    """Receives sender records. Must neither block for long nor raise."""
 
     def record(self, event: SenderEvent) -> None:
         """Take one row."""

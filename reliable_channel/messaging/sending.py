@@ -1,33 +1,51 @@
-"""Sending: the send service, the records and the transport brought together (seed ``003…``, *Send*).
+"""Sending: the send service, the records and the transport brought together (MESSAGING-API, *Send*).
 
 An attempt is handed to the transport without any lock held; its end arrives as an event, on another thread or at once.
 Retries of one round keep the bytes, so that a peer can answer *duplicate*; a timestamp of ours is renewed only where no
 attempt is in doubt: stores refuse timestamps more than 20 s off, and gossip forgets equal bytes after two minutes
-(protocol.md §2).
+(14/WAKU2-MESSAGE).
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from reliable_channel.errors import LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.core.errors import LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.core.rate_limit import Traffic
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.codec import checked
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
-from reliable_channel.messaging.outcome import ACCEPTED, Answer, Outcome, Verdict, outcome_of
-from reliable_channel.messaging.records import MessageRecord, bounded
+from reliable_channel.messaging.outcome import (
+    ACCEPTED,
+    RETRY_DELAYS_MS,
+    AttemptResult,
+    PeerResponse,
+    RetryDecision,
+    outcome_of,
+)
+from reliable_channel.messaging.records import NOT_STORED, MessageRecord, bounded
 from reliable_channel.messaging.requests import PENDING, StoredRequest
-from reliable_channel.messaging.send_service import Request, SendService, State
+from reliable_channel.messaging.send_service import RequestProgress, RequestState, SendService
 from reliable_channel.messaging.sender_events import SenderEventKind, SenderEventSink, sender_event
-from reliable_channel.transport.base import FailureReason, Node, NodeEvent, RequestId, SendBufferFull, SendFailed, Sent
+from reliable_channel.transport.base import (
+    FailureReason,
+    Node,
+    NodeEvent,
+    Queued,
+    RequestId,
+    SendBufferFull,
+    SendDelayed,
+    SendFailed,
+    Sent,
+)
 from reliable_channel.transport.clock import Clock, Timestamps
 from reliable_channel.transport.node import new_request_id
-from reliable_channel.wire.waku import WakuMessage, message_hash
 
 STALE_MS = 10_000
 """Half of what stores tolerate: older stamps are renewed before an attempt when nothing is in doubt."""
@@ -37,15 +55,22 @@ GOSSIP_MEMORY_MS = 120_000
 
 MAX_EARLY = 10_000
 
+RESENDS = len(RETRY_DELAYS_MS)
+"""How often a message that no store has is sent again, a store query apart (MESSAGING-API, *Retry*: three retries, also
+where the acknowledgement is what is missing)."""
+
 Announce: TypeAlias = Callable[[NodeEvent], None]
+
+End: TypeAlias = Sent | SendFailed
 
 
 class PendingLimitError(SendBufferFull):
     """As many requests as configured are pending: the network does not take them as fast as they are made."""
 
 
-class Sender:
-    """The requests of one node. ``announce`` gives the port's listeners ``Sent`` and ``SendFailed``."""
+class MessageSender:
+    """The requests of one node. ``announce`` gives the port's listeners what becomes of them: ``Queued``,
+    ``SendDelayed``, ``Sent`` and ``SendFailed``."""
 
     def __init__(
         self,
@@ -64,15 +89,28 @@ class Sender:
         self._announce = announce
         self._service = SendService(config.max_in_flight, config.attempt_timeout_ms)
         self._attempts: dict[str, str] = {}
-        self._early: OrderedDict[str, Sent | SendFailed] = OrderedDict()
+        self._early: OrderedDict[str, list[Queued | SendDelayed | End]] = OrderedDict()
+        self._traffic: dict[str, Traffic] = {}
         self._attempts_lock = threading.Lock()
+        self._taken: deque[tuple[RequestProgress, MessageRecord]] = deque()
+        """Attempts that are recorded and not yet handed to the transport."""
+        self.dispatching = False
+        """Whether somebody calls :meth:`dispatch_due`; only then a new request is taken at once."""
         self._restore()
 
     # -- what callers do ----------------------------------------------------------------------------------------
 
-    def submit(self, message: WakuMessage, pubsub_topic: str, key: IdempotencyKey | None = None) -> RequestId:
-        """Record and schedule one envelope. With a ``key`` that was given before it does nothing, and returns the
-        request id of then. Raises as :func:`checked`, :class:`PendingLimitError`, and ``KeyReusedError``."""
+    def submit(
+        self,
+        message: WakuMessage,
+        pubsub_topic: str,
+        key: IdempotencyKey | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
+    ) -> RequestId:
+        """Record and schedule one envelope, and its first attempt where there is room, in one transaction.
+
+        With a ``key`` that was given before it does nothing, and returns the request id of then. Raises as
+        :func:`checked`, :class:`PendingLimitError`, and ``KeyReusedError``."""
         message = checked(message)
         own_stamp = message.timestamp is None
         if own_stamp:
@@ -101,6 +139,10 @@ class Sender:
                 self._ledger.keys.keep(key, request_id, self._ledger.now())
             self._report(SenderEventKind.QUEUED, record)
             self._service.submit(request_id)
+            if traffic is not Traffic.FIRST_SEGMENT:
+                self._traffic[request_id] = traffic
+            taken = self._take_due() if self.dispatching else []
+        self._taken.extend(taken)
         return request_id
 
     def cancel(self, request_id: str) -> bool:
@@ -108,10 +150,10 @@ class Sender:
         with self._ledger.step():
             if not self._service.cancel(request_id):
                 return False
-            self._ledger.requests.update(request_id, state=State.CANCELLED.value)
+            self._ledger.requests.update(request_id, state=RequestState.CANCELLED.value)
             record = self._ledger.records.by_request_id(request_id)
             if record is not None:
-                record = self._ledger.update(record, sending=False)
+                record = self._ledger.update(record, sending=False, queued=False)
                 self._report(SenderEventKind.DROPPED, record, "cancelled")
                 failed = SendFailed(
                     RequestId(request_id), FailureReason.STOPPED, "cancelled", self._ledger.now(), record.message_hash
@@ -123,23 +165,26 @@ class Sender:
         """Send a failed or cancelled request again, a whole round; False for any other."""
         with self._ledger.step():
             stored = self._ledger.requests.find(request_id)
-            if stored is None or stored.state not in (State.FAILED, State.CANCELLED):
+            if stored is None or stored.state not in (RequestState.FAILED, RequestState.CANCELLED):
                 return False
-            return self._again(stored)
+            return self._resume(stored)
 
     def resend(self, request_id: str) -> bool:
-        """Send once more what a store was asked for and did not have; False when that was done before."""
+        """Send again what a store was asked for and does not have; whether it is sent. After :data:`RESENDS` times its
+        record carries an error instead."""
         with self._ledger.step():
             stored = self._ledger.requests.find(request_id)
             record = self._ledger.records.by_request_id(request_id)
-            if stored is None or record is None or stored.state != State.SENT or stored.resent > 1:
+            if stored is None or record is None or stored.state != RequestState.SENT or stored.resent > RESENDS:
                 return False
             self._ledger.requests.update(request_id, resent=stored.resent + 1)
-            if stored.resent:
-                self._report(SenderEventKind.NOT_STORED, record, "not found in the store after it was sent again")
+            if stored.resent == RESENDS:
+                error = f"{NOT_STORED}: no store has it after it was sent {RESENDS + 1} times"
+                record = self._ledger.update(record, error=error, failed=True)
+                self._report(SenderEventKind.NOT_STORED, record, error)
                 return False
             self._report(SenderEventKind.RESENT, record, "not found in the store")
-            return self._again(stored)
+            return self._resume(stored)
 
     def pending(self) -> list[RequestId]:
         """The ids of all pending requests."""
@@ -158,29 +203,47 @@ class Sender:
 
     def dispatch_due(self) -> int:
         """Attempt everything that is due now; how many attempts were made."""
+        made = self._hand_over_taken()
         for request_id in self._overdue():
-            self._finish(request_id, Outcome(Answer.IN_DOUBT, "unreachable: the transport did not answer in time"))
-        made = 0
-        while (attempt := self._next_attempt()) is not None:
-            made += 1
-            self._hand_over(attempt)
+            self._finish(
+                request_id, AttemptResult(PeerResponse.IN_DOUBT, "unreachable: the transport did not answer in time")
+            )
+        while self._due():
+            with self._ledger.step():
+                taken = self._take_due()
+            if not taken:
+                break
+            self._taken.extend(taken)
+            made += self._hand_over_taken()
         return made
 
     def next_due(self) -> int | None:
         """When to call :meth:`dispatch_due` next, in Unix ms; 0 is at once, None is when something happens."""
         with self._ledger.locked():
-            return self._service.next_due()
+            return 0 if self._taken else self._service.next_due()
 
-    def on_transport(self, event: Sent | SendFailed) -> None:
-        """The end of an attempt. It may come before ``send`` has returned its id: then it waits for it."""
+    def on_transport(self, event: Queued | SendDelayed | End) -> None:
+        """What the transport reports of an attempt, at last its end. It may come before ``send`` has returned its id:
+        then it waits for it."""
         with self._attempts_lock:
-            request_id = self._attempts.pop(event.request_id, None)
+            request_id = self._attempts.get(event.request_id)
             if request_id is None:
-                self._early[event.request_id] = event
+                self._early.setdefault(event.request_id, []).append(event)
                 while len(self._early) > MAX_EARLY:
                     self._early.popitem(last=False)
                 return
-        self._finish(request_id, ACCEPTED if isinstance(event, Sent) else outcome_of(event))
+            if isinstance(event, End):
+                del self._attempts[event.request_id]
+        self._take(request_id, event)
+
+    def _take(self, request_id: str, event: Queued | SendDelayed | End) -> None:
+        match event:
+            case Sent():
+                self._finish(request_id, ACCEPTED, event.message)
+            case SendFailed():
+                self._finish(request_id, outcome_of(event))
+            case _:
+                self._wait(request_id, event)
 
     # -- one attempt --------------------------------------------------------------------------------------------
 
@@ -193,22 +256,38 @@ class Sender:
                 self._attempts = {inner: own for inner, own in self._attempts.items() if own not in late}
         return late
 
-    def _next_attempt(self) -> MessageRecord | None:
-        with self._ledger.step():
-            while (request := self._service.take(self._ledger.now())) is not None:
-                record = self._ledger.records.by_request_id(request.request_id)
-                stored = self._ledger.requests.find(request.request_id)
-                if record is None or stored is None:
-                    self._service.cancel(request.request_id)
-                    continue
-                record = self._stamped(record, request, stored)
-                self._ledger.requests.update(
-                    request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt
-                )
-                return record
-        return None
+    def _due(self) -> bool:
+        with self._ledger.locked():
+            due = self._service.next_due()
+            return due is not None and due <= self._ledger.now()
 
-    def _stamped(self, record: MessageRecord, request: Request, stored: StoredRequest) -> MessageRecord:
+    def _take_due(self) -> list[tuple[RequestProgress, MessageRecord]]:
+        """Note everything that may be attempted now as in flight; within a step."""
+        taken = []
+        while (request := self._service.take(self._ledger.now())) is not None:
+            record = self._ledger.records.by_request_id(request.request_id)
+            stored = self._ledger.requests.find(request.request_id)
+            if record is None or stored is None:
+                self._service.cancel(request.request_id)
+                continue
+            record = self._stamped(record, request, stored)
+            self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
+            taken.append((request, record))
+        return taken
+
+    def _hand_over_taken(self) -> int:
+        made = 0
+        while self._taken:
+            request, record = self._taken.popleft()
+            with self._ledger.locked():
+                if self._service.find(request.request_id) is not request:
+                    continue  # cancelled meanwhile
+                self._service.begun(request, self._ledger.now())
+            self._hand_over(record)
+            made += 1
+        return made
+
+    def _stamped(self, record: MessageRecord, request: RequestProgress, stored: StoredRequest) -> MessageRecord:
         """The record with the envelope as it is to be dispatched now."""
         age_ms = self._ledger.now() - (record.message.timestamp or 0) // 1_000_000
         if not stored.own_stamp or age_ms < (GOSSIP_MEMORY_MS if request.in_doubt else STALE_MS):
@@ -220,79 +299,103 @@ class Sender:
     def _hand_over(self, record: MessageRecord) -> None:
         request_id = str(record.request_id)
         try:
-            inner = self._transport.send(record.message, record.pubsub_topic)
+            traffic = self._traffic.get(request_id, Traffic.FIRST_SEGMENT)
+            inner = self._transport.send(record.message, record.pubsub_topic, traffic=traffic)
         except MessageTooLarge as error:
-            self._finish(request_id, Outcome(Answer.REFUSED, f"too_large: {error.cause}"))
+            self._finish(request_id, AttemptResult(PeerResponse.REFUSED, f"too_large: {error.cause}"))
         except LocalError as error:
-            self._finish(request_id, Outcome(Answer.TRY_AGAIN, f"not sent: {error.cause}"))
+            self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {error.cause}"))
         except (ReliableChannelError, OSError) as error:
-            self._finish(request_id, Outcome(Answer.TRY_AGAIN, f"not sent: {bounded(str(error))}"))
+            self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {bounded(str(error))}"))
         else:
             with self._attempts_lock:
-                event = self._early.pop(inner, None)
-                if event is None:
+                early = self._early.pop(inner, [])
+                if not any(isinstance(event, End) for event in early):
                     self._attempts[inner] = request_id
-            if event is not None:
-                self._finish(request_id, ACCEPTED if isinstance(event, Sent) else outcome_of(event))
+            for event in early:
+                self._take(request_id, event)
 
-    def _finish(self, request_id: str, outcome: Outcome) -> None:
+    def _wait(self, request_id: str, event: Queued | SendDelayed) -> None:
+        """An attempt waits outside this node, without a time-out."""
+        with self._ledger.step():
+            record = self._ledger.records.by_request_id(request_id)
+            news = self._service.queued(request_id)
+            if record is None:
+                return
+            if news:
+                self._ledger.update(record, queued=True)
+            if isinstance(event, SendDelayed):
+                until = f"held back until {event.until_ms} ms"
+                self._report(SenderEventKind.RATE_LIMITED, record, until)
+            told = replace(event, request_id=RequestId(request_id))
+            self._ledger.after(lambda: self._announce(told))
+
+    def _finish(self, request_id: str, outcome: AttemptResult, dispatched: WakuMessage | None = None) -> None:
         with self._ledger.step():
             now = self._ledger.now()
             record = self._ledger.records.by_request_id(request_id)
             verdict = self._service.outcome(request_id, outcome, now)
             if record is None:
                 return
+            if dispatched is not None and dispatched != record.message:
+                # A bridge stamps anew what has waited: the record, and store queries, follow what went out.
+                found = message_hash(record.pubsub_topic, dispatched)
+                record = self._ledger.update(record, message=dispatched, message_hash=found)
+            if verdict is not RetryDecision.RETRY:
+                self._traffic.pop(request_id, None)
             if verdict is None:
-                if outcome.answer is Answer.ACCEPTED and not record.sent and not record.sending:
+                if outcome.response is PeerResponse.ACCEPTED and not record.sent and not record.sending:
                     self._sent(record, now)  # cancelled, and too late
-            elif verdict is Verdict.SENT:
+            elif verdict is RetryDecision.SENT:
                 self._sent(record, now)
-            elif verdict is Verdict.RETRY:
+            elif verdict is RetryDecision.RETRY:
                 self._delayed(record, outcome)
             else:
                 self._failed(record, outcome, now)
 
     def _sent(self, record: MessageRecord, now: int) -> None:
         first = not record.sent
-        record = self._ledger.update(record, sending=False, sent=True, error=None)
+        record = self._ledger.update(record, sending=False, queued=False, sent=True, error=None)
         request_id = RequestId(str(record.request_id))
-        self._ledger.requests.update(request_id, state=State.SENT.value, sent_ms=now)
+        self._ledger.requests.update(request_id, state=RequestState.SENT.value, sent_ms=now)
         self._report(SenderEventKind.SENT, record)
         if first:
             event = Sent(request_id, record.message, record.pubsub_topic, record.message_hash, now)
             self._ledger.after(lambda: self._announce(event))
 
-    def _delayed(self, record: MessageRecord, outcome: Outcome) -> None:
+    def _delayed(self, record: MessageRecord, outcome: AttemptResult) -> None:
         request = self._service.find(str(record.request_id))
         if request is None:
             return
         self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
         record = self._ledger.update(
-            record, sending=request.state is not State.HALTED, error=outcome.reason, failed=True
+            record, sending=request.state is not RequestState.HALTED, queued=False, error=outcome.reason, failed=True
         )
         limited = outcome.reason.startswith(FailureReason.RATE_LIMITED)
         self._report(SenderEventKind.RATE_LIMITED if limited else SenderEventKind.DELAYED, record, outcome.reason)
 
-    def _failed(self, record: MessageRecord, outcome: Outcome, now: int) -> None:
-        record = self._ledger.update(record, sending=False, error=outcome.reason, failed=True)
+    def _failed(self, record: MessageRecord, outcome: AttemptResult, now: int) -> None:
+        record = self._ledger.update(record, sending=False, queued=False, error=outcome.reason, failed=True)
         request_id = RequestId(str(record.request_id))
         # A message that was sent before, and failed only when it was sent once more, has been sent.
-        state = State.SENT if record.sent else State.FAILED
+        state = RequestState.SENT if record.sent else RequestState.FAILED
         self._ledger.requests.update(request_id, state=state.value)
         self._report(SenderEventKind.NOT_STORED if record.sent else SenderEventKind.FAILED, record, outcome.reason)
         if not record.sent:
-            event = SendFailed(request_id, _failure(outcome), outcome.reason, now, record.message_hash)
+            event = SendFailed(
+                request_id, _failure(outcome), outcome.reason, now, record.message_hash, outcome.utilization
+            )
             self._ledger.after(lambda: self._announce(event))
 
     # -- helpers ------------------------------------------------------------------------------------------------
 
-    def _again(self, stored: StoredRequest) -> bool:
+    def _resume(self, stored: StoredRequest) -> bool:
         record = self._ledger.records.by_request_id(stored.request_id)
         if record is None:
             return False
         self._ledger.requests.update(stored.request_id, state=PENDING, retries=0, in_doubt=False)
-        state = self._service.again(stored.request_id, self._ledger.now())
-        self._ledger.update(record, sending=state is not State.HALTED)
+        state = self._service.reschedule(stored.request_id, self._ledger.now())
+        self._ledger.update(record, sending=state is not RequestState.HALTED)
         return True
 
     def _restore(self) -> None:
@@ -302,12 +405,13 @@ class Sender:
                 if stored.retries < 0:
                     self._service.submit(stored.request_id)
                     continue
-                state = self._service.again(
+                state = self._service.reschedule(
                     stored.request_id, self._ledger.now(), retries=stored.retries - 1, in_doubt=True
                 )
                 record = self._ledger.records.by_request_id(stored.request_id)
-                if record is not None and record.sending == (state is State.HALTED):
-                    self._ledger.update(record, sending=state is not State.HALTED)
+                sending = state is not RequestState.HALTED
+                if record is not None and (record.queued or record.sending != sending):
+                    self._ledger.update(record, sending=sending, queued=False)
 
     def _report(self, kind: SenderEventKind, record: MessageRecord, detail: str = "") -> None:
         event = sender_event(
@@ -322,9 +426,9 @@ class Sender:
         self._ledger.after(lambda: self._sink.record(event))
 
 
-def _failure(outcome: Outcome) -> FailureReason:
+def _failure(outcome: AttemptResult) -> FailureReason:
     """The port's reason behind an outcome's text."""
     for reason in FailureReason:
         if outcome.reason.startswith(reason.value):
             return reason
-    return FailureReason.REFUSED if outcome.answer is Answer.REFUSED else FailureReason.UNREACHABLE
+    return FailureReason.REFUSED if outcome.response is PeerResponse.REFUSED else FailureReason.UNREACHABLE

@@ -1,7 +1,7 @@
-"""The records in SQLite (seed ``003…``, *Message Storage*): written in one transaction per change, read by identifier.
+"""The records in SQLite (MESSAGING-API, *Message Storage*): written in one transaction per change, read by identifier.
 
-Every method that changes records returns the :class:`Change`s *after* they are committed, so that events can follow.
-Knows neither transports nor when to send. Thread-safe.
+Every method that changes records returns the :class:`RecordChange`s *after* they are committed, so that events can
+follow. Knows neither transports nor when to send. Thread-safe.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.messaging.records import Change, MessageRecord, bounded
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.messaging.records import MessageRecord, RecordChange, bounded
 from reliable_channel.messaging.schema import TABLES, open_database, table
-from reliable_channel.wire.waku import WakuMessage
 
 _COLUMNS = (
     "record_id, change_seq, created_ms, message_hash, pubsub_topic, content_topic, payload, version, timestamp, meta, "
     "rate_limit_proof, ephemeral, sending, sent, stored, received, request_id, error"
 )
 _INT64 = 2**63 - 1
+_QUEUED = 2
+"""Column ``sending`` of a message that is queued: 0 and 1 are the seed's values."""
 _LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''")
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
@@ -49,6 +51,7 @@ def _record(row: Sequence[Any]) -> MessageRecord:
             ephemeral=None if row[11] is None else bool(row[11]),
         ),
         sending=bool(row[12]),
+        queued=row[12] == _QUEUED,
         sent=bool(row[13]),
         stored=bool(row[14]),
         received=bool(row[15]),
@@ -60,6 +63,10 @@ def _record(row: Sequence[Any]) -> MessageRecord:
         change_seq=row[1],
         created_ms=row[2],
     )
+
+
+def _sending(record: MessageRecord) -> int:
+    return _QUEUED if record.queued else int(record.sending)
 
 
 class RecordStore:
@@ -121,7 +128,7 @@ class RecordStore:
 
     # -- changes ------------------------------------------------------------------------------------------------
 
-    def add(self, record: MessageRecord, now: int, subscriptions: Collection[str] = ()) -> Change:
+    def add(self, record: MessageRecord, now: int, subscriptions: Collection[str] = ()) -> RecordChange:
         """Insert a record; its ids and times are given here."""
         with self.transaction() as connection:
             record = replace(record, record_id=self._next_id, change_seq=self._next_seq, created_ms=now)
@@ -130,7 +137,7 @@ class RecordStore:
             values = (
                 record.record_id, record.change_seq, now, record.message_hash, record.pubsub_topic,
                 message.content_topic, message.payload, message.version, message.timestamp, message.meta,
-                message.rate_limit_proof, message.ephemeral, record.sending, record.sent, record.stored,
+                message.rate_limit_proof, message.ephemeral, _sending(record), record.sent, record.stored,
                 record.received, record.request_id, record.error,
             )  # fmt: skip
             marks = ", ".join("?" * len(values))
@@ -140,13 +147,13 @@ class RecordStore:
             self._count += 1
             self._bytes += len(message.payload)
             self._prune(connection, now)
-        return Change(None, record)
+        return RecordChange(None, record)
 
     def update(
         self, record: MessageRecord, *, failed: bool = False, subscriptions: Collection[str] = (), **changes: Any
-    ) -> Change:
-        """Store other properties of a record (``sending``, ``sent``, ``stored``, ``received``, ``error``, or a newer
-        ``message`` with its ``message_hash``; older hashes still find it)."""
+    ) -> RecordChange:
+        """Store other properties of a record (``sending``, ``queued``, ``sent``, ``stored``, ``received``, ``error``,
+        or a newer ``message`` with its ``message_hash``; older hashes still find it)."""
         if changes.get("error") is not None:
             changes["error"] = bounded(changes["error"])
         with self.transaction() as connection:
@@ -155,12 +162,12 @@ class RecordStore:
             connection.execute(
                 f"UPDATE {table('record', ephemeral)} SET change_seq=?, message_hash=?, timestamp=?, sending=?, sent=?,"  # noqa: S608
                 " stored=?, received=?, error=? WHERE record_id=?",
-                (after.change_seq, after.message_hash, after.message.timestamp, after.sending, after.sent,
+                (after.change_seq, after.message_hash, after.message.timestamp, _sending(after), after.sent,
                  after.stored, after.received, after.error, after.record_id),
             )  # fmt: skip
             self._link(connection, after, subscriptions)
             self._advance(connection, 0)
-        return Change(record, after, failed)
+        return RecordChange(record, after, failed)
 
     def _link(self, connection: sqlite3.Connection, record: MessageRecord, subscriptions: Collection[str]) -> None:
         ephemeral = bool(record.message.ephemeral)

@@ -1,4 +1,4 @@
-"""Subscriptions (seed ``003…``, *Subscribe*): who wants which messages, and what the node must listen to for them.
+"""Subscriptions (MESSAGING-API, *Subscribe*): who wants which messages, and what the node must listen to for them.
 
 Values and bookkeeping; receiving itself is ``receiving``, the recurring store query ``confirmation``.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.codec import Decoder
 from reliable_channel.messaging.records import MessageRecord
 
@@ -25,7 +25,7 @@ TopicPair: TypeAlias = tuple[str, str]
 
 
 class SubscriptionLimitError(EnvironmentFault):
-    """As many subscriptions as configured are active."""
+    """As many subscriptions as configured are active already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,28 @@
-"""Which pubsub topics a node supports (RELAY-SHARDING), and the seed's sentences for those it does not."""
+"""Checks which pubsub topics a node supports (51/WAKU2-RELAY-SHARDING), with the error sentences of MESSAGING-API."""
 
 from __future__ import annotations
 
 import re
 
-from reliable_channel.errors import LocalError
+from reliable_channel.core.errors import LocalError
 from reliable_channel.messaging.config import MessagingConfig
 
 _STATIC_SHARD = re.compile(r"/waku/2/rs/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,9})")
 
 
 class UnsupportedTopicError(LocalError):
-    """The pubsub topic of an encoder or decoder is not one of the node's shards (seed ``003…``, ``send`` and
+    """The pubsub topic of an encoder or decoder is not one of the node's shards (MESSAGING-API, ``send`` and
     ``subscribe``)."""
 
 
 def check_send_topic(config: MessagingConfig, pubsub_topic: str) -> None:
-    """Raise :class:`UnsupportedTopicError` with the text of the seed's 404 for ``POST /send``."""
+    """Raise :class:`UnsupportedTopicError` with MESSAGING-API's 404 text for ``POST /send``."""
     if pubsub_topic not in config.pubsub_topics:
         raise UnsupportedTopicError(f"Failed to send message. Target pubsubTopic '{pubsub_topic}' not supported.")
 
 
 def check_subscription_topic(config: MessagingConfig, pubsub_topic: str) -> None:
-    """Raise :class:`UnsupportedTopicError` with the text of the seed's 404 for ``POST /subscribe``: it names the
+    """Raise :class:`UnsupportedTopicError` with MESSAGING-API's 404 text for ``POST /subscribe``: it names the
     part of the topic that does not fit."""
     if (unsupported := _unsupported(config, pubsub_topic)) is not None:
         raise UnsupportedTopicError(f"Cannot create subscription. {unsupported} is not supported.")

@@ -1,4 +1,4 @@
-"""Background threads that do work when it is due, and none that outlives :meth:`Worker.stop`."""
+"""Runs work when it is due on background threads, none of which outlives :meth:`Worker.stop`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rings 3 and 4 (design.md *Rings*): a room per job; ``tables``, ``storage``, ``running``, ``operations`` serve all."""
+"""The jobs on Spark: ingest, reassembly, ack and verdict, and what runs and maintains them."""

@@ -1,8 +1,8 @@
-"""The recorded clock (design.md *A recorded clock moves silent keys*).
+"""Records how far each Kafka partition was read, in offsets and in event time (docs/pipeline.md, *Time*).
 
-Ingest is the one authority on time. Per Kafka partition, event time never goes back: what a micro-batch reached, and
-every tick, is a row of ``clock``, and no later record is dated before it. Ticks travel as rows of ``segments`` and
-``sds_input`` at their place in the record order, so every cut into micro-batches sees them at the same place.
+Ingest alone dates records. Event time of a partition never goes back: the position after every micro-batch, and every
+tick, is a row of ``clock``, and no later record is dated before it. Ticks travel as rows of ``sds_messages`` and
+``ordered_sds_messages`` at their place in the record order, so every cut into micro-batches has them at the same place.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.arrow_files import dataset_of
-from reliable_channel.pipeline.storage.io import BatchSink, append_rows, open_table
-from reliable_channel.pipeline.tables import CLOCK
+from reliable_channel.lake.append import BatchSink, append_rows
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.tables import CLOCK
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Kafka topic and partition."""
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -38,7 +39,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Progress:
     """How far one Kafka partition was read: event time (µs) and the offset that comes next."""
 
     event_time_us: int
@@ -50,7 +51,7 @@ class IngestClock:
     """What is recorded about every partition. Lives in the driver of the ingest job; the table is its memory."""
 
     paths: PathSettings
-    reached: dict[Place, Reached] = field(default_factory=dict)
+    reached: dict[TopicPartition, Progress] = field(default_factory=dict)
     _loaded_for: tuple[str, int] | None = None
 
     def load(self, query_id: str, batch_id: int) -> bool:
@@ -65,16 +66,16 @@ class IngestClock:
         self.reached = _latest(rows.filter(earlier))
         return True
 
-    def record(self, sink: BatchSink, reached: dict[Place, Reached]) -> None:
+    def record(self, sink: BatchSink, reached: dict[TopicPartition, Progress]) -> None:
         """Write down how far this micro-batch came."""
         sink.append_small(_rows(reached, sink.query_id, sink.batch_id, "batch"), CLOCK)
         self.reached.update(reached)
         self._loaded_for = (sink.query_id, sink.batch_id)
 
-    def record_tick(self, query_id: str, batch_id: int, kind: str, at_us: int) -> dict[Place, Reached]:
+    def record_tick(self, query_id: str, batch_id: int, kind: str, at_us: int) -> dict[TopicPartition, Progress]:
         """Advance every partition to ``at_us`` (µs) while no micro-batch runs; returns the partitions that moved."""
         moved = {
-            place: Reached(at_us, reached.next_offset)
+            place: Progress(at_us, reached.next_offset)
             for place, reached in self.reached.items()
             if reached.event_time_us < at_us
         }
@@ -84,7 +85,7 @@ class IngestClock:
         return moved
 
 
-def recorded(paths: PathSettings) -> dict[Place, Reached]:
+def recorded(paths: PathSettings) -> dict[TopicPartition, Progress]:
     """The clock as recorded, per partition; for people and for closing ticks."""
     return _latest(dataset_of(open_table(paths, CLOCK)).to_table())
 
@@ -98,19 +99,19 @@ def last_batch(paths: PathSettings) -> tuple[str, int] | None:
     return last["query_id"], last["batch_id"]
 
 
-def _latest(rows: pa.Table) -> dict[Place, Reached]:
+def _latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
     grouped = rows.group_by(["kafka_topic", "kafka_partition"]).aggregate(
         [("event_time", "max"), ("next_offset", "max")]
     )
     return {
-        (row["kafka_topic"], row["kafka_partition"]): Reached(_us(row["event_time_max"]), row["next_offset_max"])
+        (row["kafka_topic"], row["kafka_partition"]): Progress(_us(row["event_time_max"]), row["next_offset_max"])
         for row in grouped.to_pylist()
     }
 
 
-def _rows(reached: dict[Place, Reached], query_id: str, batch_id: int, kind: str) -> pa.Table:
+def _rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int, kind: str) -> pa.Table:
     now = dt.datetime.now(dt.UTC)
-    places: Iterable[tuple[Place, Reached]] = sorted(reached.items())
+    places: Iterable[tuple[TopicPartition, Progress]] = sorted(reached.items())
     return pa.Table.from_pylist(
         [
             {

@@ -4,7 +4,7 @@
 
     envelopes.select(rc.decode_envelope("value").alias("envelope"))
     rc.register(spark)
-    spark.sql("SELECT decode_segment(content).segment_index FROM segments")
+    spark.sql("SELECT decode_segment(content).segment_index FROM sds_messages")
 
 Each takes binary columns and gives a struct (the hash: binary). Bytes from the network never raise: what cannot be
 decoded has nulls, and ``reason`` with a value of the fixed list (docs/quarantine.md) and ``detail`` with more for
@@ -34,13 +34,13 @@ from pyspark.sql.types import (
 )
 
 from reliable_channel.config import ChannelsSettings, PipelineSettings
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
+from reliable_channel.core.wire.sds import decode_sds_message as parse_sds_message
+from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, Dialect
+from reliable_channel.core.wire.segment import decode_segment as parse_segment
+from reliable_channel.core.wire.waku import decode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily
-from reliable_channel.wire.sds import decode_sds_message as parse_sds_message
-from reliable_channel.wire.segment import DEFAULT_DIALECTS, Dialect
-from reliable_channel.wire.segment import decode_segment as parse_segment
-from reliable_channel.wire.waku import decode_waku_message, message_hash
 
 Udf = Callable[..., Any]
 """A pandas UDF: takes columns or their names, gives a column."""
@@ -113,17 +113,17 @@ RECORD: Final = _struct(
     ("sender_timestamp_ns", _LONG, "timestamp of the envelope, the sender's word: Unix time, ns"),
     ("ephemeral", _FLAG, "the envelope says that stores need not keep it"),
     *_SDS_FIELDS,
-    ("content", _BYTES, "the SDS content; of a sealed row the ciphertext"),
+    ("content", _BYTES, "the SDS content; of an encrypted row the ciphertext"),
     ("content_bytes", _INT, "size of the SDS content as plaintext, bytes"),
     ("content_digest", _BYTES, "SHA-256 of the SDS content as plaintext"),
-    ("id_verified", _FLAG, "the SDS id is recomputed from the message"),
+    ("id_verified", _FLAG, "the SDS id is recomputed from the message; null when nobody can tell"),
     ("segment_kind", _TEXT, "data, parity, or bare for a payload that is no segment"),
     ("entire_message_hash", _BYTES, "Keccak-256 of the whole payload, 32 bytes"),
     ("segment_index", _INT, "from 0 among the data, or among the parity segments"),
     ("data_count", _INT, "data segments of the message"),
     ("parity_count", _INT, "parity segments of the message"),
     ("segment_dialect", _TEXT, "wire dialect: v0.1, lip243 or lip243-length"),
-    ("sealed", _FLAG, "content is a ciphertext, because plaintext is not to be stored"),
+    ("encrypted", _FLAG, "content is a ciphertext, because plaintext is not to be stored"),
     ("stage", _TEXT, "where it was refused: record, envelope, decryption, sds or segment"),
     *_REASON,
     ("disposition", _TEXT, "dropped, or kept: used as a bare payload all the same"),

@@ -1,1 +1,1 @@
-"""What the jobs stand on: the JVM parts, the development broker, the Spark session. Knows no protocol and no table."""
+"""Provides the JVM jars, the development broker and the Spark session. Knows no protocol and no table."""

@@ -1,4 +1,4 @@
-"""The development broker: one real single-node KRaft Kafka on loopback, from the cached jars (design.md *JVM parts*).
+"""Runs the development broker: one real single-node KRaft Kafka on loopback, from the cached jars.
 
 Two ways to run it: ``start``/``stop``/``status`` keep one in the background, its state (data, ``server.properties``,
 pid file, log) under ``<run_dir>/kafka``; ``running_broker`` keeps one for the length of a ``with`` block on a free port
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from reliable_channel.config import KafkaSettings, Settings
 from reliable_channel.config.loading import shipped
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.java import java
 from reliable_channel.runtime.progress import progress
@@ -64,7 +64,7 @@ class BrokerFiles:
 
 
 def files(settings: Settings) -> BrokerFiles:
-    """Where the background broker of this configuration keeps its state."""
+    """The files in which the background broker of this configuration keeps its state."""
     return BrokerFiles(Path(settings.paths.run_dir) / "kafka")
 
 

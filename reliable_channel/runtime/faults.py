@@ -1,4 +1,4 @@
-"""What is printed when a command or a job ends by an error: one sentence with the cause, one with the remedy.
+"""Prints the error that ends a command or a job: one sentence with the cause, one with the remedy.
 
 A stack trace is shown when it is asked for (``--debug``, or ``RELIABLE_CHANNEL_DEBUG=1``, which jobs know as well).
 What nobody foresaw is said in one line too, with how to see the rest. docs/errors.md lists what a new user may meet.
@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 
-from reliable_channel.errors import EnvironmentFault, LocalError, ReliableChannelError
+from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
 
 UNFORESEEN = 70
 """Exit code of an error that nobody foresaw (``EX_SOFTWARE``)."""
@@ -53,10 +53,10 @@ def as_fault(error: Exception) -> ReliableChannelError:
         return fault
     module = type(error).__module__.partition(".")[0]
     # A class of a jar that is not there is a TypeError in Python: 'JavaPackage' object is not callable.
-    if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in str(error):
-        from reliable_channel.pipeline.running.failures import known
+    if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text_of(error):
+        from reliable_channel.runtime.failures import known
 
-        if (fault := known("Writing a table" if module in _DELTA_RS else "Spark", str(error))) is not None:
+        if (fault := known("Writing a table" if module in _DELTA_RS else "Spark", text_of(error))) is not None:
             return fault
     if module in _DELTA_RS:
         return EnvironmentFault(
@@ -88,8 +88,16 @@ def _of_the_system(error: OSError) -> ReliableChannelError | None:
     return None
 
 
+def text_of(error: Exception) -> str:
+    """``str(error)``; of an error of Java whose JVM has ended, and its words with it, what Python knows of it."""
+    try:
+        return str(error)
+    except Exception:  # py4j asks the JVM for the text, and fails in many ways when it is gone
+        return str(next((arg for arg in error.args if isinstance(arg, str)), type(error).__name__))
+
+
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no more is known"])[0]
+    return (text_of(error).strip().splitlines() or ["no more is known"])[0]
 
 
 def _shortened(text: str) -> str:

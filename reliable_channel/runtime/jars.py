@@ -1,4 +1,4 @@
-"""The JVM parts: resolved once by the Ivy inside pyspark, checked, and kept in a cache (design.md *JVM parts*).
+"""Resolves the JVM jars once by the Ivy inside pyspark, verifies them, and keeps them in a cache.
 
 ``conf/ivy.xml`` says what, ``conf/jars.sha256`` what the bytes must be. A set of jars lies under
 ``<cache>/jars/<digest of both files>/{spark,kafka}/`` and appears there by one rename, complete and verified; so a
@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 
 from reliable_channel.config.loading import shipped
-from reliable_channel.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.runtime.java import java
 from reliable_channel.runtime.progress import progress
 
@@ -33,7 +33,7 @@ def checksums() -> dict[str, str]:
 
 
 def directory(cache_dir: str) -> Path:
-    """Where the set of jars of this version lies, or will lie."""
+    """The directory of this version's set of jars, present or not."""
     text = shipped(_IVY).read_bytes() + shipped(_CHECKSUMS).read_bytes()
     return Path(cache_dir) / "jars" / hashlib.sha256(text).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""The one thing a machine must have besides Python: a Java runtime, 17 or newer."""
+"""Finds a Java runtime, version 17 or newer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 
 OLDEST = 17
 _REMEDY = f"Install a Java {OLDEST} runtime (Debian: openjdk-{OLDEST}-jre-headless), or set JAVA_HOME to one."

@@ -1,4 +1,4 @@
-"""What the Kafka client says, said once: while a broker is away it repeats itself several times a second.
+"""Limits the Kafka client's log messages: while a broker is away, the client repeats itself several times a second.
 
 Our own faults and health events tell that it is away and that it is back. The client's words help to see why, so the
 first of a kind is shown, and then one of it a minute with the number of those left out.
@@ -26,7 +26,7 @@ class OncePerInterval(logging.Filter):
         self._last: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is shown; one that is says how many were not."""
+        """Whether to show a message; a shown one states how many were suppressed before it."""
         kind = (record.name, record.levelno, str(record.msg))
         shown_at, left_out = self._last.get(kind, (None, 0))
         if shown_at is not None and record.created - shown_at < self._interval_s:
@@ -66,6 +66,13 @@ def tame_kafka() -> None:
     logger.propagate = False
 
 
+def silence_libraries() -> None:
+    """Keep log lines of libraries off the terminal: commands say what happened in sentences of their own."""
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(logging.NullHandler())  # without it, Python writes warnings to standard error itself
+
+
 def show_own_logs() -> None:
     """Show warnings and errors of this package on standard error, each with its time (UTC). Twice does nothing.
 
@@ -83,8 +90,8 @@ def show_own_logs() -> None:
 
 
 @contextmanager
-def unheard_kafka() -> Iterator[None]:
-    """Keep the Kafka client silent for a short exchange whose outcome its caller says in a sentence of its own."""
+def quiet_kafka_client() -> Iterator[None]:
+    """Suppress the Kafka client's log messages during a short exchange whose outcome the caller reports itself."""
     logger = logging.getLogger("kafka")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reliable_channel.config import KafkaSettings, Settings
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime.broker import files
-from reliable_channel.runtime.logs import unheard_kafka
+from reliable_channel.runtime.logs import quiet_kafka_client
 
 
-@unheard_kafka()
+@quiet_kafka_client()
 def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
     """The id of the cluster that answers; None when none does in time."""
     from kafka import KafkaAdminClient
@@ -38,7 +38,7 @@ def own_cluster_id(settings: Settings) -> str | None:
 
 def require_own_broker(settings: Settings, ask: Callable[[KafkaSettings], str | None] = cluster_id_of) -> None:
     """Raise ``EnvironmentFault`` when ``kafka.bootstrap_servers`` is not set and the Kafka on the default port is not
-    the broker of this run directory. Nobody answering is no fault here: whoever connects next says so better."""
+    the broker of this run directory. No answer is no fault here: the next connection reports it better."""
     if settings.kafka.bootstrap_servers is not None:
         return
     found = ask(settings.kafka)

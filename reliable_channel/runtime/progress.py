@@ -1,4 +1,4 @@
-"""Progress of what takes longer than two seconds: a live bar on a terminal, a line now and then elsewhere."""
+"""Shows the progress of tasks longer than two seconds: a live bar on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that opens Spark: jobs, `run`, tests, notebooks.
+"""Opens the Spark session for jobs, ``run``, tests and notebooks; nothing else does.
 
 Started by Python, the session is local: jars from the cache, settings from the configuration, the JVM's own noise in
 ``<run_dir>/logs/spark.log``. Started by ``spark-submit``, what that was given (command line, ``spark-defaults.conf``)
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from reliable_channel.config import Settings
 from reliable_channel.config.loading import shipped
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
+from reliable_channel.runtime.faults import as_fault
+from reliable_channel.runtime.interrupts import noted_interrupts
 from reliable_channel.runtime.java import java
 from reliable_channel.transport.private_files import private_directory
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 SPAWNING = "-Djdk.lang.Process.launchMechanism=VFORK"
 """Without Hadoop's native library, which PySpark does not bring, every new file of a checkpoint or of a table's log is
 a `chmod` and some `readlink` as processes, some 250 in a round of the queries: Java starts them directly then, not
-by a helper (docs/pipeline.md *Measurements*)."""
+by a helper (docs/measurements.md)."""
 
 IN_UTC = "-Duser.timezone=UTC"
 """The time zone of every JVM. In another one Delta verifies the file list of each commit with two Spark jobs, which
@@ -40,12 +42,12 @@ FEWER_PROCESSES = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 """On a local disk: a Delta commit starts 7 processes in place of 20, 3 ms each, and a checkpoint file 2 in place of 6.
-Checkpoints keep Hadoop's checksums, Delta's log does without (docs/pipeline.md *Measurements*)."""
+Checkpoints keep Hadoop's checksums, Delta's log does without (docs/measurements.md)."""
 
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
 """What goes to a Python worker at once, or ``spark.arrow_batch_rows`` if that is less: buffers that stay in the
 processor's caches and are used again. With Spark's default, 64 MiB, every batch is written to memory that the system
-has to give anew (docs/pipeline.md *Measurements*)."""
+has to give anew (docs/measurements.md)."""
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -56,7 +58,7 @@ def submitted() -> bool:
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """What every session of this project needs, however it was started."""
+    """The settings that every session of this project needs, however it was started."""
     spark = settings.spark
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -82,7 +84,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
 
 
 def local_conf(settings: Settings) -> dict[str, str]:
-    """What only a session that starts its own JVM can set: memory, jars, directories, addresses."""
+    """The settings that only a session with its own JVM can set: memory, jars, directories, addresses."""
     spark, run = settings.spark, Path(settings.paths.run_dir)
     with as_file(shipped("log4j2.properties")) as log4j2:
         logging = f"-Dlog4j2.configurationFile=file:{log4j2}"
@@ -133,21 +135,35 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         conf = SparkConf(loadDefaults=False).setAppName(application).setAll(list(wanted.items()))
         log = run / "logs" / "spark.log"
         try:
-            with _stderr_to(log):
+            # Ctrl-C between the start of the JVM and the session would leave the JVM alone.
+            with noted_interrupts(), _stderr_to(log):
                 spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        except (KeyboardInterrupt, SystemExit):
+            _end_jvm()
+            raise
         except Exception as error:
-            if type(error).__name__ != "PySparkRuntimeError":
-                raise
-            raise EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_last_line(log)}") from error
+            if type(error).__name__ == "PySparkRuntimeError":
+                fault: Exception = EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_last_line(log)}")
+            else:
+                fault = as_fault(error)  # before the JVM ends, which has the error's text
+            _end_jvm()
+            raise fault from error
     spark.sparkContext.setLogLevel(settings.spark.log_level)
     return spark
 
 
 def close_session(spark: SparkSession) -> None:
     """Stop the session and, when this process started it, its JVM; a later ``open_session`` starts a new one."""
+    with noted_interrupts():  # a second Ctrl-C must not leave the JVM either
+        with suppress(Exception):  # a call that Ctrl-C broke leaves the connection unusable; the JVM ends anyway
+            spark.stop()
+        _end_jvm()
+
+
+def _end_jvm() -> None:
+    """End the JVM that this process started, if it did."""
     from pyspark import SparkContext
 
-    spark.stop()
     gateway = SparkContext._gateway
     if submitted() or gateway is None:
         return
@@ -167,10 +183,15 @@ def close_session(spark: SparkSession) -> None:
 
 @contextmanager
 def spark_session(settings: Settings, application: str = "reliable-channel") -> Iterator[SparkSession]:
-    """``open_session``, closed at the end also on errors and Ctrl-C."""
+    """``open_session``, closed at the end also on errors and Ctrl-C. An error of Spark becomes a
+    ``ReliableChannelError`` first, since its text is in the JVM that ends here."""
     spark = open_session(settings, application)
     try:
         yield spark
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
+            raise as_fault(error) from error
+        raise
     finally:
         close_session(spark)
 

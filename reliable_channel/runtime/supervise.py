@@ -1,4 +1,4 @@
-"""A child that never outlives its parent: ``python -m reliable_channel.runtime.supervise PARENT_PID COMMAND…``.
+"""Runs a command that never outlives its parent: ``python -m reliable_channel.runtime.supervise PARENT_PID COMMAND…``.
 
 Runs the command; ends it (SIGTERM, after ten seconds SIGKILL) when the parent dies in whatever way, which shows as the
 end of our standard input, or when we are told to stop. A small process of its own, because a ``finally`` block does
@@ -25,11 +25,11 @@ def main(arguments: list[str]) -> int:
     parent, command = int(arguments[0]), arguments[1:]
     stop = threading.Event()
 
-    def told(_signal: int, _frame: FrameType | None) -> None:
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, who decides
     if os.getppid() != parent:
         return 1

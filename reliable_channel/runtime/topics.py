@@ -1,7 +1,7 @@
-"""The two Kafka topics: created with the settings the pipeline relies on, and the proof that a client can produce.
+"""Creates the Kafka topics with the settings that the pipeline relies on, and checks that a client can produce.
 
 Key = content topic, ``LogAppendTime`` (the producer's word is no time: one record dated 2100 would fire every timer),
-room for hostile payloads, retention (protocol.md §2, design.md *Time*).
+room for hostile payloads, retention (docs/spec/envelope.md, *Kafka record*).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import time
 from typing import Any
 
 from reliable_channel.config import KafkaSettings
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.runtime.logs import unheard_kafka
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.runtime.logs import quiet_kafka_client
 
 PROBE_TOPIC = "reliable-channel.probe"
 """Where readiness is proven on the project's own broker: nothing but probes is ever written there."""
 
 
 def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
-    """The settings of both topics, by Kafka's names."""
+    """The settings of the topics, by Kafka's names."""
     return {
         "message.timestamp.type": kafka.topics.timestamp_type,
         "max.message.bytes": str(kafka.topics.max_message_bytes),
@@ -29,9 +29,9 @@ def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
     }
 
 
-@unheard_kafka()
+@quiet_kafka_client()
 def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
-    """Create those of the two topics that do not exist; returns the names of the created ones.
+    """Create those of the topics that do not exist; returns the names of the created ones.
 
     Existing topics are left as they are. Raises ``EnvironmentFault`` when the cluster cannot be reached or refuses.
     """
@@ -44,7 +44,7 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
         try:
             existing = set(admin.list_topics())
             created = []
-            for name in (topics.envelopes, topics.outgoing):
+            for name in (topics.envelopes, topics.outgoing, topics.dispatched):
                 if name in existing:
                     continue
                 wanted = {
@@ -64,7 +64,7 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
         raise unreachable(kafka, error) from None
 
 
-@unheard_kafka()
+@quiet_kafka_client()
 def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
     """Whether a client can really produce to the project's own broker: one acknowledged record in the probe topic."""
     from kafka import KafkaAdminClient, KafkaProducer

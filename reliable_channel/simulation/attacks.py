@@ -1,4 +1,4 @@
-"""What hostile senders put on a channel: each attack makes envelopes from what it overheard and states their fate.
+"""Defines the attacks of hostile senders: each makes envelopes from what it overheard and states the expected outcome.
 
 An attacker hears all honest traffic, may publish any bytes, and reaches the observer before or after the envelope it
 attacks. It cannot delete or alter the envelopes of others. Recipes are values of the scene and its draws alone.
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.hashing import js_message_id, keccak256, sds_message_id
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-from reliable_channel.wire.segment import Segment, decode_segment, encode_segment
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.segment import Segment, decode_segment, encode_segment
 
 BEFORE_MS, AFTER_MS = 1, 4_000
 """After how many ms an attack reaches the observer: before any honest link brings the attacked envelope, or after."""
@@ -24,7 +24,7 @@ FILTER = FilterFormat()
 
 
 class Fate(StrEnum):
-    """What may become of a hostile SDS message at the observer."""
+    """The possible outcomes of a hostile SDS message at the observer."""
 
     MESSAGE = "message"
     """It is an ordinary message of whoever it claims as its sender: delivered once."""
@@ -47,10 +47,11 @@ class Forgery:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an attacker knows when an honest ``victim`` was just dispatched.
+    """What an attacker knows just after an honest ``victim`` was dispatched.
 
     ``heard`` are the honest messages so far, the newest last and the victim among them; ``now`` is in virtual Unix
-    ms; ``flood`` is the number of envelopes of one flood."""
+    ms; ``flood`` is the number of envelopes of one flood.
+    """
 
     channel_id: str
     attacker: str

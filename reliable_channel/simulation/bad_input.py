@@ -1,4 +1,4 @@
-"""What a network also carries: garbage, forgeries and ordinary Waku traffic, each with the fate it must have.
+"""Generates garbage, forgeries and ordinary Waku traffic, each with the quarantine reason it must get.
 
 Every recipe gives one record and the quarantine reason it must get (``docs/quarantine.md``); ``None`` where it is no
 error. Recipes are cycled through, so a few dozen records hold every kind.
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from reliable_channel.core.wire.malformed import Reason
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.randomness import random_bytes, stream
 from reliable_channel.simulation.scenario import ChannelPlan, Scenario
-from reliable_channel.wire.malformed import Reason
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 TOO_LARGE_BYTES = 10 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RecordContext:
     """Where and when a bad record is put: a channel's topic, the time, and bytes to make it unlike its siblings."""
 
     plan: ChannelPlan
@@ -55,11 +55,11 @@ class _Place:
 
 
 def relay_headers(pubsub_topic: str, source: str = "relay") -> tuple[tuple[str, bytes], ...]:
-    """The Kafka headers of an envelope (protocol.md §2)."""
+    """The Kafka headers of an envelope (14/WAKU2-MESSAGE)."""
     return (("pubsub_topic", pubsub_topic.encode()), ("source", source.encode()))
 
 
-_RECIPES: tuple[Callable[[_Place], ObserverRecord], ...] = (
+_RECIPES: tuple[Callable[[_RecordContext], ObserverRecord], ...] = (
     lambda p: p.record("null value", None, Reason.NULL_VALUE),
     lambda p: p.record("garbage bytes", b"\xff" * 40 + p.salt, Reason.MALFORMED_ENVELOPE),
     lambda p: p.record("truncated envelope", p.envelope(p.salt * 8)[:40], Reason.MALFORMED_ENVELOPE),
@@ -91,12 +91,14 @@ def bad_records(scenario: Scenario) -> Iterator[ObserverRecord]:
         draw = stream(scenario.seed, "bad", number)
         plan = scenario.channels[draw.randrange(len(scenario.channels))]
         at_ms = scenario.start_ms + draw.randrange(max(1, plan.duration_ms))
-        yield _RECIPES[number % len(_RECIPES)](_Place(plan, at_ms, random_bytes(16, scenario.seed, "bad", number)))
+        yield _RECIPES[number % len(_RECIPES)](
+            _RecordContext(plan, at_ms, random_bytes(16, scenario.seed, "bad", number))
+        )
 
 
 def too_large_record(scenario: Scenario) -> ObserverRecord:
     """One record of 10 MiB; apart, because a topic must be set up to take it."""
-    place = _Place(scenario.channels[0], scenario.start_ms + 1, b"")
+    place = _RecordContext(scenario.channels[0], scenario.start_ms + 1, b"")
     return place.record("10 MiB", place.envelope(bytes(TOO_LARGE_BYTES)), Reason.TOO_LARGE)
 
 

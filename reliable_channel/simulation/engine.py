@@ -1,4 +1,4 @@
-"""Plays one channel in virtual time: participants speak, links carry, timers fire, the observer writes down.
+"""Plays one channel in virtual time: participants send, links carry, timers fire, the observer records.
 
 A discrete-event loop. Everything in it follows from the plan and the seed: events at the same time go in the order in
 which they were scheduled.
@@ -10,17 +10,27 @@ import heapq
 from collections.abc import Callable
 from dataclasses import replace
 
-from reliable_channel.sds import Outgoing, OutgoingReason, SendDelivered, SendError, Step
+from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsStep, SendDelivered, SendError
+from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.simulation.attacks import Forgery
 from reliable_channel.simulation.bad_input import relay_headers
 from reliable_channel.simulation.faults import Treatment, treatment
 from reliable_channel.simulation.hostile import Attackers
-from reliable_channel.simulation.journal import ChannelJournal, Dispatch, ObserverRecord, SentMessage, SentSds
+from reliable_channel.simulation.journal import (
+    ChannelJournal,
+    EnvelopeDispatch,
+    ObserverRecord,
+    SentMessage,
+    SentSds,
+    Stored,
+)
 from reliable_channel.simulation.network import OBSERVER, Link, separated
-from reliable_channel.simulation.participant import Envelope, Participant, SentSegments
+from reliable_channel.simulation.participant import Envelope, SentSegments, SimulatedParticipant
 from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 from reliable_channel.simulation.workload import PlannedMessage, planned_messages
-from reliable_channel.wire.malformed import Reason
+
+REFETCH_AFTER_MS = (15_000, 60_000, 150_000)
+"""When an operated pipeline asks the stores for what was named: in time, before it is declared lost."""
 
 
 def play_channel(plan: ChannelPlan, scenario: Scenario) -> ChannelJournal:
@@ -35,8 +45,14 @@ class _Play:
         self.plan = plan
         self.start = scenario.start_ms
         self.end = scenario.end_ms
-        self.journal = ChannelJournal(plan)
-        self.participants = {name: Participant(name, plan) for name in plan.participants}
+        self.journal = ChannelJournal(plan, stored={store.name: {} for store in scenario.stores})
+        self.stores = {
+            store.name: (store, Link(store.link, scenario.seed, ("store", store.name, plan.channel_id)))
+            for store in scenario.stores
+        }
+        self._asked_for: set[str] = set()
+        self._arrived: set[str] = set()
+        self.participants = {name: SimulatedParticipant(name, plan) for name in plan.participants}
         joins = dict(plan.joins_at)
         self.journal.joined = {name: self.start + joins.get(name, 0) for name in plan.participants}
         self.faults = dict(plan.faults)
@@ -72,7 +88,7 @@ class _Play:
     def _speak(self, message: PlannedMessage, now: int) -> None:
         participant = self.participants[message.sender]
         fault = self.faults.get(message.number)
-        sent = participant.say(message, now, fault)
+        sent = participant.send_message(message, now, fault)
         self._note_message(message, sent, now)
         self._follow(participant, sent.step, now, message.number)
 
@@ -94,7 +110,7 @@ class _Play:
                 self.faults.get(message.number), ordinal, sent.data_count, sent.parity_count
             )
 
-    def _follow(self, participant: Participant, step: Step, now: int, message: int | None = None) -> None:
+    def _follow(self, participant: SimulatedParticipant, step: SdsStep, now: int, message: int | None = None) -> None:
         """Dispatch what a step wants sent, note its events, and see that the participant's next timer fires."""
         ordinal = 0
         for outgoing in step.outgoing:
@@ -130,14 +146,14 @@ class _Play:
         )
         self.journal.heard[(sender, made.message_id)] = now
 
-    def _schedule_tick(self, participant: Participant) -> None:
+    def _schedule_tick(self, participant: SimulatedParticipant) -> None:
         due = participant.next_due()
         if due is None or self._next_tick.get(participant.name) == due:
             return
         self._next_tick[participant.name] = due
         self._at(due, lambda now: self._tick(participant, due, now))
 
-    def _tick(self, participant: Participant, due: int, now: int) -> None:
+    def _tick(self, participant: SimulatedParticipant, due: int, now: int) -> None:
         if self._next_tick.get(participant.name) != due:
             return  # another timer took its place
         del self._next_tick[participant.name]
@@ -145,18 +161,19 @@ class _Play:
 
     # ---- what the network does -----------------------------------------------------------------------------------
 
-    def _dispatch(self, outgoing: Outgoing, participant: Participant, now: int) -> None:
+    def _dispatch(self, outgoing: Outgoing, participant: SimulatedParticipant, now: int) -> None:
         fate = self.treatments.get(outgoing.message.message_id, Treatment())
         envelope = participant.wrap(outgoing, now, dispatched=fate.dispatched, under_unknown_key=fate.under_unknown_key)
         forgery = self._forged.get(outgoing.data)
         if forgery is not None:  # somebody asked for a hostile message, and this participant has it
             self._attack(replace(forgery, delay_ms=self.plan.to_observer.delay_ms), participant.name, now)
             return
-        record = Dispatch(envelope.sds_id, participant.name, now, envelope.hash)
+        record = EnvelopeDispatch(envelope.sds_id, participant.name, now, envelope.hash)
         if not fate.dispatched:
             self.journal.withheld.append(record)
             return
         self.journal.dispatches.append(record)
+        self._store(outgoing, envelope, fate, now)
         for name in (*self.plan.participants, OBSERVER):
             if name == participant.name:
                 continue
@@ -171,6 +188,14 @@ class _Play:
             self._forged[forgery.data] = forgery
             self._attack(forgery, "", now)
 
+    def _store(self, outgoing: Outgoing, envelope: Envelope, fate: Treatment, now: int) -> None:
+        """Let every store node keep the envelope that hears it and may keep it."""
+        for store, link in self.stores.values():
+            heard = bool(link.carry())
+            off = store.off_ms is not None and 0 <= now - self.start - store.off_ms < store.off_for_ms
+            if heard and not off and fate.stored and outgoing.message.lamport_timestamp is not None:
+                self.journal.stored[store.name][envelope.hash] = Stored(envelope.sds_id, envelope.data)
+
     def _attack(self, forgery: Forgery, by: str, now: int) -> None:
         """Bring a hostile message to the observer and, where the plan wants it, to everybody but ``by``. The network
         never loses it: what an attacker sends again and again arrives."""
@@ -180,13 +205,13 @@ class _Play:
             return
         for name, participant in self.participants.items():
             if name != by:
-                self._at(now + forgery.delay_ms, lambda at, p=participant: self._hear_attack(p, forgery, value, at))  # type: ignore[misc]
+                self._at(now + forgery.delay_ms, lambda at, p=participant: self._receive_attack(p, forgery, value, at))  # type: ignore[misc]
 
-    def _hear_attack(self, participant: Participant, forgery: Forgery, value: bytes, now: int) -> None:
+    def _receive_attack(self, participant: SimulatedParticipant, forgery: Forgery, value: bytes, now: int) -> None:
         if now < self.journal.joined[participant.name]:
             return
         self.journal.heard.setdefault((participant.name, forgery.message.message_id), now)
-        self._follow(participant, participant.hear_anything(value, now), now)
+        self._follow(participant, participant.receive_bytes(value, now), now)
 
     def _observe_attack(self, forgery: Forgery, value: bytes, now: int) -> None:
         self.journal.observed.append(
@@ -203,13 +228,13 @@ class _Play:
     def _arrival(self, name: str, envelope: Envelope, fate: Treatment) -> Callable[[int], None]:
         if name == OBSERVER:
             return lambda now: self._observe(envelope, fate, now)
-        return lambda now: self._hear(self.participants[name], envelope, now)
+        return lambda now: self._receive(self.participants[name], envelope, now)
 
-    def _hear(self, participant: Participant, envelope: Envelope, now: int) -> None:
+    def _receive(self, participant: SimulatedParticipant, envelope: Envelope, now: int) -> None:
         if now < self.journal.joined[participant.name]:
             return
         self.journal.heard.setdefault((participant.name, envelope.sds_id), now)
-        self._follow(participant, participant.hear(envelope, now), now)
+        self._follow(participant, participant.receive(envelope, now), now)
 
     def _observe(self, envelope: Envelope, fate: Treatment, now: int) -> None:
         reason, label = None, ""
@@ -218,17 +243,37 @@ class _Play:
         elif fate.under_unknown_key:
             reason, label = Reason.UNDECRYPTABLE.value, "encrypted with a key that is not known here"
         value = envelope.data[: len(envelope.data) // 2] if fate.cut_at_observer else envelope.data
+        self._write_down(envelope.sds_id, value, now, "relay", reason, label)
+
+    def _write_down(
+        self, sds_id: str, value: bytes, now: int, source: str, reason: str | None = None, label: str = ""
+    ) -> None:
         self.journal.observed.append(
             ObserverRecord(
                 at_ms=now,
                 key=self.plan.content_topic.encode(),
                 value=value,
-                headers=relay_headers(self.plan.pubsub_topic),
-                sds_id=envelope.sds_id,
+                headers=relay_headers(self.plan.pubsub_topic, source),
+                sds_id=sds_id,
                 reason=reason,
                 label=label,
             )
         )
+        if reason is None and self.stores:
+            self._arrived.add(sds_id)
+            for named in self.journal.sds[sds_id].history:
+                if named not in self._arrived and named not in self._asked_for:
+                    self._asked_for.add(named)
+                    for wait_ms in REFETCH_AFTER_MS:
+                        self._at(now + wait_ms, lambda at, n=named: self._refetch(n, at))  # type: ignore[misc]
+
+    def _refetch(self, sds_id: str, now: int) -> None:
+        """Ask the stores for a message that was named and has not come; the first that has it gives it back."""
+        if sds_id in self._arrived:
+            return
+        kept = (one for held in self.journal.stored.values() for one in held.values() if one.sds_id == sds_id)
+        if (found := next(kept, None)) is not None:
+            self._write_down(sds_id, found.data, now, "store")
 
 
 _FIRST = (OutgoingReason.CONTENT, OutgoingReason.EPHEMERAL)

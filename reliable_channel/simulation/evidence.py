@@ -1,4 +1,4 @@
-"""What others than the observer could tell: the senders' own records, and what a store node would hold.
+"""Generates evidence other than the observer's: the senders' own records, and what bridges saw.
 
 The rows are those of ``sender_events``, in the JSON form of the evidence topic (hashes as lower-case hex, absent
 fields left out), so that verdicts on messages which left no trace on the wire can be held against the truth.
@@ -6,12 +6,19 @@ fields left out), so that verdicts on messages which left no trace on the wire c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from reliable_channel.simulation.journal import ChannelJournal, Dispatch
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import decode_waku_message, message_hash
+from reliable_channel.simulation.journal import ChannelJournal, EnvelopeDispatch, ObserverRecord
+from reliable_channel.simulation.randomness import stream
 from reliable_channel.simulation.scenario import Fault
-from reliable_channel.wire.hashing import keccak256
+
+Row = dict[str, Any]
+SIGHTED_EVERY_MS = 30_000
 
 
 def sender_events(journals: Iterable[ChannelJournal]) -> Iterator[dict[str, Any]]:
@@ -28,20 +35,33 @@ def sender_events(journals: Iterable[ChannelJournal]) -> Iterator[dict[str, Any]
             yield _row(journal, dispatch.sds_id, event, dispatch.at_ms)
 
 
-def held_by_store(journals: Iterable[ChannelJournal]) -> set[bytes]:
-    """The hashes (32 bytes) of all envelopes that a store node keeps: what was dispatched, but for ephemeral messages
-    and those that propagated and were not stored."""
-    held = set()
-    for journal in journals:
-        for dispatch in journal.dispatches:
-            number = journal.sds[dispatch.sds_id].message
-            ephemeral = number is not None and journal.messages[number].ephemeral
-            if not ephemeral and _fault(journal, dispatch) is not Fault.NOT_STORED:
-                held.add(dispatch.envelope_hash)
-    return held
+def sightings(records: Iterable[ObserverRecord], vantages: tuple[tuple[str, float], ...], seed: int) -> Iterator[Row]:
+    """Which bridge saw which of the observer's envelopes: each with its share of them, and every envelope by one at
+    least. One row for the envelopes that a bridge saw within :data:`SIGHTED_EVERY_MS`."""
+    found: dict[tuple[int, str, str], list[str]] = defaultdict(list)
+    for number, record in enumerate(records):
+        waku = decode_waku_message(record.value or b"")
+        if isinstance(waku, Malformed):
+            continue
+        pubsub_topic = dict(record.headers)["pubsub_topic"].decode()
+        hash_ = message_hash(pubsub_topic, waku).hex()
+        draw = stream(seed, "sighting", number)
+        by = [name for name, share in vantages if draw.random() < share] or [draw.choice(vantages)[0]]
+        for name in by:
+            found[record.at_ms // SIGHTED_EVERY_MS, name, pubsub_topic].append(hash_)
+    for (slot, name, pubsub_topic), hashes in sorted(found.items()):
+        yield {
+            "kind": "sightings",
+            "vantage": name,
+            "node": f"waku-node-{name}",
+            "source": "relay",
+            "pubsub_topic": pubsub_topic,
+            "hashes": hashes,
+            "at_ms": slot * SIGHTED_EVERY_MS,
+        }
 
 
-def _fault(journal: ChannelJournal, dispatch: Dispatch) -> Fault | None:
+def _fault(journal: ChannelJournal, dispatch: EnvelopeDispatch) -> Fault | None:
     number = journal.sds[dispatch.sds_id].message
     return None if number is None else journal.messages[number].fault
 

@@ -1,12 +1,12 @@
-"""What each injected fault does to the segments of its message."""
+"""Defines what each injected fault does to the segments of its message."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.simulation.scenario import Fault
-from reliable_channel.wire.hashing import keccak256
 
 LATE_BY_MS = 390_000
 """More than an observer waits for a dependency until it is lost (``timeout_for_lost_messages``, 300 s)."""
@@ -22,6 +22,8 @@ class Treatment:
     """Never lost on the way to the observer."""
     cut_at_observer: bool = False
     under_unknown_key: bool = False
+    stored: bool = True
+    """Whether store nodes keep it."""
     late_by_ms: int = 0
     """How much later than by the link it reaches the observer."""
 
@@ -39,18 +41,20 @@ def treatment(fault: Fault | None, ordinal: int, data_count: int, parity_count: 
         case Fault.NEVER_SENT | Fault.RATE_LIMITED:
             return Treatment(dispatched=False)
         case Fault.NOT_STORED:
-            return Treatment(hidden_from_observer=True)
+            return Treatment(hidden_from_observer=True, stored=False)
         case Fault.SEGMENT_MISSING:
             # The observer must hold one segment, or it would not be a missing *segment*.
-            return Treatment(hidden_from_observer=ordinal <= parity_count, shown_to_observer=True)
+            hidden = ordinal <= parity_count
+            return Treatment(hidden_from_observer=hidden, shown_to_observer=True, stored=not hidden)
         case Fault.PARITY_SAVES:
             return Treatment(hidden_from_observer=ordinal < parity_count, shown_to_observer=True)
         case Fault.UNDECODABLE:
-            return Treatment(cut_at_observer=ordinal == data_count - 1, shown_to_observer=True)
+            cut = ordinal == data_count - 1
+            return Treatment(cut_at_observer=cut, shown_to_observer=True, stored=not cut)
         case Fault.UNDECRYPTABLE:
-            return Treatment(under_unknown_key=True, shown_to_observer=True)
+            return Treatment(under_unknown_key=True, shown_to_observer=True, stored=False)
         case Fault.LATE:
-            return Treatment(late_by_ms=LATE_BY_MS, shown_to_observer=True)
+            return Treatment(late_by_ms=LATE_BY_MS, shown_to_observer=True, stored=False)
         case _:
             return Treatment()
 

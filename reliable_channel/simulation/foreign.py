@@ -1,7 +1,8 @@
-"""Participants that behave like other implementations of SDS, so that agreement is tested with more than ourselves.
+"""Simulates participants that behave like other SDS implementations, so that interoperability is tested independently
+of our core.
 
 Each is a small SDS of its own, written from the published behaviour of js-waku and nim-sds and sharing no rule with
-:mod:`reliable_channel.sds`: only the wire formats and the value types are ours. Neither asks for repairs.
+:mod:`reliable_channel.core.sds`: only the wire formats and the value types are ours. Neither asks for repairs.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from reliable_channel.sds import Outgoing, OutgoingReason, Step
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.hashing import js_message_id
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsStep
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.hashing import js_message_id
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 
 
 class Foreign(StrEnum):
-    """Whose behaviour."""
+    """The implementation whose behaviour is simulated."""
 
     JS_WAKU = "js-waku"
     """Ids are the hash of the content, 200 ids of history, and a message whose dependencies merely wait in the
@@ -55,7 +56,7 @@ class _Unacknowledged:
 
 
 class ForeignSds:
-    """One participant of one channel; the calls are those of our :class:`~reliable_channel.sds.SdsChannel` that a
+    """One participant of one channel; the calls are those of our :class:`~reliable_channel.core.sds.SdsChannel` that a
     simulated participant uses. Times are Unix ms."""
 
     def __init__(self, channel_id: str, name: str, kind: Foreign) -> None:
@@ -74,7 +75,7 @@ class ForeignSds:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, contents: Sequence[bytes], now: int, required: int | None = None) -> Step:
+    def send(self, contents: Sequence[bytes], now: int, required: int | None = None) -> SdsStep:
         """Wrap every content in a message of its own."""
         del required  # neither knows of parity
         made = []
@@ -86,14 +87,14 @@ class ForeignSds:
             self._unacknowledged[message.message_id] = _Unacknowledged(outgoing, now + self._manner.retry_ms)
             made.append(outgoing)
         self._sync_due = now + SYNC_MS
-        return Step(tuple(made))
+        return SdsStep(tuple(made))
 
-    def send_ephemeral(self, content: bytes, now: int) -> Step:
+    def send_ephemeral(self, content: bytes, now: int) -> SdsStep:
         """Wrap one content without clock, history and filter."""
         del now
         self._sent += 1
         message = SdsMessage(self._name, self._id(content), self._channel_id, content=content)
-        return Step((self._outgoing(message, OutgoingReason.EPHEMERAL),))
+        return SdsStep((self._outgoing(message, OutgoingReason.EPHEMERAL),))
 
     def sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
         """Neither notes when an envelope went out, nor gives retrieval hints."""
@@ -126,15 +127,20 @@ class ForeignSds:
     # ---- receiving -----------------------------------------------------------------------------------------------
 
     def receive(
-        self, message: SdsMessage, now: int, retrieval_hint: bytes | None = None, data: bytes | None = None
-    ) -> Step:
-        """Take a message of somebody else."""
+        self,
+        message: SdsMessage,
+        now: int,
+        retrieval_hint: bytes | None = None,
+        data: bytes | None = None,
+        id_verified: bool | None = None,
+    ) -> SdsStep:
+        """Take a message of somebody else; neither recomputes its id."""
         if message.sender_id == self._name or message.lamport_timestamp is None:
-            return Step()
+            return SdsStep()
         self._review(message)
         is_sync = not message.content
         if (is_sync and not self._manner.logs_syncs) or message.message_id in self._log:
-            return Step()
+            return SdsStep()
         self._manner.filter.insert(self._filter, [message.message_id])
         if self._met(message):
             self._deliver(message)
@@ -142,7 +148,7 @@ class ForeignSds:
             self._waiting[message.message_id] = message
             self._sweep_due = self._sweep_due or now + SWEEP_MS
         self._sync_due = self._sync_due or now + SYNC_MS
-        return Step()
+        return SdsStep()
 
     def _met(self, message: SdsMessage) -> bool:
         known = (
@@ -156,7 +162,7 @@ class ForeignSds:
         self._log[message.message_id] = lamport
 
     def _review(self, message: SdsMessage) -> None:
-        """What a history names is acknowledged; what two filters hold, too."""
+        """Review acknowledgements: an id in a history is acknowledged, and so is one that two filters hold."""
         for entry in message.causal_history:
             self._unacknowledged.pop(entry.message_id, None)
         words = self._manner.filter.decode(message.bloom_filter or b"")
@@ -168,7 +174,7 @@ class ForeignSds:
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
-    def tick(self, now: int) -> Step:
+    def tick(self, now: int) -> SdsStep:
         """Resend, synchronize and sweep the incoming buffer, whatever of it is due."""
         out = []
         for sds_id, own in list(self._unacknowledged.items()):
@@ -189,7 +195,7 @@ class ForeignSds:
         if self._sweep_due is not None and self._sweep_due <= now:
             self._sweep()
             self._sweep_due = now + SWEEP_MS if self._waiting else None
-        return Step(tuple(out))
+        return SdsStep(tuple(out))
 
     def _sweep(self) -> None:
         for message in sorted(self._waiting.values(), key=lambda m: (m.lamport_timestamp or 0, m.message_id)):

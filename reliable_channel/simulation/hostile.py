@@ -1,4 +1,4 @@
-"""The attackers of one channel: they overhear honest envelopes and answer some of them with an attack.
+"""Simulates the attackers of one channel: they overhear honest envelopes and respond to some of them with an attack.
 
 What they do follows from the plan, the seed and the number of the overheard envelope.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from reliable_channel.core.wire.sds import SdsMessage
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message
 from reliable_channel.simulation.attacks import ATTACKS, Forgery, Scene, forgeries
 from reliable_channel.simulation.randomness import stream
 from reliable_channel.simulation.scenario import ChannelPlan
-from reliable_channel.wire.sds import SdsMessage
-from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message
 
 MEMORY = 200
 """Honest messages that attackers remember."""

@@ -1,4 +1,4 @@
-"""What happened on the simulated network, written down as it happens: the truth is computed from this alone."""
+"""Records everything that happens on the simulated network; the truth is computed from these records alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SentMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
+class EnvelopeDispatch:
     """One envelope put on the network: the first, a retransmission, or somebody's repair. Time in virtual Unix ms."""
 
     sds_id: str
@@ -63,6 +63,14 @@ class ObserverRecord:
     """The attack, when the record is one; then ``sds_id`` is ``None``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An envelope that a store node keeps, and the SDS message in it."""
+
+    sds_id: str
+    data: bytes
+
+
 @dataclass(slots=True)
 class ChannelJournal:
     """Everything that happened on one channel. ``heard[(participant, sds id)]`` is when that participant first got
@@ -71,9 +79,11 @@ class ChannelJournal:
     plan: ChannelPlan
     messages: dict[int, SentMessage] = field(default_factory=dict)
     sds: dict[str, SentSds] = field(default_factory=dict)
-    dispatches: list[Dispatch] = field(default_factory=list)
-    withheld: list[Dispatch] = field(default_factory=list)
+    dispatches: list[EnvelopeDispatch] = field(default_factory=list)
+    withheld: list[EnvelopeDispatch] = field(default_factory=list)
     """What a fault kept from the network."""
+    stored: dict[str, dict[bytes, Stored]] = field(default_factory=dict)
+    """Store node → envelope hash (32 bytes) → what it keeps of the channel."""
     observed: list[ObserverRecord] = field(default_factory=list)
     heard: dict[tuple[str, str], int] = field(default_factory=dict)
     joined: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""From what happened on the network to what is true at the observer: counting, and none of the pipeline's code.
+"""Computes what is true at the observer from what happened on the network, by counting and without the pipeline's code.
 
 :mod:`reliable_channel.simulation.observation` says what the observer came to know; here it becomes rows.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.segment import decode_segment
 from reliable_channel.simulation.attacks import Fate
 from reliable_channel.simulation.faults import announced_hash
 from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage
 from reliable_channel.simulation.observation import Observation, observe
 from reliable_channel.simulation.truth import (
     BadRecord,
-    Heard,
-    Outcome,
+    MessageOutcome,
     Presence,
+    Reception,
     TrueAck,
     TrueAttack,
     TrueDependency,
@@ -24,8 +26,6 @@ from reliable_channel.simulation.truth import (
     TrueSegment,
     Truth,
 )
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.segment import decode_segment
 
 
 def judge(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> Truth:
@@ -54,8 +54,8 @@ def _bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
 
 
 def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> list[TrueAttack]:
-    """The records of hostile senders. Content under the id of an honest message that is known by then is nothing. The
-    ids of ephemeral and sync messages are in no log: each is told apart by its sender and content."""
+    """The records of hostile senders. Content under the id of an honest message that is known by then has no effect.
+    Ephemeral and sync messages are in no log, so each is identified by its sender and content."""
     honest = {journal.plan.channel_id: (journal, observe(journal)) for journal in journals}
     found = []
     for number, record in enumerate(records):
@@ -126,7 +126,7 @@ def _judge_channel(journal: ChannelJournal, truth: Truth) -> None:
     )
     truth.acks.extend(TrueAck(channel, sds_id, by, at) for (sds_id, by), at in sorted(seen.acks.items()))
     truth.heard.extend(
-        Heard(channel, sds_id, participant, at) for (participant, sds_id), at in sorted(journal.heard.items())
+        Reception(channel, sds_id, participant, at) for (participant, sds_id), at in sorted(journal.heard.items())
     )
     truth.presences.extend(Presence(channel, name, at) for name, at in sorted(journal.joined.items()))
 
@@ -142,13 +142,13 @@ def _judge_message(
     parity = [i for i in range(message.parity_count) if message.sds_ids[message.data_count + i] in seen.arrived]
     missing = [i for i in range(message.data_count) if i not in data]
     if complete_at is not None:
-        outcome = Outcome.DELIVERED
+        outcome = MessageOutcome.DELIVERED
     elif data or parity:
-        outcome = Outcome.INCOMPLETE
+        outcome = MessageOutcome.INCOMPLETE
     elif any(sds_id in seen.named for sds_id in message.sds_ids):
-        outcome = Outcome.REFERENCED
+        outcome = MessageOutcome.REFERENCED
     else:
-        outcome = Outcome.NO_TRACE
+        outcome = MessageOutcome.NO_TRACE
     return TrueMessage(
         channel_id=journal.plan.channel_id,
         content_topic=journal.plan.content_topic,

@@ -1,4 +1,4 @@
-"""Directed lossy links: loss (independent, bursty), duplication, reordering, delay, partitions."""
+"""Models directed lossy links: loss (independent or bursty), duplication, reordering, delay, partitions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def separated(partitions: tuple[Partition, ...], since_start_ms: int, sender: st
 
 @dataclass(slots=True)
 class Link:
-    """One directed link. :meth:`carry` says after how many ms each copy of an envelope arrives: none when it is lost,
-    two when it is duplicated. The draws belong to the link and the number of the envelope on it."""
+    """One directed link. :meth:`carry` returns after how many ms each copy of an envelope arrives: none when it is
+    lost, two when it is duplicated. The draws belong to the link and the number of the envelope on it."""
 
     quality: LinkQuality
     seed: int

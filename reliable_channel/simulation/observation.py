@@ -1,5 +1,5 @@
-"""What the observer comes to know of a channel, record by record: arrivals, completions, and what is named before it is
-known. Plain sets and counting, by the protocol's rules and without its state machines."""
+"""Tracks what the observer knows of a channel, record by record: arrivals, completions, and ids named before they are
+known. It uses plain sets and counting, not the protocol's state machines."""
 
 from __future__ import annotations
 
@@ -63,31 +63,55 @@ def observe(journal: ChannelJournal) -> Observation:
                 continue
             is_sync = about.message is None  # nim-sds names its sync messages, which nobody need acknowledge
             known = dependency in seen.arrived or dependency in seen.repaired
-            # A message that was rebuilt before it arrived has been delivered without its history: what it names now is
-            # not waited for, and who named what is still unknown is not remembered.
-            first_heard = record.sds_id not in seen.repaired
-            if about.sender != sent.sender and not is_sync and (known or first_heard):
+            if about.sender != sent.sender and not is_sync:
                 seen.acks.setdefault((dependency, sent.sender), now)
-            if not known and first_heard:
+            if not known:
                 older = sent.lamport is not None and sent.lamport <= (seen.observed_since or 0)
                 seen.named.setdefault(dependency, Naming(now, older))
         if sent.message is not None and sent.message not in seen.complete:
-            _complete(journal.messages[sent.message], now, seen)
+            _complete(journal, journal.messages[sent.message], now, seen)
     return seen
 
 
-def _complete(message: SentMessage, now: int, seen: Observation) -> None:
-    """A message is whole when k of its k + m segments arrived and one of them says k: v0.1 parity does not
-    (protocol.md §3). Then its other segments are known as well (§4, *verified repair*): the data segments always, the
-    parity segments when one of them arrived and said how many there are."""
+def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Observation) -> None:
+    """A message is whole when k of its k + m segments arrived and one of them says k: v0.1 parity does not. Sends of
+    one payload lend each other what is lost: when none has k segments and all of them together have k places, the one
+    that was heard of first is whole, and the others keep what they lent (docs/segmentation.md, *Sets and sends*).
+
+    Then its other segments are known as well (*verified repair*): the data segments always, the parity segments when
+    one of its own, or one that was needed, said how many there are."""
     if message.fault is Fault.HASH_MISMATCH:
         return
-    held = [sds_id for sds_id in message.sds_ids if sds_id in seen.arrived]
-    says_k = any(sds_id in seen.arrived for sds_id in message.sds_ids[: message.data_count])
-    if len(held) < message.data_count or not says_k:
+    k = message.data_count
+    sends = _waiting_sends(journal, message, seen)
+    together = {place for each in sends for place in _places(each, seen)}
+    able = [each for each in sends if min(_places(each, seen)) < k]
+    if message in able and len(_places(message, seen)) >= k:
+        whole, known = message, _places(message, seen)
+    elif able and len(together) >= k:
+        whole = able[0]
+        known = _places(whole, seen) | {*sorted(together)[:k]}
+    else:
         return
-    seen.complete[message.number] = now
-    says_m = any(sds_id in seen.arrived for sds_id in message.sds_ids[message.data_count :])
-    for sds_id in message.sds_ids if says_m else message.sds_ids[: message.data_count]:
+    seen.complete[whole.number] = now
+    for sds_id in whole.sds_ids if max(known) >= k else whole.sds_ids[:k]:
         if sds_id not in seen.arrived:
             seen.repaired[sds_id] = now
+
+
+def _waiting_sends(journal: ChannelJournal, message: SentMessage, seen: Observation) -> list[SentMessage]:
+    """The sends of one payload that are not whole and of which something arrived, the one heard of first first."""
+    same = [
+        each
+        for each in journal.messages.values()
+        if (each.sender, each.payload, each.fault) == (message.sender, message.payload, message.fault)
+        and each.number not in seen.complete
+        and _places(each, seen)
+    ]
+    order = {sds_id: place for place, sds_id in enumerate(seen.arrived)}
+    return sorted(same, key=lambda each: min(order[i] for i in each.sds_ids if i in order))
+
+
+def _places(message: SentMessage, seen: Observation) -> set[int]:
+    """The places in the message, data and then parity, of the segments that arrived."""
+    return {place for place, sds_id in enumerate(message.sds_ids) if sds_id in seen.arrived}

@@ -1,28 +1,29 @@
-"""One participant: the real protocol core between an application that speaks and bytes on the wire."""
+"""Connects the real protocol core to a simulated application and network: one participant on one channel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reliable_channel.sds import Outgoing, SdsChannel, SdsConfig, Step
-from reliable_channel.segmentation import SegmentationConfig, split
-from reliable_channel.simulation.faults import announced_hash
-from reliable_channel.simulation.foreign import ForeignSds
-from reliable_channel.simulation.scenario import ChannelPlan, Fault
-from reliable_channel.simulation.sealing import channel_key, cipher, unknown_key
-from reliable_channel.simulation.workload import PlannedMessage
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import WireFamily, decode_sds_message
-from reliable_channel.wire.segment import encode_segment
-from reliable_channel.wire.waku import (
+from reliable_channel.core.sds import Outgoing, SdsChannel, SdsConfig, SdsStep
+from reliable_channel.core.sds.verify import id_verified
+from reliable_channel.core.segmentation import SegmentationConfig, split
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message
+from reliable_channel.core.wire.segment import encode_segment
+from reliable_channel.core.wire.waku import (
     RELIABLE_CHANNEL_META,
     WakuMessage,
     decode_waku_message,
     encode_waku_message,
     message_hash,
 )
+from reliable_channel.simulation.encryption import channel_key, cipher, unknown_key
+from reliable_channel.simulation.faults import announced_hash
+from reliable_channel.simulation.foreign import ForeignSds
+from reliable_channel.simulation.scenario import ChannelPlan, Fault
+from reliable_channel.simulation.workload import PlannedMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class SentSegments:
-    """What saying one message did: how many segments of which kind, and what is to be dispatched."""
+    """The result of sending one message: how many segments of which kind, and what to dispatch."""
 
-    step: Step
+    step: SdsStep
     data_count: int
     parity_count: int
 
@@ -50,7 +51,7 @@ def sds_config(family: WireFamily, **settings: Any) -> SdsConfig:
     return SdsConfig(**settings)
 
 
-class Participant:
+class SimulatedParticipant:
     """A sender and receiver on one channel. Times are virtual Unix ms."""
 
     def __init__(self, name: str, plan: ChannelPlan) -> None:
@@ -60,13 +61,10 @@ class Participant:
             segment_size_bytes=plan.segment_size,
             enable_reed_solomon=plan.parity_rate is not None,
             parity_rate=plan.parity_rate or 0.125,
-            # Some sends here have equal payloads, whose segments an observer may mix (docs/segmentation.md, *Sets and
-            # sends*); the truth counts each send alone, so such short messages go without parity.
-            min_parity_segments=0,
         )
         kind = dict(plan.foreign).get(name)
         self._sds: SdsChannel | ForeignSds = (
-            SdsChannel(plan.channel_id, name, sds_config(plan.family, acknowledge_within_ms=0))
+            SdsChannel(plan.channel_id, name, sds_config(plan.family))
             if kind is None
             else ForeignSds(plan.channel_id, name, kind)
         )
@@ -75,8 +73,8 @@ class Participant:
         self._other_cipher = cipher(plan, *keys[::-1]) if plan.encrypted else None
         self._last_timestamp_ns = 0
 
-    def say(self, message: PlannedMessage, now: int, fault: Fault | None = None) -> SentSegments:
-        """The application says something: segment it, wrap every segment."""
+    def send_message(self, message: PlannedMessage, now: int, fault: Fault | None = None) -> SentSegments:
+        """Send one application message: segment it and wrap every segment."""
         if message.ephemeral:
             return SentSegments(self._sds.send_ephemeral(message.payload, now), 1, 0)
         segments = split(message.payload, self._segmentation)
@@ -89,7 +87,7 @@ class Participant:
         return SentSegments(step, data_count, len(segments) - data_count)
 
     def wrap(self, outgoing: Outgoing, now: int, dispatched: bool = True, under_unknown_key: bool = False) -> Envelope:
-        """A fresh envelope around an SDS message (protocol.md §2: built at dispatch, never the same bytes twice)."""
+        """A fresh envelope around an SDS message (14/WAKU2-MESSAGE: built at dispatch, never the same bytes twice)."""
         used = self._other_cipher if under_unknown_key else self._cipher
         self._last_timestamp_ns = max(now * 1_000_000, self._last_timestamp_ns + 1)
         ephemeral = outgoing.message.lamport_timestamp is None
@@ -106,7 +104,7 @@ class Participant:
             self._sds.sent(outgoing.message.message_id, now, retrieval_hint=digest)
         return Envelope(encode_waku_message(waku), digest, outgoing.message.message_id)
 
-    def hear(self, envelope: Envelope, now: int) -> Step:
+    def receive(self, envelope: Envelope, now: int) -> SdsStep:
         """An envelope arrives: unwrap it as any receiver would."""
         waku = decode_waku_message(envelope.data)
         if isinstance(waku, Malformed):
@@ -115,18 +113,22 @@ class Participant:
         message = decode_sds_message(data, self._plan.family)
         if isinstance(message, Malformed):
             raise AssertionError(f"a participant's own SDS message is malformed: {message}")
-        return self._sds.receive(message, now, retrieval_hint=envelope.hash, data=data)
+        return self._take(message, now, envelope.hash, data)
 
-    def hear_anything(self, data: bytes, now: int) -> Step:
+    def receive_bytes(self, data: bytes, now: int) -> SdsStep:
         """Envelope bytes of a stranger arrive: what cannot be decoded does nothing."""
         waku = decode_waku_message(data)
         message = waku if isinstance(waku, Malformed) else decode_sds_message(waku.payload, self._plan.family)
         if isinstance(waku, Malformed) or isinstance(message, Malformed):
-            return Step((), ())
+            return SdsStep((), ())
         digest = message_hash(self._plan.pubsub_topic, waku)
-        return self._sds.receive(message, now, retrieval_hint=digest, data=waku.payload)
+        return self._take(message, now, digest, waku.payload)
 
-    def tick(self, now: int) -> Step:
+    def _take(self, message: SdsMessage, now: int, envelope_hash: bytes, data: bytes) -> SdsStep:
+        verified = id_verified(message, self._plan.family)
+        return self._sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
+
+    def tick(self, now: int) -> SdsStep:
         """Let the timers that are due fire."""
         return self._sds.tick(now)
 

@@ -1,4 +1,4 @@
-"""Ready scenarios: the demo's, and one shaped by the options of ``reliable-channel simulate``."""
+"""Builds ready scenarios: the demo's, and one from the options of ``reliable-channel simulate``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from reliable_channel.simulation.scenario import (
     Partition,
     Scenario,
     SizeMix,
+    StorePlan,
 )
 
 MINUTE_MS = 60_000
@@ -29,6 +30,12 @@ def demo_scenario(seed: int = 7) -> Scenario:
         seed=seed,
         bad_input=36,
         plain_waku=20,
+        stores=(
+            # Two that disagree: one loses at random and is off for a while, the other loses in bursts.
+            StorePlan("north", LinkQuality(loss=0.5), off_ms=3 * MINUTE_MS, off_for_ms=4 * MINUTE_MS),
+            StorePlan("south", LinkQuality(loss=0.55, burst=bursts)),
+        ),
+        vantages=(("east", 0.9), ("west", 0.75)),
         channels=(
             # Short talk; the observer loses one in five. Two channels share its content topic.
             ChannelPlan(
@@ -40,7 +47,7 @@ def demo_scenario(seed: int = 7) -> Scenario:
                 sizes=SizeMix(short=0.95, medium=0.05, large=0.0),
                 between=lossy,
                 to_observer=LinkQuality(loss=0.2, duplicate=0.05, reorder=0.05),
-                ephemeral=0.05,
+                ephemeral=0.08,
             ),
             # The same topic in bursts, and somebody who comes late.
             ChannelPlan(

@@ -1,4 +1,4 @@
-"""Randomness that depends on *what* is decided, never on the order or place in which it is asked.
+"""Draws random values that depend on *what* is decided, never on the order or place in which it is asked.
 
 Every draw is keyed by the seed and a path (channel, message number, link …), so a workload split over partitions,
 processes or runs stays the same data.

@@ -1,21 +1,20 @@
-"""What is to be simulated: channels, participants, links, faults. Values only; the engine plays them."""
+"""Describes what to simulate: channels, participants, links, faults. Values only; the engine plays them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.simulation.foreign import Foreign
-from reliable_channel.wire.sds import WireFamily
 
 START_MS = 1_767_225_600_000
 """Virtual time begins at 2026-01-01T00:00:00Z, so that the same seed gives the same bytes on every day."""
 
 
 class Fault(StrEnum):
-    """What may be done to one message on purpose, so that each cause of loss has a known example (design.md,
-    *Three-valued verdict*)."""
+    """What can be done to one message on purpose, so that each cause of a loss has a known example."""
 
     NEVER_SENT = "never_sent"
     """The sender took it into its log and dispatched nothing (it stopped before the network)."""
@@ -24,9 +23,9 @@ class Fault(StrEnum):
     NOT_STORED = "propagated_not_stored"
     """Other participants got it and say so; neither the observer nor a store ever did."""
     SEGMENT_MISSING = "segment_missing"
-    """One segment more than parity could replace never reaches the observer."""
+    """One segment more than parity could replace reaches neither the observer nor a store."""
     UNDECODABLE = "undecodable"
-    """Every envelope of its last segment reaches the observer cut in half."""
+    """Every envelope of its last segment reaches the observer cut in half, and no store keeps it."""
     HASH_MISMATCH = "hash_mismatch"
     """The sender's segments carry a hash that is not the payload's."""
     UNDECRYPTABLE = "undecryptable"
@@ -93,13 +92,14 @@ class SizeMix:
 
 @dataclass(frozen=True, slots=True)
 class HostilePlan:
-    """Who attacks a channel, how often and with what.
+    """The attackers of a channel: how many, how often and with which attacks.
 
     ``per_envelope`` is the probability that an envelope of an honest participant provokes one attack; the first
     ``begins_after`` honest envelopes provoke none. ``attacks`` are names in
     :data:`reliable_channel.simulation.attacks.ATTACKS`; empty means all. ``flood`` is how many envelopes one flood
     has. ``heard_by_participants`` is whether the honest participants receive the attacks too, as the observer always
-    does."""
+    does.
+    """
 
     senders: tuple[str, ...] = ("mallory",)
     per_envelope: float = 0.5
@@ -147,9 +147,21 @@ class ChannelPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class StorePlan:
+    """A store node: its name, and the link over which it hears all channels. What the link loses it does not hold.
+    From ``off_ms`` on, if set, for ``off_for_ms`` it keeps nothing (ms after the start of the scenario)."""
+
+    name: str
+    link: LinkQuality = LinkQuality()
+    off_ms: int | None = None
+    off_for_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A whole simulation. ``drain_ms`` is how long the participants go on (syncs, retransmissions, repairs) after the
-    last send; ``bad_input`` the number of records that are no Waku traffic of ours."""
+    last send; ``bad_input`` the number of records that are no Waku traffic of ours. ``vantages`` are the bridges that
+    brought the observer its records, each with the share of the envelopes that it saw."""
 
     seed: int
     channels: tuple[ChannelPlan, ...]
@@ -158,6 +170,8 @@ class Scenario:
     bad_input: int = 0
     plain_waku: int = 0
     """Ordinary Waku envelopes on content topics that are no channels."""
+    stores: tuple[StorePlan, ...] = ()
+    vantages: tuple[tuple[str, float], ...] = (("bridge", 1.0),)
 
     @property
     def end_ms(self) -> int:

@@ -1,4 +1,5 @@
-"""Put observed records into a Kafka topic in order, at a chosen rate; say where each went, and what senders say."""
+"""Writes observed records to a Kafka topic in order at a chosen rate, with the senders' evidence, and reports their
+offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.simulation.journal import ObserverRecord
 
 Coordinates = tuple[str, int, int]
@@ -41,11 +42,13 @@ def write_records(
 
 
 def write_events(events: Iterable[Mapping[str, Any]], topic: str, client: Mapping[str, Any]) -> int:
-    """Produce what senders say of themselves (:func:`evidence.sender_events`) to the evidence topic; how many.
-    Raises :class:`EnvironmentFault` when Kafka does not take one."""
+    """Produce what senders and bridges record (:mod:`reliable_channel.simulation.evidence`) to the evidence topic; how
+    many. Raises :class:`EnvironmentFault` when Kafka does not take one."""
     with _producer(client, topic) as producer:
         futures = [
-            producer.send(topic, value=json.dumps(event).encode(), key=str(event["content_topic"]).encode())
+            producer.send(
+                topic, value=json.dumps(event).encode(), key=str(event.get("content_topic", event["kind"])).encode()
+            )
             for event in events
         ]
         producer.flush()

@@ -1,4 +1,5 @@
-"""The truth about a simulated conversation: for every message what was sent, what reached the observer, what follows.
+"""Represents the truth about a simulated conversation: for every message what was sent, what reached the observer, and
+what follows.
 
 Values only, and their files: one Parquet table per kind in one directory, so that a report in another process, or in
 another language, compares with the same facts.
@@ -16,11 +17,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 
 
-class Outcome(StrEnum):
-    """What the observer can know of a message in the end."""
+class MessageOutcome(StrEnum):
+    """What the observer can know of a message in the end: the outcome by the truth."""
 
     DELIVERED = "delivered"
     """Enough of its segments arrived to rebuild it."""
@@ -106,7 +107,7 @@ class TrueAck:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Reception:
     """A participant had the SDS message from that time on; any acknowledgement by it before would be false."""
 
     channel_id: str
@@ -117,7 +118,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A participant was on the channel from that time on. What it says later implies nothing about what was before."""
+    """A participant was on the channel from that time on. Its later messages imply nothing about earlier ones."""
 
     channel_id: str
     participant: str
@@ -127,7 +128,7 @@ class Presence:
 @dataclass(frozen=True, slots=True)
 class TrueDependency:
     """An SDS id that a message named when the observer did not know it. It is waited for, unless it is older than the
-    first observation of the channel (protocol.md §5). ``known_at_ms`` is ``None`` when it never came."""
+    first observation of the channel (LIP-109). ``known_at_ms`` is ``None`` when it never came."""
 
     channel_id: str
     sds_id: str
@@ -183,7 +184,7 @@ class Truth:
     messages: list[TrueMessage]
     segments: list[TrueSegment]
     acks: list[TrueAck]
-    heard: list[Heard]
+    heard: list[Reception]
     presences: list[Presence]
     dependencies: list[TrueDependency]
     bad: list[BadRecord]
@@ -238,7 +239,7 @@ _KINDS: dict[str, type] = {
     "messages": TrueMessage,
     "segments": TrueSegment,
     "acks": TrueAck,
-    "heard": Heard,
+    "heard": Reception,
     "presences": Presence,
     "dependencies": TrueDependency,
     "bad": BadRecord,

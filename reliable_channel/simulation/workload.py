@@ -1,4 +1,4 @@
-"""Who wants to say what, when: each message follows from the seed, its channel and its number alone."""
+"""Generates the messages of a workload: each follows from the seed, its channel and its number alone."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def _payload(plan: ChannelPlan, seed: int, number: int, ephemeral: bool, fault: 
     segments = draw.randint(2, max(2, plan.sizes.max_segments))
     size = plan.segment_size * (segments - 1) + draw.randint(1, plan.segment_size)
     body = random_bytes(size, seed, "large", plan.channel_id, number)
-    # A payload that ends in zero bytes is the one whose padding is hard to cut (protocol.md §3).
+    # A payload that ends in zero bytes is the one whose padding is hard to cut (Segmentation 0.1).
     return body[:-3] + b"\0\0\0" if draw.random() < 0.2 else body

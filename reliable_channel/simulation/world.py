@@ -1,4 +1,4 @@
-"""A whole scenario played: every channel's conversation, the bad input among it, and the truth about all of it."""
+"""Plays a whole scenario: every channel's conversation, the bad input, and the truth about all of it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class World:
 
 
 def simulate(scenario: Scenario, on_channel: Callable[[str], None] = lambda _: None) -> World:
-    """Play the scenario; the same scenario gives the same world, byte for byte. ``on_channel`` hears of each channel
-    done. Channels do not influence each other, so a scenario with fewer channels gives the same records for them."""
+    """Play the scenario; the same scenario gives the same world, byte for byte. ``on_channel`` is called for each
+    finished channel. Channels do not influence each other, so a scenario with fewer channels gives the same records for
+    them."""
     journals = []
     for plan in scenario.channels:
         journals.append(play_channel(plan, scenario))

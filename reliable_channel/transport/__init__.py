@@ -1,4 +1,4 @@
-"""Ways to put envelopes on a network and to get them from there, behind one small node port.
+"""Sends and receives envelopes over several networks behind one small node port.
 
 ``base`` is the port: what the reliable channel dispatches through, and what every transport and the Messaging API
 implement. ``memory`` is a network inside one process, ``kafka`` the project's topics, ``waku_rest`` a Waku node over

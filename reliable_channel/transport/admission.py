@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from reliable_channel.transport.http_protocol import Refusal
 
 
-class _Place:
+class _RequestSlot:
     """The place of one request among those that run."""
 
     def __init__(self, admission: Admission) -> None:
@@ -40,7 +40,7 @@ class _Place:
             self._admission.running -= 1
 
 
-_PLACE: ContextVar[_Place | None] = ContextVar("reliable_channel_request", default=None)
+_PLACE: ContextVar[_RequestSlot | None] = ContextVar("reliable_channel_request", default=None)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ class Admission:
             started = True
             await send(message)
 
-        place = _Place(self)
+        place = _RequestSlot(self)
         token = _PLACE.set(place)
         try:
             await self._app(scope, receive, noting)

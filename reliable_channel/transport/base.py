@@ -1,4 +1,4 @@
-"""The node port: everything the reliable channel needs of a node, as one small protocol.
+"""Defines the node port: the protocol through which the reliable channel uses a node.
 
 Transports implement it, and so does the Messaging API on top of them. Synchronous: calls never wait for the network
 (but for ``query_store`` and a full buffer in ``send``), what happens later arrives as events. The reliable channel
@@ -7,7 +7,8 @@ layer per fault.
 
 ::
 
-    channel ──send(message)──► RequestId          node ──► Sent | SendFailed   (exactly one per RequestId)
+    channel ──send(message)──► RequestId          node ──► Queued, SendDelayed (perhaps, on the way)
+                                                       ──► Sent | SendFailed   (exactly one per RequestId)
             ──subscribe(content topics)──►              ──► Received           (after de-duplication by message hash)
             ──query_store(query)──► StorePage           ──► HealthChanged      (once per change)
 """
@@ -17,19 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NewType, Protocol, runtime_checkable
 
-from reliable_channel.errors import EnvironmentFault, LocalError
-from reliable_channel.store.model import StorePage, StoreQuery
+from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.health import Health
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.store.model import StorePage, StoreQuery
+
+if TYPE_CHECKING:
+    from reliable_channel.transport.dispatch_limit import Count
 
 RequestId = NewType("RequestId", str)
-"""One ``send``: a GUID as text (protocol.md §7, labels ``id:1 … id:N`` of a ReliableSendId)."""
+"""One ``send``: a GUID as text (RELIABLE-CHANNEL-API, labels ``id:1 … id:N`` of a ReliableSendId)."""
 
 
 class Source(StrEnum):
-    """How an envelope reached us: the Kafka header ``source`` (protocol.md §2)."""
+    """How an envelope reached us: the Kafka header ``source`` (14/WAKU2-MESSAGE)."""
 
     RELAY = "relay"
     FILTER = "filter"
@@ -65,6 +70,8 @@ class FailureReason(StrEnum):
     """The network says that it has this envelope already: after an ``unreachable`` of the same envelope, a success."""
     STOPPED = "stopped"
     """The transport was stopped before the message was dispatched."""
+    DROPPED = "dropped"
+    """An ephemeral message that the rate limit had no room for."""
 
 
 RETRIABLE = frozenset({FailureReason.RATE_LIMITED, FailureReason.NO_PEERS, FailureReason.UNREACHABLE})
@@ -72,8 +79,35 @@ RETRIABLE = frozenset({FailureReason.RATE_LIMITED, FailureReason.NO_PEERS, Failu
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """Kafka has the envelope (``acks=all``), and no bridge has said yet what became of it. Only transports over Kafka
+    have this state; :class:`Sent` or :class:`SendFailed` follows when a bridge takes the envelope."""
+
+    request_id: RequestId
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendDelayed:
+    """The rate limit of the membership holds the envelope back until ``until_ms`` (Unix ms) or later."""
+
+    request_id: RequestId
+    until_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitNear:
+    """``used`` of the ``limit`` envelopes of this epoch are used; the next epoch begins at ``until_ms`` (Unix ms)."""
+
+    used: int
+    limit: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
-    """The network took the envelope: the node accepted it, or Kafka acknowledged it with ``acks=all``.
+    """A Waku node accepted the envelope.
 
     ``message`` is the envelope as dispatched, its timestamp included; ``message_hash`` is its key in every store and
     the ``retrieval_hint`` of SDS."""
@@ -90,13 +124,14 @@ class SendFailed:
     """The envelope was not sent, after whatever the node itself tried. ``detail`` is bounded and holds no payload.
 
     ``message_hash`` names the envelope of the last attempt, ``None`` when there was none: after ``unreachable`` it may
-    be on the network all the same."""
+    be on the network all the same. ``utilization``: for ``dropped``, the share of the rate limit that was used."""
 
     request_id: RequestId
     reason: FailureReason
     detail: str
     at_ms: int
     message_hash: bytes | None = None
+    utilization: float = 0.0
 
     @property
     def retriable(self) -> bool:
@@ -118,7 +153,7 @@ class HealthChanged:
     health: Health
 
 
-NodeEvent = Sent | SendFailed | Received | HealthChanged
+NodeEvent = Queued | SendDelayed | RateLimitNear | Sent | SendFailed | Received | HealthChanged
 Listener = Callable[[NodeEvent], None]
 
 
@@ -150,14 +185,26 @@ class Node(Protocol):
         ...
 
     def send(
-        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+        self,
+        message: WakuMessage,
+        pubsub_topic: str | None = None,
+        *,
+        max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         """Dispatch one envelope, without waiting for the network; :class:`Sent` or :class:`SendFailed` follows, once.
+        ``traffic`` decides about its turn where a rate limit holds envelopes back.
 
         A ``timestamp`` of ``None`` is the normal case: the node sets it at the moment of dispatch, fresh and unique
-        (protocol.md §2). ``pubsub_topic=None`` takes what ``pubsub_topic_for`` says. ``max_wait_s``: how long to wait
+        (14/WAKU2-MESSAGE). ``pubsub_topic=None`` takes what ``pubsub_topic_for`` says. ``max_wait_s``: how long to wait
         for room in a full buffer; ``None`` leaves it to the node, 0 never waits. Raises ``MessageTooLarge``,
         :class:`NodeStoppedError`, and :class:`SendBufferFull` when the buffer stays full."""
+        ...
+
+    def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
+        """Dispatch within this rate limit, its count kept in ``count``; the default configuration asks for nothing.
+        A node that does not dispatch itself leaves the limit to who does. Raises ``ConfigurationError`` when the node
+        has another limit: a membership has one."""
         ...
 
     def subscribe(self, content_topics: Collection[str]) -> None:
@@ -192,7 +239,7 @@ class Node(Protocol):
 def hash_candidates(pubsub_topic: str, message: WakuMessage) -> tuple[bytes, ...]:
     """The message hashes that nodes may use for this envelope, the specified one first.
 
-    go-waku hashes eight zero bytes for an absent timestamp (protocol.md §2, waku-rest.md)."""
+    go-waku hashes eight zero bytes for an absent timestamp (14/WAKU2-MESSAGE, docs/spec/waku-rest.md)."""
     specified = message_hash(pubsub_topic, message)
     if message.timestamp is not None:
         return (specified,)

@@ -14,22 +14,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.store.client import StoreClient
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.transport.base import SendBufferFull
 from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
+from reliable_channel.transport.bridge_health import INTERVAL_S, BridgeHealth
 from reliable_channel.transport.bridge_inbound import Inbound
-from reliable_channel.transport.bridge_outbound import LOOP_POLICY, DispatchPolicy, Outbound, loop_publish
+from reliable_channel.transport.bridge_outbound import LOOP_POLICY, DispatchPolicy, Outbound, Pending, loop_publish
 from reliable_channel.transport.bridge_state import BridgeState
 from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
-from reliable_channel.transport.clock import Clock, SystemClock
-from reliable_channel.transport.health import Mode
+from reliable_channel.transport.clock import Clock, SystemClock, now_ms
+from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
+from reliable_channel.transport.health import Health, HealthState, Mode
 from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.waku_api import WakuApi
+from reliable_channel.transport.waku_health import node_has_rln, node_health
 from reliable_channel.transport.waku_receiver import WakuReceiver
 
 _log = logging.getLogger(__name__)
+
+LOOP_HEALTH = Health(HealthState.HEALTHY, "local loop, without a Waku node")
 
 STOP_TIMEOUT_S = 30.0
 
@@ -55,7 +62,8 @@ class BridgeStatus:
     """Counts since the start, and the state now.
 
     ``reachable`` and ``ever_reachable`` are ``None`` for the local loop; ``fault`` says why the node is not reachable,
-    and is empty while it is and before the first attempt."""
+    and is empty while it is and before the first attempt. ``delayed`` envelopes were held back by the rate limit,
+    ``waiting`` ones are."""
 
     received: int
     duplicates: int
@@ -66,6 +74,8 @@ class BridgeStatus:
     gaps: int
     open_gaps: int
     recovered: int
+    delayed: int
+    waiting: int
     reachable: bool | None
     ever_reachable: bool | None = None
     fault: str = ""
@@ -86,7 +96,10 @@ class Bridge:
         state_path: Path,
         group_id: str = "reliable-channel-bridge",
         clock: Clock | None = None,
+        rate_limit: RateLimitConfig | None = None,
+        count: Count | None = None,
     ) -> None:
+        self._limit: DispatchLimit[Pending] = DispatchLimit(rate_limit, count)
         self._options = dict(client_options)
         self._topics = topics
         self._node = node
@@ -105,7 +118,7 @@ class Bridge:
 
     def start(self) -> None:
         """Begin; returns when Kafka answers and the outgoing topic is being read."""
-        if self._node is not None:
+        if self._node is not None or self._limit.enabled:
             self._state.open()
         try:
             reader = OffsetReader(self._options, self._topics.outgoing, self._group_id, "earliest")
@@ -140,13 +153,24 @@ class Bridge:
         return self.failure is None
 
     def status(self) -> BridgeStatus:
-        """Where the bridge stands."""
+        """The state of the bridge, for people."""
         with self._count_lock:
             counts = dict(self._counts)
-        names = ("received", "duplicates", "refused", "dispatched", "failed", "malformed", "gaps", "recovered")
+        names = (
+            "received",
+            "duplicates",
+            "refused",
+            "dispatched",
+            "failed",
+            "malformed",
+            "gaps",
+            "recovered",
+            "delayed",
+        )
         return BridgeStatus(
             **{name: counts.get(name, 0) for name in names},
             open_gaps=len(self._state.gaps),
+            waiting=self._limit.waiting,
             reachable=None if self._inbound is None else self._inbound.reachable,
             ever_reachable=None if self._inbound is None else self._inbound.ever_reachable,
             fault="" if self._inbound is None else self._inbound.fault,
@@ -164,11 +188,12 @@ class Bridge:
             "" if node is None else node.api.name,
             "" if node is None else node.vantage,
         )
+        health = ("health", lambda: self._report_health(producer))
         if node is None:
-            loop = Outbound(loop_publish, bridge, LOOP_POLICY)
-            return [("loop", lambda: loop.run(reader, stopping))]
+            loop = Outbound(loop_publish, bridge, LOOP_POLICY, self._limit)
+            return [("loop", lambda: loop.run(reader, stopping)), health]
         publish = node.api.relay_publish if node.mode is Mode.RELAY else node.api.lightpush
-        outbound = Outbound(publish, bridge, node.policy)
+        outbound = Outbound(publish, bridge, node.policy, self._limit, lambda: node_has_rln(node.api))
         receiver = WakuReceiver(node.api, node.mode, self._clock, node.cache)
         inbound = self._inbound = Inbound(receiver, bridge, node.poll_s, node.max_backoff_s)
         filler = GapFiller(self._stores, bridge, node.gap_margin_ms, node.gap_settle_ms, node.gap_retry_ms)
@@ -176,7 +201,25 @@ class Bridge:
             ("receive", lambda: inbound.run(stopping)),
             ("dispatch", lambda: outbound.run(reader, stopping)),
             ("gaps", lambda: filler.run(stopping)),
+            health,
         ]
+
+    def _report_health(self, producer: EnvelopeProducer) -> None:
+        """Tell participants how the node of this bridge is, until it stops, and then that it did. A record that Kafka
+        does not take is not repeated: the next one says more."""
+        node, name = self._node, "loop" if self._node is None else self._node.vantage or self._node.api.name
+
+        def report(health: Health) -> None:
+            record = BridgeHealth(name, health, now_ms(self._clock))
+            try:
+                producer.send_raw(self._topics.dispatched, name.encode(), record.to_bytes(), [], lambda *_: None, 1.0)
+            except (EnvironmentFault, SendBufferFull) as fault:
+                _log.warning("the health of the bridge is not reported: %s", fault.cause)
+
+        while not self._stopping.is_set():
+            report(LOOP_HEALTH if node is None else node_health(node.api, node.mode))
+            self._stopping.wait(INTERVAL_S)
+        report(Health(HealthState.UNHEALTHY, "the bridge was stopped"))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What the halves of a bridge share: the Kafka and Waku topics, what is safe already, the writer, the clock."""
+"""Holds what the threads of a bridge share: Kafka and Waku topics, recently written hashes, the writer, the clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from reliable_channel.transport.base import Source
-from reliable_channel.transport.bridge_state import BridgeState, Gap
+from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
 from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.evidence import SIGHTINGS_PER_RECORD, gap_record, sightings_record
@@ -20,6 +20,7 @@ class BridgeTopics:
 
     envelopes: str
     outgoing: str
+    dispatched: str
     evidence: str
     waku: tuple[tuple[str, str | None], ...]
 
@@ -84,7 +85,7 @@ class BridgeContext:
     """Set when the node was read for the first time, so that it has joined the topics that are published to."""
 
     def gap_record(
-        self, gap: Gap, status: str, recovered: int = 0, stores: Mapping[str, str] | None = None
+        self, gap: BridgeGap, status: str, recovered: int = 0, stores: Mapping[str, str] | None = None
     ) -> OutRecord:
         """A gap of this bridge as a record for the evidence topic."""
         key, value = gap_record(

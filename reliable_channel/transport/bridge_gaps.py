@@ -1,4 +1,4 @@
-"""Fills open gaps: asks every store node for their time ranges, and writes what is new to Kafka."""
+"""Fills open gaps: queries every store node for their time ranges and writes new envelopes to Kafka."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import threading
 from dataclasses import replace
 
-from reliable_channel.store.client import StoreClient
-from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
-from reliable_channel.store.rest_node import StoreFault, StoreNodeError
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, message_hash
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_context import BridgeContext
-from reliable_channel.transport.bridge_state import Gap
+from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
-from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, message_hash
+from reliable_channel.transport.store.client import StoreClient
+from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.store.rest_node import StoreFault, StoreNodeError
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class GapFiller:
         self._margin_ms = margin_ms
         self._settle_ms = settle_ms
         self._retry_ms = retry_ms
-        self._not_before: dict[Gap, int] = {}
+        self._not_before: dict[BridgeGap, int] = {}
 
     def run(self, stopping: threading.Event) -> None:
         """Fill until ``stopping``; raises ``Interrupted`` when stopped in the middle of a page."""
@@ -68,7 +68,7 @@ class GapFiller:
                 self._not_before[gap] = self._bridge.now_ms() + factor * self._retry_ms
         return closed
 
-    def _fill(self, gap: Gap) -> bool:
+    def _fill(self, gap: BridgeGap) -> bool:
         recovered = 0
         outcome: dict[str, str] = {}
         for query in self._queries(gap):
@@ -121,7 +121,7 @@ class GapFiller:
         self._bridge.count("recovered", len(new))
         return len(new)
 
-    def _queries(self, gap: Gap) -> list[StoreQuery]:
+    def _queries(self, gap: BridgeGap) -> list[StoreQuery]:
         start = max(0, gap.from_ms - self._margin_ms) * 1_000_000
         end = (gap.to_ms + self._margin_ms) * 1_000_000
         queries = []

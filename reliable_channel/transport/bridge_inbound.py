@@ -1,4 +1,5 @@
-"""Node → Kafka: every batch read from the node is safe in Kafka before the next read; gaps are found and recorded."""
+"""Copies envelopes from the node to Kafka. Each batch is acknowledged by Kafka before the next one is read; gaps are
+recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import threading
 
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_context import BridgeContext
-from reliable_channel.transport.bridge_state import Gap
+from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
 from reliable_channel.transport.waku_rest import Backoff
@@ -109,7 +110,7 @@ class Inbound:
             cause = batch.maybe_lost
         begin = self._bridge.state.acknowledged_ms
         if cause and begin is not None:
-            gap = self._bridge.state.open_gap(Gap(begin, started_ms, cause))
+            gap = self._bridge.state.open_gap(BridgeGap(begin, started_ms, cause))
             self._bridge.writer.write([self._bridge.gap_record(gap, "open")])
             self._bridge.count("gaps", 1)
             _log.warning("a gap of %s ms (%s)", gap.to_ms - gap.from_ms, cause)

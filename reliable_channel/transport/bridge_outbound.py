@@ -3,24 +3,31 @@ has taken it; the offset is kept only after that copy is safe."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.rate_limit import Admitted, Delayed, EphemeralDropped, LimitApproaching, RateLimitEvent
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import RETRIABLE, FailureReason, Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.clock import Timestamps
+from reliable_channel.transport.dispatch_limit import DispatchLimit
+from reliable_channel.transport.dispatch_results import MAX_REQUEST_ID, DispatchResult, Status
 from reliable_channel.transport.evidence import dispatch_record
 from reliable_channel.transport.http import NodeUnreachable
 from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
-from reliable_channel.transport.kafka_records import REQUEST_HEADER, Record, read_record
+from reliable_channel.transport.kafka_records import REQUEST_HEADER, KafkaEnvelope, key_of, read_record, traffic_of
 from reliable_channel.transport.waku_api import Published
 from reliable_channel.transport.waku_rest import Backoff
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.waku import WakuMessage, message_hash
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +35,11 @@ Publish = Callable[[str, WakuMessage], Published]
 """(pubsub topic, envelope) → the node's answer; raises ``NodeUnreachable``."""
 
 POLL_MS = 500
+MAX_AHEAD = 10_000
+MAX_AHEAD_BYTES = 64 * 1024 * 1024
+"""Records read beyond the first that waits for the rate limit, and the bytes that wait."""
+RLN_INTERVAL_MS = 30_000
+"""How often a node is asked whether RLN is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,86 +58,289 @@ LOOP_POLICY = DispatchPolicy(restamp_after_ms=2**62, batch=500)
 
 
 def loop_publish(_pubsub_topic: str, _message: WakuMessage) -> Published:
-    """A node that is not there takes everything: the local loop (protocol.md §2)."""
+    """A node that is not there takes everything: the local loop (14/WAKU2-MESSAGE)."""
     return Published()
 
 
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A record of the outgoing topic that is an envelope."""
+
+    raw: RawRecord
+    record: KafkaEnvelope
+    request_id: str | None
+
+
+@dataclass(slots=True)
+class Written:
+    """What a batch has to write to Kafka before its records count as done."""
+
+    records: list[OutRecord] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+    seen: list[tuple[bytes, str]] = field(default_factory=list)
+    done: list[RawRecord] = field(default_factory=list)
+    """The records behind it, until they are written."""
+
+
+class Progress:
+    """Which records of the outgoing topic are read and which are done. Offsets are kept up to the first record that is
+    not done; what is done beyond it is ``ahead``."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, deque[RawRecord]] = {}
+        self._done: dict[tuple[int, int], str] = {}
+        self._next: dict[int, int] = {}
+
+    def read(self, records: Sequence[RawRecord]) -> None:
+        """These were read, in order."""
+        for raw in records:
+            self._read.setdefault(raw.partition, deque()).append(raw)
+
+    def done(self, records: Sequence[RawRecord]) -> None:
+        """These are done."""
+        for raw in records:
+            self._done[raw.partition, raw.offset] = digest_of(raw)
+        for partition, waiting in self._read.items():
+            while waiting and (partition, waiting[0].offset) in self._done:
+                raw = waiting.popleft()
+                del self._done[partition, raw.offset]
+                self._next[partition] = raw.offset + 1
+
+    def committable(self) -> dict[int, int]:
+        """The offsets to go on from, by partition, that are not kept yet."""
+        return dict(self._next)
+
+    def committed(self) -> None:
+        """They are kept."""
+        self._next.clear()
+
+    def ahead(self) -> dict[tuple[int, int], str]:
+        """Records beyond the offsets that are done, by partition and offset, with their digests."""
+        return dict(self._done)
+
+    @property
+    def open(self) -> int:
+        """Records read beyond the offsets."""
+        return sum(map(len, self._read.values()))
+
+
+def digest_of(raw: RawRecord) -> str:
+    """Tells a record from another one at the same place, should the topic have been made anew."""
+    return hashlib.sha256(raw.value or b"").hexdigest()[:16]
+
+
 class Outbound:
-    """Dispatches the outgoing topic. Counts ``dispatched``, ``failed`` and ``malformed`` as they happen.
+    """Dispatches the outgoing topic, and reports what became of each envelope in the topic of dispatch results. Counts
+    ``dispatched``, ``failed``, ``delayed`` and ``malformed`` as they happen.
 
     An envelope the node cannot take now holds up those behind it: order within a channel matters more than speed. The
-    same bytes are tried again while they are fresh, so that a duplicate is recognised as the success that it is."""
+    same bytes are tried again while they are fresh, so that a duplicate is recognised as the success that it is. Within
+    a rate limit content goes before control traffic: what waits is read ahead of, up to :data:`MAX_AHEAD` records."""
 
-    def __init__(self, publish: Publish, bridge: BridgeContext, policy: DispatchPolicy | None = None) -> None:
+    def __init__(
+        self,
+        publish: Publish,
+        bridge: BridgeContext,
+        policy: DispatchPolicy | None = None,
+        limit: DispatchLimit[Pending] | None = None,
+        has_rln: Callable[[], bool | None] | None = None,
+    ) -> None:
         self._publish = publish
         self._bridge = bridge
         self._policy = policy or DispatchPolicy()
+        self._limit: DispatchLimit[Pending] = limit or DispatchLimit()
+        self._has_rln = has_rln
+        self._asked_ms: int | None = None
+        self._waiting_bytes = 0
         self._timestamps = Timestamps(bridge.clock)
 
     def run(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Dispatch until ``stopping``, then close the reader. Raises ``Interrupted`` when a batch is not safe."""
         backoff = Backoff(0.5, self._policy.max_backoff_s)
-        done_to: dict[int, int] = {}
+        progress = Progress()
         try:
             while not stopping.is_set():
+                self._look_for_rln()
                 try:
                     # What a broken commit left over goes first: dispatched is dispatched.
-                    reader.commit(done_to)
-                    done_to.clear()
-                    records = reader.poll(POLL_MS)
+                    self._commit(reader, progress)
+                    if progress.open >= MAX_AHEAD or self._waiting_bytes >= MAX_AHEAD_BYTES:
+                        stopping.wait(POLL_MS / 1000)
+                        records = []
+                    else:
+                        records = reader.poll(POLL_MS)
                     backoff.well()
                 except EnvironmentFault as fault:
                     _log.warning("%s", fault.cause)
                     stopping.wait(backoff.fault())
                     continue
-                for begin in range(0, len(records), self._policy.batch):
-                    part = records[begin : begin + self._policy.batch]
-                    done = self.dispatch(part, stopping)
-                    done_to |= {record.partition: record.offset + 1 for record in done}
-                    if len(done) < len(part):
-                        return  # stopping: the rest is read again by the next bridge
+                progress.read(records)
+                for begin in range(0, max(1, len(records)), self._policy.batch):
+                    progress.done(self.dispatch(records[begin : begin + self._policy.batch], stopping))
+                    if self._limit.waiting:
+                        self._bridge.state.note_dispatched(progress.ahead())
+                    if stopping.is_set():
+                        return  # the rest is read again by the next bridge
+                    with suppress(EnvironmentFault):  # tried again before the next poll
+                        self._commit(reader, progress)
         finally:
             try:
-                reader.commit(done_to)
+                reader.commit(progress.committable())
             except EnvironmentFault as fault:
                 _log.warning("offsets are not kept, some envelopes will be dispatched again: %s", fault.cause)
             reader.close()
 
+    @staticmethod
+    def _commit(reader: OffsetReader, progress: Progress) -> None:
+        reader.commit(progress.committable())
+        progress.committed()
+
     def dispatch(self, records: list[RawRecord], stopping: threading.Event) -> list[RawRecord]:
-        """Dispatch a batch; the records that are dealt with and whose copies are safe, a prefix of the batch."""
+        """Dispatch a batch, and what waited and has its turn; returns the records that are dealt with and whose results
+        are safe."""
         done: list[RawRecord] = []
-        copies: list[OutRecord] = []
-        hashes: list[bytes] = []
-        seen: list[tuple[bytes, str]] = []
+        batch = Written()
+        if not self._follow(
+            self._ask(lambda: self._limit.tick(self._bridge.now_ms()), stopping), batch, done, stopping
+        ):
+            return done
         for raw in records:
             record = read_record(raw.value, raw.headers)
             if isinstance(record, Malformed):
                 _log.error("outgoing record %s:%s is no envelope: %s", raw.partition, raw.offset, record.reason)
                 self._bridge.count("malformed", 1)
-                done.append(raw)
+                batch.done.append(raw)
                 continue
-            request_id = dict(raw.headers).get(REQUEST_HEADER, b"")[:64].decode("ascii", "replace") or None
-            if not self._joined(record.pubsub_topic, stopping):
-                break  # stopping
-            message, outcome = self._deliver(record, request_id, stopping, copies)
-            if outcome is None:
-                break  # stopping
-            if outcome.reason is None:
-                copies.append(
-                    envelope_record(self._bridge.topics.envelopes, message, record.pubsub_topic, Source.SENDER)
-                )
-                hashes.append(message_hash(record.pubsub_topic, message))
-                seen.append((hashes[-1], record.pubsub_topic))
-                self._bridge.count("dispatched", 1)
-            done.append(raw)
-        self._bridge.writer.write([*copies, *self._bridge.sightings(seen, Source.SENDER)])
-        self._bridge.recent.add(hashes)
+            if self._bridge.state.was_dispatched(raw.partition, raw.offset, digest_of(raw)):
+                batch.done.append(raw)
+                continue
+            request_id = dict(raw.headers).get(REQUEST_HEADER, b"")[:MAX_REQUEST_ID].decode("ascii", "replace") or None
+            pending = Pending(raw, record, request_id)
+            traffic = traffic_of(record.message, raw.headers)
+            self._waiting_bytes += len(raw.value or b"")
+            events = self._ask(lambda: self._limit.submit(pending, traffic, self._bridge.now_ms()), stopping)  # noqa: B023
+            if not self._follow(events, batch, done, stopping):
+                return done
+        self._write(batch, done)
         return done
 
+    def _follow(
+        self,
+        events: Sequence[RateLimitEvent[Pending]] | None,
+        batch: Written,
+        done: list[RawRecord],
+        stopping: threading.Event,
+    ) -> bool:
+        """Do what the rate limit decided; ``False`` when stopped before that was done."""
+        for number, event in enumerate(events or ()):
+            match event:
+                case Admitted(pending):
+                    following = events[number + 1] if events and number + 1 < len(events) else None
+                    near = following if isinstance(following, LimitApproaching) else None
+                    if not self._publish_one(pending, near, batch, done, stopping):
+                        self._write(batch, done)
+                        return False
+                    self._waiting_bytes -= len(pending.raw.value or b"")
+                case Delayed(pending, until):
+                    self._bridge.count("delayed", 1)
+                    result = self._result(pending, Status.DELAYED, until_ms=until)
+                    batch.records += [*result, self._held_back(pending, until)]
+                case EphemeralDropped(pending, used, limit):
+                    self._bridge.count("failed", 1)
+                    self._waiting_bytes -= len(pending.raw.value or b"")
+                    batch.records += self._result(
+                        pending,
+                        Status.FAILED,
+                        reason=FailureReason.DROPPED,
+                        detail=f"{used} of {limit} envelopes of this epoch are used",
+                        utilization=used / limit,
+                    )
+                    batch.done.append(pending.raw)
+                case LimitApproaching(used, limit, _):
+                    _log.warning("%d of the %d envelopes of this epoch are used", used, limit)
+        if events is None:
+            self._write(batch, done)
+        return events is not None
+
+    def _publish_one(
+        self,
+        pending: Pending,
+        near: LimitApproaching | None,
+        batch: Written,
+        done: list[RawRecord],
+        stopping: threading.Event,
+    ) -> bool:
+        """Publish one envelope, or give it up; ``False`` when stopped before that."""
+        record = pending.record
+        if not self._joined(record.pubsub_topic, stopping):
+            return False
+        message, outcome = self._deliver(pending, stopping, batch, done)
+        if outcome is None:
+            return False
+        found = message_hash(record.pubsub_topic, message)
+        if outcome.reason is None:
+            batch.records.append(
+                envelope_record(self._bridge.topics.envelopes, message, record.pubsub_topic, Source.SENDER)
+            )
+            batch.hashes.append(found)
+            batch.seen.append((found, record.pubsub_topic))
+            self._bridge.count("dispatched", 1)
+            said = None if near is None else (near.used, near.limit, near.until)
+            batch.records += self._result(
+                pending, Status.ACCEPTED, timestamp=message.timestamp, envelope_hash=found.hex(), near=said
+            )
+        else:
+            batch.records += self._result(
+                pending,
+                Status.FAILED,
+                reason=outcome.reason,
+                detail=outcome.detail,
+                timestamp=message.timestamp,
+                envelope_hash=found.hex(),
+            )
+        batch.done.append(pending.raw)
+        return True
+
+    def _write(self, batch: Written, done: list[RawRecord]) -> None:
+        """Make everything of a batch safe; then its records are done."""
+        self._bridge.writer.write([*batch.records, *self._bridge.sightings(batch.seen, Source.SENDER)])
+        self._bridge.recent.add(batch.hashes)
+        done += batch.done
+        for part in (batch.records, batch.hashes, batch.seen, batch.done):
+            part.clear()
+
+    def _result(self, pending: Pending, status: Status, **more: Any) -> list[OutRecord]:
+        """The record for the sender; none for a sender that did not name its request."""
+        if pending.request_id is None:
+            return []
+        result = DispatchResult(pending.request_id, status, self._bridge.now_ms(), **more)
+        return [OutRecord(self._bridge.topics.dispatched, key_of(pending.record.message), result.to_bytes())]
+
+    def _ask(
+        self, ask: Callable[[], list[RateLimitEvent[Pending]]], stopping: threading.Event
+    ) -> list[RateLimitEvent[Pending]] | None:
+        """What the rate limit decides; waits while its count cannot be kept, ``None`` when stopped before that."""
+        backoff = Backoff(0.5, self._policy.max_backoff_s)
+        while True:
+            try:
+                return ask()
+            except (EnvironmentFault, OSError) as fault:
+                _log.error("nothing is dispatched, as the count of the rate limit cannot be kept: %s", fault)
+                if stopping.wait(backoff.fault()):
+                    return None
+
+    def _look_for_rln(self) -> None:
+        now = self._bridge.now_ms()
+        if self._has_rln is not None and (self._asked_ms is None or now - self._asked_ms >= RLN_INTERVAL_MS):
+            self._asked_ms = now
+            self._limit.node_has_rln(self._has_rln(), self._bridge.node)
+
     def _deliver(
-        self, record: Record, request_id: str | None, stopping: threading.Event, evidence: list[OutRecord]
+        self, pending: Pending, stopping: threading.Event, batch: Written, done: list[RawRecord]
     ) -> tuple[WakuMessage, Published | None]:
-        """Publish until the node takes it, refuses it, or time is up; ``None`` when stopped before that."""
+        """Publish until the node takes it, refuses it, or time is up; ``None`` when stopped before that. What went
+        before is written before the first wait: its senders need not wait for this one."""
+        record = pending.record
         message = self._fresh(record.message)
         backoff = Backoff(0.5, self._policy.max_backoff_s)
         begun_ms = self._bridge.now_ms()
@@ -143,15 +358,17 @@ class Outbound:
                 outcome = Published()  # the network has it
             if outcome.reason is None:
                 return message, outcome
+            self._limit.refused(outcome.detail, self._bridge.node)
             over = self._bridge.now_ms() - begun_ms >= self._policy.give_up_after_ms
             final = over or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
-                evidence.append(self._evidence(record, message, outcome, request_id, final))
+                batch.records.append(self._evidence(pending, message, outcome, final))
             if final:
                 self._bridge.recent.release(found)
                 _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
                 self._bridge.count("failed", 1)
                 return message, outcome
+            self._write(batch, done)
             if stopping.wait(backoff.fault()):
                 self._bridge.recent.release(found)
                 return message, None
@@ -167,18 +384,27 @@ class Outbound:
                 return False
         return True
 
-    def _evidence(
-        self, record: Record, message: WakuMessage, outcome: Published, request_id: str | None, final: bool
+    def _evidence(self, pending: Pending, message: WakuMessage, outcome: Published, final: bool) -> OutRecord:
+        reason = outcome.reason.value if outcome.reason else None
+        return self._dispatch_record("failed" if final else "rate_limited", pending, message, reason, outcome.detail)
+
+    def _held_back(self, pending: Pending, until: int) -> OutRecord:
+        detail = f"held back until {until} ms by the rate limit"
+        return self._dispatch_record("rate_limited", pending, pending.record.message, "rate_limited", detail)
+
+    def _dispatch_record(
+        self, event: str, pending: Pending, message: WakuMessage, reason: str | None, detail: str
     ) -> OutRecord:
+        pubsub_topic = pending.record.pubsub_topic
         key, value = dispatch_record(
-            "failed" if final else "rate_limited",
-            pubsub_topic=record.pubsub_topic,
+            event,
+            pubsub_topic=pubsub_topic,
             content_topic=message.content_topic,
-            envelope_hash=message_hash(record.pubsub_topic, message),
+            envelope_hash=message_hash(pubsub_topic, message),
             at_ms=self._bridge.now_ms(),
-            request_id=request_id,
-            reason=outcome.reason.value if outcome.reason else None,
-            detail=outcome.detail,
+            request_id=pending.request_id,
+            reason=reason,
+            detail=detail,
         )
         return OutRecord(self._bridge.topics.evidence, key, value)
 

@@ -10,13 +10,13 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 
 KEPT_HASHES = 2_000
 KEPT_CONTENT_TOPICS = 1_000
@@ -30,7 +30,7 @@ _READABLE = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class BridgeGap:
     """A time in which envelopes may have been missed: Unix ms of the bridge's clock, both ends included.
 
     ``cause``: ``bridge_restart``, ``node_unreachable`` (also a read that broke off: reading is destructive),
@@ -57,10 +57,12 @@ class BridgeState:
         self._lock = threading.Lock()
         self._lock_file: IO[str] | None = None
         self.acknowledged_ms: int | None = None
-        self.gaps: tuple[Gap, ...] = ()
+        self.gaps: tuple[BridgeGap, ...] = ()
         self.recent: tuple[bytes, ...] = ()
         self.content_topics: tuple[str, ...] = ()
         """The last content topics that were seen: some store nodes answer only who names them."""
+        self.dispatched: dict[tuple[int, int], str] = {}
+        """Outgoing records (partition, offset) that went out before one that waits for the rate limit, with digests."""
 
     def open(self) -> None:
         """Take the lock and read the state. Raises ``EnvironmentFault`` when another bridge has it, or when the file
@@ -80,9 +82,10 @@ class BridgeState:
             if found["version"] not in _READABLE:
                 raise ValueError("version")
             self.acknowledged_ms = found["acknowledged_ms"]
-            self.gaps = tuple(Gap(**gap) for gap in found["gaps"])
+            self.gaps = tuple(BridgeGap(**gap) for gap in found["gaps"])
             self.recent = tuple(bytes.fromhex(text) for text in found["recent"])
             self.content_topics = tuple(str(topic) for topic in found.get("content_topics", []))
+            self.dispatched = {(int(p), int(o)): str(digest) for p, o, digest in found.get("dispatched", [])}
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError) as error:
@@ -107,7 +110,18 @@ class BridgeState:
             if new:
                 self.content_topics = (*self.content_topics, *new)[-KEPT_CONTENT_TOPICS:]
 
-    def count_attempt(self, gap: Gap) -> Gap:
+    def note_dispatched(self, ahead: Mapping[tuple[int, int], str]) -> None:
+        """Remember which records are done beyond the offsets that Kafka keeps."""
+        with self._lock:
+            if self.dispatched != ahead:
+                self.dispatched = dict(ahead)
+                self._write()
+
+    def was_dispatched(self, partition: int, offset: int, digest: str) -> bool:
+        """Whether an earlier bridge dispatched this record."""
+        return self.dispatched.get((partition, offset)) == digest
+
+    def count_attempt(self, gap: BridgeGap) -> BridgeGap:
         """Stores were asked for an open gap; returns it with one more attempt, unchanged when it is open no more."""
         with self._lock:
             for other in self.gaps:
@@ -118,7 +132,7 @@ class BridgeState:
                     return counted
             return gap
 
-    def open_gap(self, gap: Gap) -> Gap:
+    def open_gap(self, gap: BridgeGap) -> BridgeGap:
         """Remember a gap; one that begins in an open gap of the same cause widens it, and it keeps its name: a record
         under another would stay open for ever. Returns what is now open."""
         with self._lock:
@@ -130,12 +144,12 @@ class BridgeState:
             if len(self.gaps) > MAX_GAPS:
                 ordered = sorted(self.gaps, key=lambda g: g.from_ms)
                 first, second = ordered[0], ordered[1]
-                merged = Gap(first.from_ms, max(first.to_ms, second.to_ms), first.cause)
+                merged = BridgeGap(first.from_ms, max(first.to_ms, second.to_ms), first.cause)
                 self.gaps = (merged, *ordered[2:])
             self._write()
             return gap
 
-    def close_gap(self, gap: Gap) -> None:
+    def close_gap(self, gap: BridgeGap) -> None:
         """Forget a gap that was dealt with; one that was widened meanwhile stays."""
         with self._lock:
             self.gaps = tuple(g for g in self.gaps if g != gap)
@@ -154,6 +168,7 @@ class BridgeState:
             "gaps": [asdict(gap) for gap in self.gaps],
             "recent": [found.hex() for found in self.recent],
             "content_topics": list(self.content_topics),
+            "dispatched": [[*place, digest] for place, digest in self.dispatched.items()],
         }
         temporary = self._path.with_suffix(".new")
         try:

@@ -1,4 +1,4 @@
-"""The bridge's writing side: a batch of records is safe in Kafka, or it is written again until it is."""
+"""Writes batches of records to Kafka for the bridge, and repeats a batch until Kafka has acknowledged it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
 from reliable_channel.transport.waku_rest import Backoff
-from reliable_channel.wire.waku import WakuMessage
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class OutRecord:
 
 
 def envelope_record(topic: str, message: WakuMessage, pubsub_topic: str, source: Source) -> OutRecord:
-    """An envelope as a record of the contract (protocol.md §2)."""
+    """An envelope as a record of the contract (14/WAKU2-MESSAGE)."""
     return OutRecord(topic, key_of(message), value_of(message), tuple(headers_of(pubsub_topic, source)))
 
 

@@ -1,4 +1,5 @@
-"""A bound on bytes in flight: kafka-python 3 has no ``buffer.memory``, so its queue grows as long as one feeds it."""
+"""Bounds the bytes in flight of a Kafka producer: kafka-python 3 has no ``buffer.memory``, so its queue would grow
+without limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time as transports see it: injectable, so that tests do not wait for it."""
+"""Provides time to transports through an injectable clock, so that tests need not wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until told otherwise."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, now_ns: int = 1_800_000_000_000_000_000) -> None:
         self._now_ns = now_ns
@@ -44,7 +44,7 @@ def now_ms(clock: Clock) -> int:
 class Timestamps:
     """Strictly increasing envelope timestamps in ns.
 
-    Two envelopes with equal bytes and equal timestamps are one message to gossip and to stores (protocol.md §2), and
+    Two envelopes with equal bytes and equal timestamps are one message to gossip and to stores (14/WAKU2-MESSAGE), and
     clocks of some machines tick in µs only. Thread-safe.
     """
 

@@ -1,4 +1,4 @@
-"""One thread that calls the listeners, in order, so that no transport thread runs foreign code."""
+"""Calls a node's listeners in order on one thread of its own, so that no transport thread runs application code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the shards that a node says it serves out of its ENR (EIP-778; Waku's 51/WAKU2-RELAY-SHARDING)."""
+"""Reads the shards that a node serves from its ENR (EIP-778; 51/WAKU2-RELAY-SHARDING)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bridge knows and envelopes do not say, as JSON records in a Kafka topic of its own, for the pipeline.
+"""Defines the bridge's JSON records of facts that envelopes do not carry, written to a Kafka topic for the pipeline.
 
 Three kinds, told apart by ``kind``; times are Unix ms of the bridge's clock, hashes lower-case hex::
 
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reliable_channel.transport.base import Source
-from reliable_channel.transport.bridge_state import Gap
+from reliable_channel.transport.bridge_state import BridgeGap
 
 GAP_KEY_PREFIX = "gap:"
 SIGHTINGS_PER_RECORD = 500
@@ -33,7 +33,7 @@ SIGHTINGS_PER_RECORD = 500
 
 
 def gap_record(
-    gap: Gap,
+    gap: BridgeGap,
     status: str,
     node: str,
     topics: Sequence[tuple[str, str | None]],

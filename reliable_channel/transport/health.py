@@ -1,4 +1,4 @@
-"""A node's health in three states, judged from what it reports (seed ``003…``, *Health states*)."""
+"""Judges a node's health in three states from what it reports (MESSAGING-API, *Health states*)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HealthState(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a node takes part (seed ``003…``, *mode*)."""
+    """How a node takes part (MESSAGING-API, *mode*)."""
 
     EDGE = "edge"
     """Lightpush to send, filter to receive; judged by its service nodes."""

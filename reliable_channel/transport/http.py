@@ -1,4 +1,5 @@
-"""One bounded HTTP client for nodes that may be slow, wrong or hostile: time-outs, size limits, no secret in a text."""
+"""A bounded HTTP client for nodes that may be slow, wrong or hostile: time-outs, size limits, and no secret in an
+error."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Any
 
 import httpx
 
-from reliable_channel.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest answer that is read: a full page of 100 messages of 150 KiB in base64 is 21 MB."""
 
 DEFAULT_TIMEOUT_S = 10.0
-"""nwaku answers within 5 s, or says that it could not; see waku-rest.md *Common*."""
+"""nwaku answers within 5 s, or says that it could not; see docs/spec/waku-rest.md *Common*."""
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _MISSING = object()
@@ -31,7 +32,7 @@ class NodeTimedOut(NodeUnreachable):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """An HTTP answer: status, and the body as bytes, at most ``MAX_BODY_BYTES``."""
 
     status: int
@@ -95,15 +96,15 @@ class BoundedHttp:
             headers={"Accept": "application/json", **(headers or {})},
         )
 
-    def get(self, path: str, query: Mapping[str, str] | None = None, timeout_s: float | None = None) -> Answer:
+    def get(self, path: str, query: Mapping[str, str] | None = None, timeout_s: float | None = None) -> HttpResponse:
         """``path`` is already encoded; ``query`` is encoded here. Raises :class:`NodeUnreachable`."""
         return self._ask("GET", path, query, None, timeout_s)
 
-    def post(self, path: str, body: Any) -> Answer:
+    def post(self, path: str, body: Any) -> HttpResponse:
         """Send ``body`` as JSON. Raises :class:`NodeUnreachable`."""
         return self._ask("POST", path, None, body, None)
 
-    def delete(self, path: str, body: Any, timeout_s: float | None = None) -> Answer:
+    def delete(self, path: str, body: Any, timeout_s: float | None = None) -> HttpResponse:
         """The same with DELETE. Raises :class:`NodeUnreachable`."""
         return self._ask("DELETE", path, None, body, timeout_s)
 
@@ -113,7 +114,7 @@ class BoundedHttp:
 
     def _ask(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Any, timeout_s: float | None
-    ) -> Answer:
+    ) -> HttpResponse:
         content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = {} if content is None else {"Content-Type": "application/json"}
         try:
@@ -130,7 +131,7 @@ class BoundedHttp:
                     received += part
                     if len(received) > self._max_body_bytes:
                         raise NodeUnreachable(f"{self.name} answered with more than {self._max_body_bytes} bytes.")
-                return Answer(response.status_code, bytes(received))
+                return HttpResponse(response.status_code, bytes(received))
         except httpx.TimeoutException as error:
             raise NodeTimedOut(f"{self.name} did not answer in time ({type(error).__name__}).") from None
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The connections of our HTTP servers: deadlines, limits, and one form for the answers that no handler gives.
+"""Limits the connections of our HTTP servers by deadlines and counts, and formats the responses that no handler gives.
 
 Uvicorn's protocol over h11 lets a connection that never finishes its request stay for ever, and counts it against the
 requests of everybody else. Here a connection without a request under way has a deadline, and is the first to be closed
@@ -24,12 +24,13 @@ the client may never see the answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What connections may cost a server. Times in seconds, sizes in bytes.
+class HttpLimits:
+    """The limits of connections to a server. Times in seconds, sizes in bytes.
 
     ``connections`` and ``per_peer`` count open connections, of all and of one address. When one more comes, the one
     that has waited longest without a complete request is closed; only when all are busy the new one is refused (503).
-    ``running`` counts requests that a handler works on; those that wait for an event do not count."""
+    ``running`` counts requests that a handler works on; those that wait for an event do not count.
+    """
 
     connections: int = 512
     per_peer: int = 256
@@ -55,7 +56,7 @@ class Connections:
 
     ``unfinished`` holds connections without a complete request, the longest waiting first."""
 
-    limits: Limits
+    limits: HttpLimits
     refusal: Refusal
     by_peer: Counter[str] = field(default_factory=Counter)
     unfinished: dict[BoundedProtocol, None] = field(default_factory=dict)
@@ -261,6 +262,6 @@ def _ends_within(data: bytes, limit: int) -> bool:
     return b"\n\r\n" in head or b"\n\n" in head
 
 
-def protocol_class(limits: Limits, refusal: Refusal) -> type[BoundedProtocol]:
+def protocol_class(limits: HttpLimits, refusal: Refusal) -> type[BoundedProtocol]:
     """The class of the connections of one server."""
     return type("ServerProtocol", (BoundedProtocol,), {"shared": Connections(limits, refusal)})

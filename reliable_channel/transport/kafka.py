@@ -1,8 +1,8 @@
 """A node over the project's Kafka topics: sends into the outgoing topic, receives from the envelopes topic.
 
-What stands behind the topics is not seen here: a bridge to a Waku node, or the local loop
-(``reliable-channel bridge --loop``) that copies the one into the other. *Sent* means that all replicas have the
-envelope.
+What is behind the topics is not seen here: a bridge to a Waku node, or the local loop (``reliable-channel bridge
+--loop``) that copies the one into the other. *Queued* means that all replicas have the envelope; *sent* that a bridge
+reported in the topic of dispatch results that a node accepted it. Without a bridge an envelope stays queued.
 """
 
 from __future__ import annotations
@@ -10,36 +10,97 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import (
     FailureReason,
     NodeEvent,
+    Queued,
+    RateLimitNear,
     Received,
     ReceivedEnvelope,
     RequestId,
+    SendBufferFull,
+    SendDelayed,
+    Sent,
     Source,
     StoreUnavailable,
 )
+from reliable_channel.transport.bridge_health import BridgesHealth, read_bridge_health
+from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.dispatch_limit import Count
+from reliable_channel.transport.dispatch_results import DispatchResult, Status, read_result
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_consumer import OffsetReader
-from reliable_channel.transport.kafka_producer import DEFAULT_BUFFER_BYTES, EnvelopeProducer
-from reliable_channel.transport.kafka_records import read_record
-from reliable_channel.transport.node import NodeBase, new_request_id
+from reliable_channel.transport.kafka_producer import DEFAULT_BUFFER_BYTES, RECORD_OVERHEAD, EnvelopeProducer
+from reliable_channel.transport.kafka_records import headers_of, key_of, read_record, value_of
+from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
 
 _log = logging.getLogger(__name__)
 
 POLL_MS = 200
 CHECK_INTERVAL_S = 10.0
 STOP_TIMEOUT_S = 30.0
+DEFAULT_AWAITED_BYTES = 64 * 1024 * 1024
+
+
+class AwaitedResults:
+    """The sends of this process that no bridge has reported on yet, at most ``limit`` bytes of them. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything."""
+        self._budget = ByteBudget(self._limit)
+        self._sends: dict[RequestId, Accepted] = {}
+
+    def expect(self, accepted: Accepted, wait_s: float) -> None:
+        """Add a send. Raises ``SendBufferFull`` when there is no room for ``wait_s``."""
+        try:
+            self._budget.take(_size(accepted), wait_s)
+        except SendBufferFull:
+            raise SendBufferFull(
+                f"{len(self._sends)} envelopes are queued in Kafka, and no bridge takes them.",
+                "Start a bridge: `reliable-channel bridge`, or `--loop` without a Waku node.",
+            ) from None
+        with self._lock:
+            self._sends[accepted.request_id] = accepted
+
+    def settle(self, request_id: RequestId) -> Accepted | None:
+        """Take a send out; ``None`` when it is not awaited."""
+        with self._lock:
+            accepted = self._sends.pop(request_id, None)
+        if accepted is not None:
+            self._budget.give_back(_size(accepted))
+        return accepted
+
+    def end(self) -> list[RequestId]:
+        """Take all out."""
+        with self._lock:
+            sends, self._sends = self._sends, {}
+        for accepted in sends.values():
+            self._budget.give_back(_size(accepted))
+        return list(sends)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._sends
+
+
+def _size(accepted: Accepted) -> int:
+    return len(accepted.message.payload) + RECORD_OVERHEAD
 
 
 class KafkaNode(NodeBase):
@@ -48,6 +109,7 @@ class KafkaNode(NodeBase):
     ``group_id`` names where the read offsets are kept: a participant with a group id goes on where it stopped, and
     offsets are committed only after the listeners have seen the records (at least once: the same envelope may come
     again after a crash). Without one, reading begins at ``start_at``. ``store`` answers ``query_store``.
+    ``awaited_bytes`` bounds the envelopes that wait for a bridge's word: beyond it ``send`` waits for room.
     """
 
     def __init__(
@@ -57,10 +119,12 @@ class KafkaNode(NodeBase):
         *,
         envelopes_topic: str = "waku.envelopes",
         outgoing_topic: str = "waku.outgoing",
+        dispatched_topic: str = "waku.dispatched",
         group_id: str | None = None,
         start_at: Literal["latest", "earliest"] = "latest",
         store: StoreQuerying | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        awaited_bytes: int = DEFAULT_AWAITED_BYTES,
         max_block_s: float = 60.0,
         delivery_timeout_s: float = 120.0,
         stop_timeout_s: float = STOP_TIMEOUT_S,
@@ -70,6 +134,7 @@ class KafkaNode(NodeBase):
         self._options = dict(client_options)
         self._envelopes_topic = envelopes_topic
         self._outgoing_topic = outgoing_topic
+        self._dispatched_topic = dispatched_topic
         self._group_id = group_id
         self._start_at: Literal["latest", "earliest"] = start_at
         self._store = store
@@ -81,10 +146,15 @@ class KafkaNode(NodeBase):
         self._producer: EnvelopeProducer | None = None
         self._stopping = threading.Event()
         self._closing = False
-        self._reader_thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._awaited = AwaitedResults(awaited_bytes)
+        self._kafka = self._health
+        self._judging = threading.Lock()
+        self._bridges = BridgesHealth(now_ms(self._clock))
         self._dispatcher = Dispatcher("kafka-node")
         self._recent = RecentHashes()
         self._read: dict[int, int] = {}
+        self._left_to_the_bridge: RateLimitConfig | None = None
 
     def start(self) -> None:
         with self._state:
@@ -92,58 +162,89 @@ class KafkaNode(NodeBase):
                 return
             self._stopping = threading.Event()
             self._closing = False
-            reader = OffsetReader(self._options, self._envelopes_topic, self._group_id, self._start_at)
+            self._awaited.begin()
+            readers = [OffsetReader(self._options, self._envelopes_topic, self._group_id, self._start_at)]
             try:
+                # Results of an earlier process belong to nobody: what it left unsettled is sent again.
+                readers.append(OffsetReader(self._options, self._dispatched_topic, None, "latest"))
                 self._producer = EnvelopeProducer(
                     self._options, self._buffer_bytes, self._max_block_s, self._delivery_timeout_s
                 )
                 self._producer.know(self._outgoing_topic)
             except BaseException:
-                reader.close()
+                for reader in readers:
+                    reader.close()
                 producer, self._producer = self._producer, None
                 if producer is not None:
                     producer.close()
                 raise
             self._dispatcher.start()
-            self._set_health(Health(HealthState.HEALTHY, "Kafka answers"))
-            self._reader_thread = threading.Thread(
-                target=self._receive, args=(reader, self._stopping), name="kafka-node-reader", daemon=True
-            )
-            self._reader_thread.start()
+            self._bridges = BridgesHealth(now_ms(self._clock))
+            self._kafka_is(Health(HealthState.HEALTHY, "Kafka answers"))
+            works = (("reader", self._receive), ("results", self._follow_results))
+            self._threads = [
+                threading.Thread(target=work, args=(reader, self._stopping), name=f"kafka-node-{name}", daemon=True)
+                for (name, work), reader in zip(works, readers, strict=True)
+            ]
+            for thread in self._threads:
+                thread.start()
 
     def stop(self) -> None:
         with self._state:
             producer, self._producer = self._producer, None
-            thread, self._reader_thread = self._reader_thread, None
+            threads, self._threads = self._threads, []
         if producer is None:
             return
         self._closing = True
-        producer.close(self._stop_timeout_s)  # settles every send, so before the dispatcher ends
+        producer.close(self._stop_timeout_s)  # settles every record, so before the dispatcher ends
         self._stopping.set()
+        for request_id in self._awaited.end():
+            self._emit(self._failed(request_id, FailureReason.STOPPED, "the node was stopped; no bridge has reported"))
         self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
         self._dispatcher.stop()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(STOP_TIMEOUT_S)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(STOP_TIMEOUT_S)
+
+    def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
+        """The bridge dispatches, so the bridge has the limit."""
+        if config.enabled and config != self._left_to_the_bridge:
+            self._left_to_the_bridge = config
+            _log.warning("Over Kafka the bridge's rate_limit counts; the one configured for channels has no effect.")
 
     def send(
-        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+        self,
+        message: WakuMessage,
+        pubsub_topic: str | None = None,
+        *,
+        max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         producer = self._producer
         if producer is None:
             raise self._not_started()
-        message, topic = self._prepare(message, pubsub_topic)
-        message = self._stamp(message)
-        request_id = new_request_id()
+        accepted = self._accept(message, pubsub_topic, traffic)
+        accepted = replace(accepted, message=self._stamp(accepted.message))
+        request_id, message, topic = accepted.request_id, accepted.message, accepted.pubsub_topic
+        wait_s = self._max_block_s if max_wait_s is None else max_wait_s
 
         def done(reason: FailureReason | None, detail: str) -> None:
             if reason is None:
-                self._emit(self._sent(request_id, message, topic))
-            else:
+                if request_id not in self._awaited:
+                    return  # the bridge was quicker
+                self._emit(Queued(request_id, now_ms(self._clock)))
+            elif self._awaited.settle(request_id) is not None:
                 if self._closing:
                     reason = FailureReason.STOPPED
                 self._emit(self._failed(request_id, reason, detail, message_hash(topic, message)))
 
-        producer.send(self._outgoing_topic, message, topic, None, done, request_id, max_wait_s)
+        self._awaited.expect(accepted, wait_s)
+        try:
+            headers = headers_of(topic, None, request_id, accepted.traffic)
+            producer.send_raw(self._outgoing_topic, key_of(message), value_of(message), headers, done, wait_s)
+        except BaseException:
+            self._awaited.settle(request_id)
+            raise
         return request_id
 
     def query_store(self, query: StoreQuery) -> StorePage:
@@ -163,14 +264,14 @@ class KafkaNode(NodeBase):
                     reader.commit({p: o for p, o in read.items() if committed.get(p) != o})
                     committed = read  # not reached when it fails: the next round commits again
                     waits += 1
-                    if waits * POLL_MS >= CHECK_INTERVAL_S * 1000 or self._health.state != HealthState.HEALTHY:
+                    if waits * POLL_MS >= CHECK_INTERVAL_S * 1000 or self._kafka.state != HealthState.HEALTHY:
                         waits = 0
                         behind = reader.check()
                         if not stopping.is_set():  # "stopped" must not become healthy again
-                            self._set_health(Health(HealthState.HEALTHY, f"Kafka answers; {behind} records behind"))
+                            self._kafka_is(Health(HealthState.HEALTHY, f"Kafka answers; {behind} records behind"))
                 except EnvironmentFault as fault:
                     if not stopping.is_set():
-                        self._set_health(Health(HealthState.UNHEALTHY, fault.cause))
+                        self._kafka_is(Health(HealthState.UNHEALTHY, fault.cause))
                         stopping.wait(1.0)
         finally:
             try:  # what the listeners have seen by now; the rest comes again
@@ -178,6 +279,59 @@ class KafkaNode(NodeBase):
             except EnvironmentFault as fault:
                 _log.warning("read offsets are not kept: %s", fault.cause)
             reader.close()
+
+    def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
+        """Read what bridges report of themselves and of the envelopes of this process."""
+        try:
+            while not stopping.is_set():
+                try:
+                    for record in reader.poll(POLL_MS):
+                        if (bridge := read_bridge_health(record.value)) is not None:
+                            self._bridges.heard(bridge, now_ms(self._clock))
+                            continue
+                        for event in self._reported(read_result(record.value)):
+                            self._emit(event)
+                    if not stopping.is_set():
+                        self._judge()  # a bridge may be new, or gone
+                except EnvironmentFault as fault:
+                    _log.warning("results of dispatches are not read: %s", fault.cause)
+                    stopping.wait(1.0)
+        finally:
+            reader.close()
+
+    def _kafka_is(self, health: Health) -> None:
+        """Note Kafka's own health, and with it that of this node."""
+        self._kafka = health
+        self._judge()
+
+    def _judge(self) -> None:
+        """Judge the health of this node: Kafka's, and that of the bridges and their Waku nodes."""
+        with self._judging:  # or a thread that judged earlier would have the last word
+            self._set_health(self._bridges.judge(self._kafka, now_ms(self._clock)))
+
+    def _reported(self, result: DispatchResult | None) -> list[NodeEvent]:
+        """The events of one result; none for results of others."""
+        if result is None:
+            return []
+        request_id = RequestId(result.request_id)
+        if result.status is Status.DELAYED:
+            if request_id not in self._awaited:
+                return []
+            return [SendDelayed(request_id, result.until_ms or 0, result.at_ms)]
+        accepted = self._awaited.settle(request_id)
+        if accepted is None:
+            return []
+        topic = accepted.pubsub_topic
+        # With its own bytes, so that nobody who writes into the topic can name another envelope.
+        message = (
+            accepted.message if result.timestamp is None else replace(accepted.message, timestamp=result.timestamp)
+        )
+        found = message_hash(topic, message)
+        if result.status is Status.FAILED:
+            failed = self._failed(request_id, result.reason or FailureReason.REFUSED, result.detail, found)
+            return [replace(failed, utilization=result.utilization)]
+        events: list[NodeEvent] = [Sent(request_id, message, topic, found, now_ms(self._clock))]
+        return [*events, RateLimitNear(*result.near)] if result.near is not None else events
 
     def _take(self, partition: int, offset: int, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> None:
         """Give one record to the listeners when it is on a subscribed topic; then its offset counts as read."""

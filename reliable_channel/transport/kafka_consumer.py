@@ -1,4 +1,4 @@
-"""A Kafka reader whose offsets are kept, with the partitions assigned and not negotiated.
+"""Reads a Kafka topic from stored offsets, with all partitions assigned instead of negotiated.
 
 One reader reads all partitions: a participant must see every envelope of its content topics, and sharing partitions
 out to a group would hide some. The group id only names where the offsets are kept.
@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.kafka_producer import unreachable
 
 PARTITION_REFRESH_S = 30.0
@@ -80,7 +80,7 @@ class OffsetReader:
             raise
 
     def poll(self, timeout_ms: int) -> list[RawRecord]:
-        """What has come, in order within each partition. Raises ``EnvironmentFault``."""
+        """Return the records that have arrived, in order within each partition. Raises ``EnvironmentFault``."""
         try:
             if time.monotonic() - self._refreshed > PARTITION_REFRESH_S:
                 self._refresh("earliest")  # a partition added meanwhile is new from its first record

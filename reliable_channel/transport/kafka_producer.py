@@ -1,4 +1,4 @@
-"""A Kafka producer for envelopes: acks from all replicas, idempotent, with a bounded buffer."""
+"""Produces envelopes to Kafka, idempotently, acknowledged by all replicas, with a bounded buffer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason, SendBufferFull, Source
 from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
-from reliable_channel.wire.waku import WakuMessage
 
 DEFAULT_BUFFER_BYTES = 32 * 1024 * 1024
 MAX_REQUEST_BYTES = 2 * 1024 * 1024

@@ -1,7 +1,7 @@
-"""The Kafka contract of the project: an envelope as a record and back (protocol.md §2).
+"""Encodes an envelope as a Kafka record and decodes it (docs/spec/envelope.md, *Kafka record*).
 
 key = content topic in UTF-8, so that one channel stays in one partition, in order; value = serialized ``WakuMessage``;
-headers ``pubsub_topic`` and ``source``.
+headers ``pubsub_topic`` and ``source``; in the outgoing topic ``request_id`` and ``traffic``.
 """
 
 from __future__ import annotations
@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reliable_channel.core.rate_limit import Traffic
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, encode_waku_message
 from reliable_channel.transport.base import Source
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.waku import WakuMessage, decode_waku_message, encode_waku_message
 
 PUBSUB_TOPIC_HEADER = "pubsub_topic"
 SOURCE_HEADER = "source"
 REQUEST_HEADER = "request_id"
 """Only in the outgoing topic: the RequestId of the send, for logs and for ``sender_events``."""
 
+TRAFFIC_HEADER = "traffic"
+"""Only in the outgoing topic: what the envelope carries, for its turn where a rate limit holds envelopes back."""
+
 MAX_TOPIC_BYTES = 1024
 """Longest topic that is believed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class KafkaEnvelope:
     """One record of the contract, decoded."""
 
     message: WakuMessage
@@ -41,17 +45,31 @@ def value_of(message: WakuMessage) -> bytes:
     return encode_waku_message(message)
 
 
-def headers_of(pubsub_topic: str, source: Source | None, request_id: str | None = None) -> list[tuple[str, bytes]]:
+def headers_of(
+    pubsub_topic: str, source: Source | None, request_id: str | None = None, traffic: Traffic | None = None
+) -> list[tuple[str, bytes]]:
     """The record headers; outgoing records have no source yet."""
     headers = [(PUBSUB_TOPIC_HEADER, pubsub_topic.encode("utf-8"))]
     if source is not None:
         headers.append((SOURCE_HEADER, source.value.encode()))
     if request_id is not None:
         headers.append((REQUEST_HEADER, request_id.encode()))
+    if traffic is not None:
+        headers.append((TRAFFIC_HEADER, traffic.value.encode()))
     return headers
 
 
-def read_record(value: bytes | None, headers: Sequence[tuple[str, bytes | None]] | None) -> Record | Malformed:
+def traffic_of(message: WakuMessage, headers: Sequence[tuple[str, bytes | None]] | None) -> Traffic:
+    """What an outgoing envelope carries. What it calls ephemeral itself is so; anything unknown is content."""
+    if message.ephemeral:
+        return Traffic.EPHEMERAL
+    try:
+        return Traffic((dict(headers or ()).get(TRAFFIC_HEADER) or b"").decode("ascii"))
+    except (ValueError, UnicodeDecodeError):
+        return Traffic.FIRST_SEGMENT
+
+
+def read_record(value: bytes | None, headers: Sequence[tuple[str, bytes | None]] | None) -> KafkaEnvelope | Malformed:
     """A record as somebody wrote it; hostile bytes become a reason."""
     message = decode_waku_message(value)
     if isinstance(message, Malformed):
@@ -69,4 +87,4 @@ def read_record(value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
         source = None if raw_source is None else Source(raw_source.decode("ascii"))
     except (ValueError, UnicodeDecodeError):
         return Malformed(Reason.BAD_HEADER, "the source header is none of relay, filter, store, repair, sender")
-    return Record(message, pubsub_topic, source)
+    return KafkaEnvelope(message, pubsub_topic, source)

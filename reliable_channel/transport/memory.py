@@ -1,4 +1,4 @@
-"""A network inside one process: deterministic loss, duplication and delay, under the test's control.
+"""Simulates a network in one process: deterministic loss, duplication and delay, under the test's control.
 
 No threads and no sleeping: ``send`` puts deliveries into a queue ordered by time, :meth:`MemoryNetwork.pump` delivers
 what is due, :meth:`MemoryNetwork.run` lets time pass. Listeners run on the pumping thread.
@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from reliable_channel.store.memory_source import MemorySource
-from reliable_channel.store.model import StorePage, StoreQuery, StoreQuerying
-from reliable_channel.store.source import answer
+from reliable_channel.core.rate_limit import Admitted, Delayed, EphemeralDropped, RateLimitEvent, Traffic
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import (
     FailureReason,
     NodeEvent,
@@ -26,10 +25,12 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.clock import Clock, ManualClock, now_ms
 from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.transport.node import NodeBase, new_request_id
+from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import NamedTopic, PubsubTopics
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.store.memory_source import MemorySource
+from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.transport.store.source import answer
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/0/0"
 
@@ -43,7 +44,7 @@ def perfect_link(sender: str, receiver: str, message: WakuMessage) -> Sequence[f
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class LinkFaults:
     """Independent faults per delivery: probabilities in [0, 1], delays in ms, drawn from ``seed``."""
 
     loss: float = 0.0
@@ -167,6 +168,7 @@ class MemoryNode(NodeBase):
             for request_id in sorted(self._pending):
                 self._emit(self._failed(request_id, FailureReason.STOPPED, "the node was stopped"))
             self._pending.clear()
+            self._limit.drain()
             self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
             self._started = False
 
@@ -175,15 +177,21 @@ class MemoryNode(NodeBase):
         self._set_health(health)
 
     def send(
-        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+        self,
+        message: WakuMessage,
+        pubsub_topic: str | None = None,
+        *,
+        max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         if not self._started:
             raise self._not_started()
-        message, topic = self._prepare(message, pubsub_topic)
-        request_id = new_request_id()
-        self._pending.add(request_id)
-        self._network.later(0, lambda: self._dispatch(request_id, message, topic))
-        return request_id
+        accepted = self._accept(message, pubsub_topic, traffic)
+        self._pending.add(accepted.request_id)
+        self._network.later(
+            0, lambda: self._follow(self._limit.submit(accepted, accepted.traffic, now_ms(self._clock)))
+        )
+        return accepted.request_id
 
     def query_store(self, query: StoreQuery) -> StorePage:
         if self.store is None:
@@ -198,6 +206,21 @@ class MemoryNode(NodeBase):
         if self._seen.add(found):
             envelope = ReceivedEnvelope(message, pubsub_topic, found, Source.RELAY, now_ms(self._clock))
             self._emit(Received(envelope))
+
+    def _ask(self, one: Accepted) -> None:
+        self._follow(self._limit.submit(one, one.traffic, now_ms(self._clock)))
+
+    def _follow(self, events: list[RateLimitEvent[Accepted]]) -> None:
+        for event in events:
+            if isinstance(event, Admitted):
+                self._dispatch(event.item.request_id, event.item.message, event.item.pubsub_topic)
+                continue
+            if isinstance(event, Delayed):
+                wait_ms = event.until - now_ms(self._clock)
+                self._network.later(wait_ms, lambda: self._follow(self._limit.tick(now_ms(self._clock))))
+            elif isinstance(event, EphemeralDropped):
+                self._pending.discard(event.item.request_id)
+            self._report_limit(event)
 
     def _dispatch(self, request_id: RequestId, message: WakuMessage, pubsub_topic: str) -> None:
         if request_id not in self._pending:

@@ -1,34 +1,38 @@
-"""What all nodes have in common: listeners, subscriptions, request ids, stamping, size limit, health changes."""
+"""The common part of all nodes: listeners, subscriptions, request ids, timestamps, size limit, health changes."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from reliable_channel.errors import LocalError, MessageTooLarge
-from reliable_channel.transport.base import (
-    FailureReason,
-    HealthChanged,
-    Listener,
-    NodeEvent,
-    NodeStoppedError,
-    RequestId,
-    SendFailed,
-    Sent,
-)
-from reliable_channel.transport.clock import Clock, SystemClock, Timestamps, now_ms
-from reliable_channel.transport.dispatcher import run_safely
-from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.transport.sharding import PubsubTopics
-from reliable_channel.wire.waku import (
+from reliable_channel.core.errors import ConfigurationError, LocalError, MessageTooLarge
+from reliable_channel.core.rate_limit import Delayed, EphemeralDropped, LimitApproaching, RateLimitConfig, Traffic
+from reliable_channel.core.wire.waku import (
     MAX_ENVELOPE_BYTES,
     MAX_META_BYTES,
     WakuMessage,
     encode_waku_message,
     message_hash,
 )
+from reliable_channel.transport.base import (
+    FailureReason,
+    HealthChanged,
+    Listener,
+    NodeEvent,
+    NodeStoppedError,
+    RateLimitNear,
+    RequestId,
+    SendDelayed,
+    SendFailed,
+    Sent,
+)
+from reliable_channel.transport.clock import Clock, SystemClock, Timestamps, now_ms
+from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
+from reliable_channel.transport.dispatcher import run_safely
+from reliable_channel.transport.health import Health, HealthState
+from reliable_channel.transport.sharding import PubsubTopics
 
 MAX_DETAIL = 300
 """Characters of a peer's error text that are kept."""
@@ -40,13 +44,23 @@ _LARGEST_STAMP = -(2**63)
 
 
 def new_request_id() -> RequestId:
-    """A fresh GUID (seed ``003…``, *RequestID*)."""
+    """A fresh GUID (MESSAGING-API, *RequestID*)."""
     return RequestId(str(uuid.uuid4()))
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A send that is on its way to the network."""
+
+    request_id: RequestId
+    message: WakuMessage
+    pubsub_topic: str
+    traffic: Traffic
 
 
 class NodeBase:
     """Shared parts of a :class:`~reliable_channel.transport.base.Node`. Subclasses say how an event reaches listeners
-    (``_emit``) and do the I/O."""
+    (``_emit``) and do the I/O; those that dispatch themselves do so within ``_limit``."""
 
     def __init__(self, pubsub_topics: PubsubTopics, clock: Clock | None = None) -> None:
         self._pubsub_topics = pubsub_topics
@@ -56,6 +70,20 @@ class NodeBase:
         self._subscribed: frozenset[str] = frozenset()
         self._lock = threading.RLock()
         self._health = Health(HealthState.UNHEALTHY, "not started")
+        self._limit: DispatchLimit[Accepted] = DispatchLimit()
+
+    def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
+        """Dispatch within this rate limit, counted in ``count``. The default configuration asks for nothing. Raises
+        ``ConfigurationError`` when the node has another limit: a membership has one."""
+        with self._lock:
+            if config in (RateLimitConfig(), self._limit.config):
+                return
+            if self._limit.config != RateLimitConfig():
+                raise ConfigurationError(
+                    "Two channels of one node have different rate limits.",
+                    "Give all channels of a node the same rate_limit: a membership has one.",
+                )
+            self._limit = DispatchLimit(config, count)
 
     def add_listener(self, listener: Listener) -> None:
         with self._lock:
@@ -110,6 +138,11 @@ class NodeBase:
             )
         return message, pubsub_topic or self.pubsub_topic_for(message.content_topic)
 
+    def _accept(self, message: WakuMessage, pubsub_topic: str | None, traffic: Traffic) -> Accepted:
+        """A send that was checked, with a fresh request id. What the envelope calls ephemeral is so to the limit."""
+        message, topic = self._prepare(message, pubsub_topic)
+        return Accepted(new_request_id(), message, topic, Traffic.EPHEMERAL if message.ephemeral else traffic)
+
     def _stamp(self, message: WakuMessage) -> WakuMessage:
         """The envelope as dispatched now."""
         return message if message.timestamp is not None else replace(message, timestamp=self._timestamps.next_ns())
@@ -121,6 +154,18 @@ class NodeBase:
         self, request_id: RequestId, reason: FailureReason, detail: str, envelope_hash: bytes | None = None
     ) -> SendFailed:
         return SendFailed(request_id, reason, detail[:MAX_DETAIL], now_ms(self._clock), envelope_hash)
+
+    def _report_limit(self, event: Delayed[Accepted] | EphemeralDropped[Accepted] | LimitApproaching) -> None:
+        """Tell the listeners what the rate limit did other than dispatch."""
+        match event:
+            case Delayed(one, until):
+                self._emit(SendDelayed(one.request_id, until, now_ms(self._clock)))
+            case EphemeralDropped(one, used, limit):
+                detail = f"{used} of {limit} envelopes of this epoch are used"
+                failed = self._failed(one.request_id, FailureReason.DROPPED, detail)
+                self._emit(replace(failed, utilization=used / limit))
+            case LimitApproaching(used, limit, until):
+                self._emit(RateLimitNear(used, limit, until))
 
     def _set_health(self, health: Health) -> None:
         """Keep the newest evidence; one event per change of state."""

@@ -1,4 +1,4 @@
-"""Files and directories that only their owner can read: they hold other people's messages."""
+"""Creates files and directories that only their owner can read, since they hold other people's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A bounded memory of message hashes, for de-duplication (waku-rest.md, *What a client must tolerate* 2)."""
+"""Remembers a bounded number of message hashes for de-duplication (docs/spec/waku-rest.md, *What a client must
+tolerate*)."""
 
 from __future__ import annotations
 

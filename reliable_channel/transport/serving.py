@@ -1,24 +1,27 @@
-"""Runs our HTTP servers: one socket, bounded connections and requests, known host names, a token off loopback."""
+"""Runs our HTTP servers on one socket with bounded connections and requests, known host names, and a token off
+loopback."""
 
 from __future__ import annotations
 
 import hmac
 import socket
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
-from reliable_channel.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.transport.admission import Admission
-from reliable_channel.transport.http_protocol import Limits, Refusal, plain_text, protocol_class
+from reliable_channel.transport.http_protocol import HttpLimits, Refusal, plain_text, protocol_class
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = HttpLimits()
 
 STOP_TIMEOUT_S = 5
 """How long a server that stops waits for requests under way."""
@@ -35,7 +38,7 @@ class HttpServer(Server):
         self,
         app: ASGIApp,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: HttpLimits = DEFAULT_LIMITS,
         refusal: Refusal = plain_text,
         on_stop: Callable[[], object] = lambda: None,
         lifespan: Literal["on", "off"] = "off",
@@ -82,6 +85,25 @@ def url_of(host: str, sock: socket.socket) -> str:
     return f"http://{name}:{sock.getsockname()[1]}"
 
 
+@contextmanager
+def served(app: ASGIApp, **options: Any) -> Iterator[str]:
+    """The address (on a free port of loopback) of ``HttpServer(app, **options)``, which answers on a thread of its own
+    until the block ends. Raises ``EnvironmentFault`` when it does not start."""
+    with listening("127.0.0.1", 0) as sock:
+        server = HttpServer(app, **options)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        while not server.started:
+            if not thread.is_alive():
+                raise EnvironmentFault("A server on loopback did not start.", "Read the log.")
+            time.sleep(0.005)
+        try:
+            yield url_of("127.0.0.1", sock)
+        finally:
+            server.should_exit = True
+            thread.join(4 * STOP_TIMEOUT_S)
+
+
 def require_token(section: str, host: str, token: str | None) -> None:
     """Raise ``ConfigurationError`` when a server that leaves loopback has no token; ``section`` names its settings."""
     if host not in LOOPBACK_NAMES and token is None:
@@ -96,7 +118,7 @@ def allowed(names: Collection[str]) -> frozenset[str]:
     return frozenset(name.lower().strip("[]") for name in names) | LOOPBACK_NAMES
 
 
-def answers_to(hosts: Collection[str], headers: Headers) -> bool:
+def allows_host(hosts: Collection[str], headers: Headers) -> bool:
     """Whether a request names one of these hosts, once; ``*`` among them is any."""
     names = headers.getlist("host")
     return "*" in hosts or (_host_name(names[0]) if len(names) == 1 else "") in hosts

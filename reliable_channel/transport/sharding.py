@@ -1,11 +1,11 @@
-"""On which pubsub topic a content topic travels: one named topic, or autosharding (51/WAKU2-RELAY-SHARDING)."""
+"""Maps a content topic to its pubsub topic: one named topic, or autosharding (51/WAKU2-RELAY-SHARDING)."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Protocol
 
-from reliable_channel.errors import LocalError
+from reliable_channel.core.errors import LocalError
 
 DEFAULT_SHARDS = 8
 """Shards of a generation-0 cluster."""

@@ -1,4 +1,4 @@
-"""A node's health from what its REST API reports (waku-rest.md *Health, info, peers*)."""
+"""A node's health from what its REST API reports (docs/spec/waku-rest.md *Health, info, peers*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
 from reliable_channel.transport.http import NodeUnreachable
-from reliable_channel.transport.waku_api import WakuApi
+from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 from reliable_channel.transport.waku_json import listed
 
 RELAY = "/vac/waku/relay/"
@@ -28,14 +28,32 @@ def node_health(api: WakuApi, mode: Mode) -> Health:
         peers = api.peers()
         if peers is not None:
             return judge_peers(peers, mode)
-        answer = api.health()
-        reported = answer.json()
-        if answer.ok and isinstance(reported, dict):
+        response = api.health()
+        reported = response.json()
+        if response.ok and isinstance(reported, dict):
             return judge_report(reported, mode)
         api.dialect()
         return Health(HealthState.MINIMALLY_HEALTHY, "the node answers, and reports neither peers nor health")
     except NodeUnreachable as error:
         return Health(HealthState.UNHEALTHY, error.cause)
+
+
+def node_has_rln(api: WakuApi) -> bool | None:
+    """Whether RLN is on at a node; ``None`` when it does not say. go-waku answers ``/health`` only where RLN is on,
+    nwaku lists ``Rln Relay`` among its protocols."""
+    try:
+        answer = api.health()
+        if api.dialect() is NodeDialect.GO_WAKU:
+            return True if answer.ok else False if answer.status == 501 else None
+        reported = answer.json()
+    except NodeUnreachable:
+        return None
+    entries = listed(reported.get("protocolsHealth")) if isinstance(reported, dict) else []
+    for entry in entries:
+        for name, state in entry.items() if isinstance(entry, dict) else ():
+            if name.lower().replace("_", " ").startswith("rln"):
+                return state not in ("NOT_MOUNTED", "Not Mounted")
+    return False if entries else None
 
 
 def judge_peers(peers: list[dict[str, Any]], mode: Mode) -> Health:

@@ -1,4 +1,5 @@
-"""Envelopes and hashes as the REST API writes them, in all the forms running nodes use (waku-rest.md)."""
+"""Reads and writes envelopes and hashes as the REST API does, in all the forms that running nodes use
+(docs/spec/waku-rest.md)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import base64
 import binascii
 from typing import Any
 
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.waku import MAX_META_BYTES, WakuMessage
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.waku import MAX_META_BYTES, WakuMessage
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """Payloads over it are refused: running nodes relay at most 150 KiB."""

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candidates
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
 from reliable_channel.transport.enr import relay_topics
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import NodeTimedOut, NodeUnreachable
-from reliable_channel.transport.waku_api import Dialect, Read, Refused, WakuApi
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.waku_api import CallRefused, NodeDialect, Read, WakuApi
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class WakuReceiver:
             if held and held >= self._capacity():
                 lost = lost or "cache_full"
         except NodeUnreachable as error:
-            raise ReadInterrupted(self._told_apart(error), self._batch(envelopes, lost, refused)) from None
+            raise ReadInterrupted(self._classified(error), self._batch(envelopes, lost, refused)) from None
         return self._batch(envelopes, lost, refused)
 
     def leave(self) -> None:
@@ -138,9 +138,9 @@ class WakuReceiver:
         lost = ""
         if self._filtered and now_ms(self._clock) - self._pinged_ms >= PING_INTERVAL_MS:
             self._pinged_ms = now_ms(self._clock)
-            answer = self._api.filter_ping()
+            response = self._api.filter_ping()
             # Other failures of a ping are the service's rate limit, or unclear: the subscription may well be there.
-            if answer is not None and answer.status == 404:
+            if response is not None and response.status == 404:
                 self._filtered.clear()
                 lost = "resubscribed"
         for pubsub_topic in {p for p, _ in wanted - self._filtered}:
@@ -157,29 +157,29 @@ class WakuReceiver:
     def _held(self, before: int, read: Read) -> int:
         """How full the fullest cache of this round was: nwaku has one for all topics, go-waku one for each."""
         here = len(read.messages) + len(read.refused)
-        return before + here if here and self._api.dialect() is Dialect.NWAKU else max(before, here)
+        return before + here if here and self._api.dialect() is NodeDialect.NWAKU else max(before, here)
 
     def _capacity(self) -> int:
         if self._cache is not None:
             return self._cache
-        if self._api.dialect() is Dialect.NWAKU:
+        if self._api.dialect() is NodeDialect.NWAKU:
             return NWAKU_CACHE
         return GO_WAKU_FILTER_CACHE if self._mode is Mode.EDGE else GO_WAKU_RELAY_CACHE
 
-    def _told_apart(self, error: NodeUnreachable) -> NodeUnreachable:
+    def _classified(self, error: NodeUnreachable) -> NodeUnreachable:
         """The fault, or a better sentence for a node whose relay hangs while the rest of it answers."""
         if self._mode is Mode.RELAY and isinstance(error, NodeTimedOut):
             try:
-                answers = bool(self._api.version())
+                alive = bool(self._api.version())
             except NodeUnreachable:
-                answers = False
-            if answers:
+                alive = False
+            if alive:
                 return NodeUnreachable(
                     f"The relay interface of {self._api.name} hangs, although the node answers.", "Restart the node."
                 )
         return error
 
-    def _raise_refusal(self, refused: Refused | None) -> None:
+    def _raise_refusal(self, refused: CallRefused | None) -> None:
         if refused is not None:
             raise NodeUnreachable(
                 f"{self._api.name} refused a subscription (HTTP {refused.status}: {refused.detail}).",

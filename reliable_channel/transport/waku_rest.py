@@ -10,11 +10,14 @@ import logging
 import queue
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tenacity import RetryCallState, wait_exponential
 
-from reliable_channel.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.rate_limit import Admitted, Traffic
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import (
     FailureReason,
     NodeEvent,
@@ -23,21 +26,22 @@ from reliable_channel.transport.base import (
     SendBufferFull,
     StoreUnavailable,
 )
-from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState, Mode
 from reliable_channel.transport.http import NodeUnreachable
-from reliable_channel.transport.node import NodeBase, new_request_id
+from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
+from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
 from reliable_channel.transport.waku_api import Published, WakuApi
-from reliable_channel.transport.waku_health import node_health
+from reliable_channel.transport.waku_health import node_has_rln, node_health
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
-from reliable_channel.wire.waku import WakuMessage, message_hash
 
 _log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 30.0
+IDLE_S = 0.1
 FIRST_JOIN_S = 5.0
 """How long the first envelope on a topic waits for the node to join it."""
 MAX_QUEUED = 1_000
@@ -86,9 +90,9 @@ class WakuRestNode(NodeBase):
     """A :class:`~reliable_channel.transport.base.Node` behind ``api``.
 
     In relay mode *sent* means that the node took the message: running nodes answer well to a publish that reaches
-    nobody (waku-rest.md *Relay*), so end-to-end acknowledgement stays the reliable channel's. Received envelopes are
-    de-duplicated by message hash, and an echo of one's own is given as well (it confirms that the
-    network has it); after a fault reading goes on where the node's cache still reaches back.
+    nobody (docs/spec/waku-rest.md *Relay*), so end-to-end acknowledgement stays the reliable channel's. Received
+    envelopes are de-duplicated by message hash, and an echo of one's own is given as well (it confirms that the network
+    has it); after a fault reading goes on where the node's cache still reaches back.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class WakuRestNode(NodeBase):
         self._state = threading.Lock()
         self._running = False
         self._stopping = threading.Event()
-        self._outgoing: queue.Queue[tuple[RequestId, WakuMessage, str]] = queue.Queue(MAX_QUEUED)
+        self._outgoing: queue.Queue[Accepted] = queue.Queue(MAX_QUEUED)
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
         self._dispatcher = Dispatcher("waku-node")
@@ -152,20 +156,24 @@ class WakuRestNode(NodeBase):
         self._wake.set()
 
     def send(
-        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+        self,
+        message: WakuMessage,
+        pubsub_topic: str | None = None,
+        *,
+        max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         if not self._running:
             raise self._not_started()
-        message, topic = self._prepare(message, pubsub_topic)
-        request_id = new_request_id()
+        accepted = self._accept(message, pubsub_topic, traffic)
         try:
             wait_s = self._pace.max_block_s if max_wait_s is None else max_wait_s
-            self._outgoing.put((request_id, message, topic), timeout=wait_s)
+            self._outgoing.put(accepted, timeout=wait_s)
         except queue.Full:
             raise SendBufferFull(
                 f"{MAX_QUEUED} envelopes wait to be sent by {self._api.name}.", "Send more slowly, or see the node."
             ) from None
-        return request_id
+        return accepted.request_id
 
     def query_store(self, query: StoreQuery) -> StorePage:
         if self._store is None:
@@ -175,20 +183,44 @@ class WakuRestNode(NodeBase):
     def _send_loop(self, stopping: threading.Event) -> None:
         backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)
         while not stopping.is_set():
+            one = None
             try:
-                request_id, message, topic = self._outgoing.get(timeout=0.1)
+                events = self._limit.tick(now_ms(self._clock))
+                if not events:
+                    if self._limit.waiting >= MAX_QUEUED:
+                        stopping.wait(IDLE_S)
+                        continue
+                    one = self._outgoing.get(timeout=IDLE_S)
+                    events = self._limit.submit(one, one.traffic, now_ms(self._clock))
             except queue.Empty:
                 continue
-            message = self._stamp(message)
-            found = message_hash(topic, message)
-            published = self._publish(topic, message)
-            if published.reason is None:
-                backoff.well()
-                self._emit(self._sent(request_id, message, topic))
+            except (EnvironmentFault, OSError) as fault:
+                _log.error("nothing is sent, as the count of the rate limit cannot be kept: %s", fault)
+                if one is not None:
+                    detail = "the count of the rate limit cannot be kept"
+                    self._emit(self._failed(one.request_id, FailureReason.UNREACHABLE, detail))
+                stopping.wait(backoff.fault())
                 continue
-            self._emit(self._failed(request_id, published.reason, published.detail, found))
-            if published.reason is FailureReason.RATE_LIMITED:
-                stopping.wait(backoff.fault())  # everything behind it would be refused as well
+            for event in events:
+                if not isinstance(event, Admitted):
+                    self._report_limit(event)
+                elif stopping.is_set():
+                    self._emit(self._failed(event.item.request_id, FailureReason.STOPPED, "the node was stopped"))
+                else:
+                    self._dispatch(event.item, backoff, stopping)
+
+    def _dispatch(self, one: Accepted, backoff: Backoff, stopping: threading.Event) -> None:
+        message = self._stamp(one.message)
+        published = self._publish(one.pubsub_topic, message)
+        if published.reason is None:
+            backoff.well()
+            self._emit(self._sent(one.request_id, message, one.pubsub_topic))
+            return
+        found = message_hash(one.pubsub_topic, message)
+        self._limit.refused(published.detail, self._api.name)
+        self._emit(self._failed(one.request_id, published.reason, published.detail, found))
+        if published.reason is FailureReason.RATE_LIMITED:
+            stopping.wait(backoff.fault())  # everything behind it would be refused as well
 
     def _publish(self, topic: str, message: WakuMessage) -> Published:
         try:
@@ -213,6 +245,7 @@ class WakuRestNode(NodeBase):
         while not stopping.is_set():
             if health_wait <= 0:
                 self._set_health(node_health(self._api, self._mode))
+                self._limit.node_has_rln(node_has_rln(self._api), self._api.name)
                 health_wait = self._pace.health_s
             wait = self._pace.poll_s
             wanted = self._wanted()
@@ -250,12 +283,12 @@ class WakuRestNode(NodeBase):
                 self._dispatcher.put_bounded(lambda event=Received(envelope): self._call_listeners(event))  # type: ignore[misc]
 
     def _fail_queued(self) -> None:
-        while True:
-            try:
-                request_id, _message, _topic = self._outgoing.get_nowait()
-            except queue.Empty:
-                return
-            self._emit(self._failed(request_id, FailureReason.STOPPED, "the node was stopped"))
+        left = self._limit.drain()
+        with suppress(queue.Empty):
+            while True:
+                left.append(self._outgoing.get_nowait())
+        for one in left:
+            self._emit(self._failed(one.request_id, FailureReason.STOPPED, "the node was stopped"))
 
     def _emit(self, event: NodeEvent) -> None:
         self._dispatcher.put(lambda: self._call_listeners(event))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reliable_channel.pipeline.tables.docs import markdown as tables
+from reliable_channel.lake.tables.docs import markdown as tables
 from scripts.reference import PAGES
 
 ROOT = Path(__file__).parents[2]

@@ -100,7 +100,7 @@ def _section(path: tuple[str, ...], section: Any, given: Any) -> str:
 def _plain(text: str) -> str:
     """A docstring as Markdown: cross references as code, double back-quotes as single ones, and without the sections of
     documents that are not part of this site."""
-    text = re.sub(r" ?\((design|protocol|waku-rest)\.md[^)]*\)", "", text)
+    text = re.sub(r" ?\((docs/|LIP-109|RELIABLE-CHANNEL-API|MESSAGING-API|Segmentation 0\.1)[^)]*\)", "", text)
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
     return text.replace("``", "`")
 

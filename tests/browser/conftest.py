@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reliable_channel.alerts.check import check
+from reliable_channel.analysis.alerts.check import check
 from reliable_channel.config import load
 from tests.support.dashboard_server import serve
 

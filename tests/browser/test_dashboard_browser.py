@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.tables import BY_NAME
-from reliable_channel.report import loss, quarantine
-from reliable_channel.report.charts import loss as loss_charts
-from reliable_channel.report.drawing import svg
-from reliable_channel.report.source import Source
+from reliable_channel.analysis.report import loss, quarantine
+from reliable_channel.analysis.report.charts import loss as loss_charts
+from reliable_channel.analysis.report.drawing import svg
+from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import BY_NAME
 from tests.support.dashboard_server import serve
 from tests.support.sample_values import HOSTILE, PUBSUB_TOPIC, topic_of
 
@@ -317,7 +317,7 @@ OUTSIDE = """svg => { const box = svg.getBoundingClientRect();
 
 @pytest.mark.parametrize("chart", ["quarantine", "bursts", "causes"])
 def test_no_word_of_a_chart_is_cut_at_its_edge(chromium: Browser, tables: Path, chart: str) -> None:
-    source = Source(tables)
+    source = TableWindow(tables)
     frame = quarantine.reasons(source) if chart == "quarantine" else getattr(loss, chart)(source)
     page = chromium.new_page()
     page.set_content(svg(getattr(loss_charts, chart)(frame)))

@@ -17,7 +17,7 @@ import pytest
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.store.document import document as store_document
+from reliable_channel.transport.store.document import document as store_document
 from tests.support.http_server import running
 from tests.support.messaging_world import CONTENT, World
 
@@ -118,6 +118,7 @@ def test_generated_typescript_compiles_with_the_code_of_the_page(world: World, t
 
 
 def typescript_of_the_page() -> str:
-    """The TypeScript blocks of the page about the servers."""
-    page = (HERE.parents[1] / "docs" / "howto" / "http.md").read_text(encoding="utf-8")
-    return "\n".join(block.partition("```")[0] for block in page.split("```ts\n")[1:])
+    """The TypeScript blocks of the pages about the servers."""
+    how_to = HERE.parents[1] / "docs" / "howto"
+    text = "".join((how_to / f"http-{name}.md").read_text(encoding="utf-8") for name in ("messaging", "store"))
+    return "\n".join(block.partition("```")[0] for block in text.split("```ts\n")[1:])

@@ -14,7 +14,7 @@ import yaml
 
 from reliable_channel.cli import build, main
 from reliable_channel.config import Settings, load
-from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks
+from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks, pages
 
 ALL = list(blocks())
 WITH_COMMANDS = [block for block in ALL if block.language in COMMAND_LANGUAGES]
@@ -77,6 +77,14 @@ def test_every_command_line_is_one_that_we_understand(arguments: list[str]) -> N
         assert left, "a group without a command"
         name, command, rest = command.resolve_command(context, left)
         context = command.make_context(name, list(rest), parent=context)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_command_has_one_spelling_and_no_page_redirects_the_next(page: Path) -> None:
+    """A run directory that one page exports would be where the next page writes, in the same shell."""
+    text = page.read_text(encoding="utf-8")
+    assert ".venv/bin/reliable-channel" not in text
+    assert not re.search(r"^export RELIABLE_CHANNEL__PATHS__", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("block", [b for b in WITH_COMMANDS if b.language != "python"], ids=str)

@@ -18,17 +18,21 @@ import pytest
 from reliable_channel.channel import SqlitePersistence
 from reliable_channel.cli import main
 from reliable_channel.config import PathSettings
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.pipeline.tables import SEGMENTS
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.runtime.faults import ended_by
 from tests.support.error_page import PAGE, exit_code, expected, messages
 
 SPARK_TESTS = Path(__file__).parents[1] / "spark"
 ELSEWHERE = (
     *SPARK_TESTS.glob("test_*.py"),
-    *(SPARK_TESTS.parent / "unit" / "pipeline" / f"test_{name}.py" for name in ("table_features", "settings_guard")),
-    SPARK_TESTS.parent / "kafka" / "test_unreadable.py",
+    *(
+        SPARK_TESTS.parent / "unit" / "pipeline" / f"test_{name}.py"
+        for name in ("table_features", "settings_guard", "slow_start")
+    ),
+    *(SPARK_TESTS.parent / "kafka" / f"test_{name}.py" for name in ("unreadable", "cluster_id")),
+    SPARK_TESTS.parent / "unit" / "runtime" / "test_errors_of_spark.py",
 )
 QUICK = '{"bootstrap_timeout_ms": 300, "request_timeout_ms": 300}'
 
@@ -177,7 +181,7 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             return shell("status", "--no-kafka", PATHS__DATA_DIR=str(shell.place / "tables"))
         case "A table that is missing":
             with pytest.raises(EnvironmentFault) as fault:
-                open_table(PathSettings(data_dir=str(shell.place)), SEGMENTS)
+                open_table(PathSettings(data_dir=str(shell.place)), SDS_MESSAGES)
             return ended_by(fault.value, "ack"), shell.capsys.readouterr().err
         case "A time that is none":
             return shell("report", "--from", "yesterdayish")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
-from reliable_channel.report.lake import Lake
 from tests.support.questions import Question, questions
 
 
 @pytest.fixture(scope="module")
-def lake(sample_tables: Path) -> Lake:
-    return Lake(PathSettings(data_dir=str(sample_tables)))
+def lake(sample_tables: Path) -> TableSnapshot:
+    return TableSnapshot(PathSettings(data_dir=str(sample_tables)))
 
 
 def test_there_are_at_least_twenty() -> None:
@@ -22,7 +22,7 @@ def test_there_are_at_least_twenty() -> None:
 
 
 @pytest.mark.parametrize("question", questions(), ids=str)
-def test_duckdb_answers_in_the_shape_that_the_page_promises(question: Question, lake: Lake) -> None:
+def test_duckdb_answers_in_the_shape_that_the_page_promises(question: Question, lake: TableSnapshot) -> None:
     answer = lake.arrow(question.duckdb)
     assert tuple(answer.column_names) == question.columns
     assert answer.num_rows > 0

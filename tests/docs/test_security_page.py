@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.tables import TABLES
-from reliable_channel.sds.events import Evidence
+from reliable_channel.core.sds.events import Evidence
+from reliable_channel.lake.tables import TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
 LIMIT = re.compile(r"(^|_)max_|limit$|tolerance|^quotas\.|^timeout_for_lost|channel_expiry|quarantine_raw")

@@ -18,7 +18,7 @@ from reliable_channel.runtime.spark import spark_session
 def decode(batches: Iterator[Any]) -> Iterator[Any]:
     """Runs on an executor: imports the package there and says from where."""
     import reliable_channel
-    from reliable_channel.wire.waku import message_hash  # noqa: F401 - the executor must be able to import it
+    from reliable_channel.core.wire.waku import message_hash  # noqa: F401 - the executor must be able to import it
 
     for batch in batches:
         yield batch.assign(origin=reliable_channel.__file__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,9 +16,9 @@ from deltalake import write_deltalake
 from demo_runs import COMMAND, ROOT, DemoRun
 from nbclient import NotebookClient
 
-from reliable_channel.report.check import check
-from reliable_channel.report.tables import read_observed, read_table
-from reliable_channel.simulation.truth import Outcome, Truth
+from reliable_channel.analysis.report.check import check
+from reliable_channel.analysis.report.tables import read_observed, read_table, read_verdicts
+from reliable_channel.simulation.truth import MessageOutcome, Truth
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 
@@ -34,7 +33,7 @@ def test_ctrl_c_ends_it_and_everything_it_started(demo_interrupted: DemoRun) -> 
 def test_it_then_ends_by_itself_with_a_report_that_matches_the_truth(demo: DemoRun) -> None:
     assert demo.returncode == 0, demo.output + demo.errors
     assert "The tables match the truth exactly." in demo.output
-    assert "[injected: segment_missing]" in demo.output
+    assert "segment missing" in demo.output
     assert demo.left_behind == []
 
 
@@ -56,21 +55,24 @@ def test_the_check_is_no_formality(demo: DemoRun, tmp_path: Path) -> None:
     assert any("is not delivered" in line for line in found)
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("without Spark", "alice"), ("with Spark", "causal_history")])
-def test_the_printed_line_queries_the_tables(demo: DemoRun, tmp_path: Path, kind: str, expected: str) -> None:
-    line = re.search(rf"^  {kind}: +\S+python (.*)$", demo.output, re.MULTILINE)
+def test_the_printed_question_command_asks_the_tables(demo: DemoRun) -> None:
+    line = re.search(r"^  \S*reliable-channel sql +(--tables \S+)", demo.output, re.MULTILINE)
     assert line is not None, demo.output
-    answer = subprocess.run(
-        ["sh", "-c", f"{sys.executable} {line[1]}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env={**os.environ, "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(tmp_path)},
-    )
-    assert answer.returncode == 0, answer.stderr
-    assert expected in answer.stdout
+    question = "SELECT vantage, count(*) AS seen FROM sightings GROUP BY vantage"
+    command = [sys.executable, "-m", "reliable_channel.cli", "sql", question, *line[1].split(), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {row["vantage"] for row in json.loads(done.stdout)} == {"east", "west"}
+
+
+def test_two_stores_answered_and_every_loss_has_its_cause(demo: DemoRun) -> None:
+    nodes = read_table(demo.place / "tables", "store_presence").to_pylist()
+    assert len({row["node"] for row in nodes}) == 2
+    assert {row["outcome"] for row in nodes} == {"present", "absent"}
+    judged = read_verdicts(demo.place / "tables")
+    assert [row for row in judged if row.verdict == "missing"]
+    assert not [row for row in judged if row.verdict == "missing" and row.cause is None]
+    assert "cause unknown" not in demo.output
 
 
 def test_the_notebooks_run_on_the_tables(demo: DemoRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +103,7 @@ def test_the_report_says_the_same_as_the_truth(demo: DemoRun, tmp_path: Path) ->
     totals = json.loads(done.stdout)["totals"]
     truth = Truth.load(demo.place / "truth")
     assert totals["messages"] == len(truth.messages)
-    assert totals["delivered"] == sum(m.outcome == Outcome.DELIVERED for m in truth.messages)
+    assert totals["delivered"] == sum(m.outcome == MessageOutcome.DELIVERED for m in truth.messages)
     assert "data:image/svg+xml" in page.read_text(encoding="utf-8")
 
 

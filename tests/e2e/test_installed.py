@@ -36,7 +36,7 @@ def test_the_console_script_runs(installed: Path) -> None:
 
 
 def test_it_is_really_the_installed_package(installed: Path) -> None:
-    code = "import reliable_channel.wire._pb.sds_pb2 as generated; print(generated.__file__)"
+    code = "import reliable_channel.core.wire._pb.sds_pb2 as generated; print(generated.__file__)"
     assert run(installed, sys.executable, "-c", code).startswith(str(installed))
 
 

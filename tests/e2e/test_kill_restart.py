@@ -25,9 +25,9 @@ from typing import Any, BinaryIO
 import pytest
 from demo_runs import ROOT, DemoRun
 
+from reliable_channel.analysis.report.check import check
+from reliable_channel.analysis.report.tables import read_observed, read_table
 from reliable_channel.config import Settings
-from reliable_channel.report.check import check
-from reliable_channel.report.tables import read_observed, read_table
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.to_kafka import write_records
@@ -67,7 +67,7 @@ POINTS: dict[str, Callable[[Place], bool]] = {
         p.batches("ingest", "offsets") >= 1 and p.commits("envelopes") == 1
     ),
     "ingest wrote envelopes or segments, and not yet both": lambda p: (
-        min(wrote := (p.commits("envelopes"), p.commits("segments"))) >= 1 and wrote[0] != wrote[1]
+        min(wrote := (p.commits("envelopes"), p.commits("sds_messages"))) >= 1 and wrote[0] != wrote[1]
     ),
     "reassembly commits its state": lambda p: p.has_state("reassembly") and p.batches("reassembly", "commits") == 0,
     "ack wrote what was delivered, and the checkpoint does not know it": lambda p: (
@@ -88,10 +88,10 @@ NOT_STABLE = {"ingest_time", "written_at", "kafka_topic"}
 
 TABLES = (
     "envelopes",
-    "segments",
+    "sds_messages",
     "quarantine",
-    "sds_input",
-    "messages",
+    "ordered_sds_messages",
+    "reassembled_messages",
     "incomplete_messages",
     "deliveries",
     "acks",

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from reliable_channel.config import SecuritySettings, Settings, load
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime.broker import free_port, running_broker
 from reliable_channel.runtime.java import java
 from reliable_channel.runtime.topics import ensure_topics

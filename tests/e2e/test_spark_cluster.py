@@ -19,12 +19,12 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.config.model import default_cache_dir
-from reliable_channel.pipeline.storage.arrow_files import rows_of
+from reliable_channel.core.sds import SdsChannel
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.lake.read import rows_of
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.sds import SdsChannel
-from reliable_channel.segmentation import SegmentationConfig, contents_for
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 from tests.support.spark_cluster import SparkCluster, processes_of, spark_cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.faults]
@@ -101,6 +101,7 @@ class Submit:
         ours = ("PYSPARK", "PYTHON", "SPARK_", "RELIABLE_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         python = {"PYSPARK_PYTHON": self._python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        python["PYTHONPATH"] = self._options["--py-files"]  # for the Python that Spark starts on the driver
         with tempfile.TemporaryFile("w+") as said:
             process = subprocess.Popen(
                 [*command, str(job), *arguments],
@@ -214,7 +215,7 @@ def test_the_jobs_on_a_cluster_deliver_what_was_sent_also_when_an_executor_dies(
     tables = tmp_path / "tables"
     delivered = rows_of(DeltaTable(str(tables / "delivered_messages")))
     assert Counter((row["content_topic"], row["payload"]) for row in delivered) == sent
-    rebuilt = rows_of(DeltaTable(str(tables / "messages")))
+    rebuilt = rows_of(DeltaTable(str(tables / "reassembled_messages")))
     assert [row["repaired"] for row in rebuilt] == [[1]] * 4
     # spark-submit names an application after its file.
     assert {app["name"] for app in submit.cluster.state()["completedapps"]} >= {

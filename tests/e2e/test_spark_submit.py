@@ -9,17 +9,21 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from reliable_channel.config import Settings
 from reliable_channel.config.model import default_cache_dir
-from reliable_channel.pipeline.storage.arrow_files import rows_of
+from reliable_channel.core.sds import SdsChannel
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.gateway.build import make_bridge
+from reliable_channel.gateway.participant import ParticipantOptions, participant
+from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.lake.read import rows_of
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.sds import SdsChannel
-from reliable_channel.segmentation import SegmentationConfig, contents_for
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
 ROOT = Path(__file__).parents[2]
@@ -111,6 +115,43 @@ def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves
         assert done.returncode == 0, f"{job}: {done.stderr[-4000:]}"
     done = submit(ROOT / "jobs" / "maintain.py", py_files, environment)
     assert done.returncode == 0, f"maintain: {done.stderr[-4000:]}"
-    assert "segments: 0 rows deleted" in done.stdout
+    assert "sds_messages: 0 rows deleted" in done.stdout
     delivered = rows_of(DeltaTable(str(tmp_path / "tables" / "delivered_messages")))
     assert [row["payload"] for row in sorted(delivered, key=lambda row: row["delivery_seq"])] == texts
+
+
+@pytest.mark.slow
+def test_the_submitted_sender_waits_for_the_listener_and_counts_what_is_new(
+    broker: Settings, py_files: Path, tmp_path: Path
+) -> None:
+    here = broker.with_run_dir(tmp_path / "listener")
+    ensure_evidence_topic(broker)
+    loop = make_bridge(here, loop=True)
+    loop.start()
+    heard: list[bytes] = []
+    schema = pa.schema([("row_id", pa.string()), ("payload", pa.binary())])
+    source = str(tmp_path / "outgoing")
+    environment = {
+        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
+        "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(tmp_path / "sender"),
+    }
+    arguments = ["--channel", "submitted", "--from", source, "--until", "delivered", "--wait", "120"]
+    try:
+        with participant(here, ParticipantOptions("submitted", sender_id="bob")) as bob:
+            bob.channel.on_message_received(lambda event: heard.append(event.message))
+            bob.start()
+            for text, said in (
+                (b"one", "1 rows are sent, 1 of them new, 1"),
+                (b"two", "2 rows are sent, 1 of them new, 2"),
+            ):
+                write_deltalake(
+                    source, pa.Table.from_pylist([{"row_id": text.decode(), "payload": text}], schema), mode="append"
+                )
+                done = submit(ROOT / "jobs" / "send.py", py_files, environment, *arguments)
+                assert done.returncode == 0, done.stderr[-4000:]
+                assert f"{said} acknowledged by somebody" in done.stdout
+    finally:
+        loop.stop()
+    assert heard == [b"one", b"two"]
+    sent = rows_of(DeltaTable(str(tmp_path / "sender" / "tables" / "sent_rows")))
+    assert sorted(row["row_id"] for row in sent) == ["one", "two"]

@@ -9,12 +9,12 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.store.model import StoreQuery
-from reliable_channel.store.rest_node import RestStoreNode, StoreNodeError
-from reliable_channel.transport.http import Answer, NodeUnreachable
-from reliable_channel.transport.waku_api import Dialect, WakuApi
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.http import HttpResponse, NodeUnreachable
+from reliable_channel.transport.store.model import StoreQuery
+from reliable_channel.transport.store.rest_node import RestStoreNode, StoreNodeError
+from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 from tests.fuzz import inputs
 from tests.fuzz.cases_format import Step, Target
 
@@ -64,10 +64,10 @@ class _Answering:
 
     name = "node"
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HttpResponse) -> None:
         self._answer = answer
 
-    def get(self, *_: Any, **__: Any) -> Answer:
+    def get(self, *_: Any, **__: Any) -> HttpResponse:
         return self._answer
 
     post = put = delete = get
@@ -78,9 +78,9 @@ class _Answering:
 def check_node_json(steps: list[Step]) -> None:
     """A node's answer gives messages, a refusal, or the error for a node that gives no usable answer."""
     for step in steps:
-        answer = Answer((200, 200, 400, 404, 429, 500)[step.after_ms % 6], step.data)
+        answer = HttpResponse((200, 200, 400, 404, 429, 500)[step.after_ms % 6], step.data)
         http: Any = _Answering(answer)
-        for dialect in Dialect:
+        for dialect in NodeDialect:
             api = WakuApi(http, dialect)
             for ask in (
                 partial(api.relay_publish, inputs.PUBSUB, _MESSAGE),

@@ -7,12 +7,12 @@ import json
 
 from hypothesis import strategies as st
 
-from reliable_channel.segmentation import SegmentationConfig, contents_for
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.hashing import js_message_id, keccak256, sds_message_id
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
-from reliable_channel.wire.segment import Dialect, Segment, encode_segment
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from tests.fuzz.cases_format import Step
 
 START_MS = 1_767_225_600_000

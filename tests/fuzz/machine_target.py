@@ -5,22 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.effects import Deliver, Dispatch
-from reliable_channel.channel.inputs import (
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
+from reliable_channel.channel.steps import (
+    Deliver,
     DispatchDone,
-    Heard,
+    EnvelopeReceived,
     Input,
+    SdsDispatch,
     SendRequested,
     Ticked,
     decode_input,
     encode_input,
 )
-from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
-from reliable_channel.segmentation import contents_for
-from reliable_channel.wire.hashing import sds_message_id, sha256
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import SdsMessage, decode_sds_message, encode_sds_message
+from reliable_channel.core.segmentation import contents_for
+from reliable_channel.core.wire.hashing import sds_message_id, sha256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message, encode_sds_message
 from tests.fuzz import inputs
 from tests.fuzz.cases_format import Step, Target
 
@@ -43,7 +44,7 @@ def snapshot_of_a_machine() -> ChannelMachine:
         sds_id = sds_message_id("alice", lamport, content)
         history = (inputs.HistoryEntry("missing", bytes(32)),) if number else ()
         message = SdsMessage("alice", sds_id, inputs.CHANNEL, lamport, history, None, (), content)
-        one.apply(Heard(inputs.START_MS + 1, encode_sds_message(message), bytes(32)))
+        one.apply(EnvelopeReceived(inputs.START_MS + 1, encode_sds_message(message), bytes(32)))
     return one
 
 
@@ -62,7 +63,7 @@ def check_participant(steps: list[Step]) -> None:
         elif step.kind == "tick":
             given = Ticked(now)
         else:
-            given = Heard(now, step.data, sha256(step.data))
+            given = EnvelopeReceived(now, step.data, sha256(step.data))
             message = decode_sds_message(step.data)
             if not isinstance(message, Malformed) and message.content is not None:
                 sent.add(message.content)
@@ -93,7 +94,7 @@ def _apply(one: ChannelMachine, given: Input, journal: list[bytes], sent: set[by
         journal.append(encode_input(outcome.given))
     answers: list[Input] = []
     for effect in outcome.effects:
-        if isinstance(effect, Dispatch):
+        if isinstance(effect, SdsDispatch):
             assert len(effect.outgoing.data) < MAX_ENVELOPE_BYTES
             answers.append(DispatchDone(one.now, effect.sds_id, sha256(effect.outgoing.data), bool(effect.send_id)))
         elif isinstance(effect, Deliver):

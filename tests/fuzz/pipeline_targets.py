@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 from reliable_channel.config import load
+from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.core.wire.segment import decode_segment
+from reliable_channel.evidence.intake import EvidenceRecord, rows_from
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, rows_from
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
-from reliable_channel.sds import SdsConfig
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import WireFamily, decode_sds_message
-from reliable_channel.wire.segment import decode_segment
 from tests.fuzz import inputs
 from tests.fuzz.cases_format import Step, Target
 

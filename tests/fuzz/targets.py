@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from reliable_channel.errors import LocalError
-from reliable_channel.sds import SdsChannel, SdsConfig
-from reliable_channel.segmentation import Reassembler
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.segmentation import Reassembler
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import WireFamily, decode_sds_message, encode_sds_message
+from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment
+from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message
 from reliable_channel.transport.kafka_records import read_record
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import WireFamily, decode_sds_message, encode_sds_message
-from reliable_channel.wire.segment import Dialect, Segment, decode_segment
-from reliable_channel.wire.waku import decode_waku_message, encode_waku_message
 from tests.fuzz import inputs
 from tests.fuzz.cases_format import Step, Target
 from tests.fuzz.edge_targets import NODE_JSON, REST

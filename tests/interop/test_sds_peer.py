@@ -1,4 +1,4 @@
-"""Our SDS and the published npm package ``@waku/sds`` exchange messages and agree (protocol.md §4 and §5).
+"""Our SDS and the published npm package ``@waku/sds`` exchange messages and agree (LIP-109).
 
 Needs Node and ``npm ci --prefix tests/interop``; skipped with a reason without them.
 """
@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.sds import (
+from reliable_channel.core.sds import (
     Acknowledged,
     Delivered,
-    Event,
     MissingDependency,
     PossiblyAcknowledged,
     SdsChannel,
     SdsConfig,
+    SdsEvent,
     SegmentAcknowledged,
 )
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import SdsMessage, decode_sds_message
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 
 HERE = Path(__file__).parent
 NODE = shutil.which("node")
@@ -78,7 +78,7 @@ class Conversation:
         self.peer = peer
         # The peer counts dependencies as missing whatever their age.
         self.ours = SdsChannel(CHANNEL, "ours", SdsConfig(before_observation=False, sync_min_interval_ms=0))
-        self.events: list[Event] = []
+        self.events: list[SdsEvent] = []
         self.ours.tick(self.now())
 
     @staticmethod
@@ -107,7 +107,7 @@ class Conversation:
         ids: list[str] = self.peer.ask("state")[name]
         return ids
 
-    def of_type(self, *kinds: type[Event]) -> list[str]:
+    def of_type(self, *kinds: type[SdsEvent]) -> list[str]:
         return [event.message_id for event in self.events if isinstance(event, kinds)]  # type: ignore[attr-defined]
 
 

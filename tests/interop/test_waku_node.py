@@ -33,21 +33,21 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
+from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
 from reliable_channel.gateway.build import kafka_node, make_bridge
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.running.run import run_once
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.sds import SdsConfig
+from reliable_channel.lake import tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import rows_of
+from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_records import read_record
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
 
 pytestmark = [
     pytest.mark.waku,

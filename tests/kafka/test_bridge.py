@@ -20,15 +20,16 @@ from support.environment import environment
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.config import Settings, StoreNodeSettings
-from reliable_channel.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.transport.base import Received, Sent, Source
 from reliable_channel.transport.bridge import Bridge
-from reliable_channel.transport.kafka_records import Record, read_record
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.health import HealthState
+from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
 
 pytestmark = pytest.mark.kafka
 
@@ -59,7 +60,12 @@ def here(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Settings:
     """The configuration with topics, run directory, node and store of its own."""
     name = f"bridge-{os.getpid()}-{next(_numbers)}"
     topics = broker.kafka.topics.model_copy(
-        update={"envelopes": f"{name}.envelopes", "outgoing": f"{name}.outgoing", "partitions": 2}
+        update={
+            "envelopes": f"{name}.envelopes",
+            "outgoing": f"{name}.outgoing",
+            "dispatched": f"{name}.dispatched",
+            "partitions": 2,
+        }
     )
     node = {"url": fake.url, "pubsub_topic": PUBSUB_TOPIC, "poll_interval_ms": 20, "max_backoff_ms": 100}
     bridge = {"evidence_topic": f"{name}.evidence", "gap_settle_ms": 0, "gap_retry_ms": 100, "group_id": name}
@@ -93,7 +99,17 @@ def values(settings: Settings, topic: str) -> list[Any]:
     return found
 
 
-def envelopes(settings: Settings) -> list[Record]:
+def offset_kept(settings: Settings) -> int:
+    """How many outgoing records the bridge need not read again."""
+    topic = settings.kafka.topics.outgoing
+    options = settings.kafka.client_options()
+    consumer = KafkaConsumer(**options, group_id=settings.bridge.group_id, enable_auto_commit=False)
+    kept = sum(consumer.committed(TopicPartition(topic, p)) or 0 for p in consumer.partitions_for_topic(topic) or ())
+    consumer.close(autocommit=False)
+    return kept
+
+
+def envelopes(settings: Settings) -> list[KafkaEnvelope]:
     found = [read_record(r.value, r.headers) for r in values(settings, settings.kafka.topics.envelopes)]
     assert not any(isinstance(record, Malformed) for record in found)
     return found  # type: ignore[return-value]
@@ -131,7 +147,7 @@ def test_what_the_node_receives_is_in_kafka_once_with_key_and_headers(
     assert sorted(int(read_record(r.value, r.headers).message.payload) for r in records) == list(range(40))  # type: ignore[union-attr]
     for record in records:
         found = read_record(record.value, record.headers)
-        assert isinstance(found, Record)
+        assert isinstance(found, KafkaEnvelope)
         assert (record.key.decode(), found.pubsub_topic, found.source) == (
             found.message.content_topic,
             PUBSUB_TOPIC,
@@ -149,7 +165,7 @@ def test_a_participant_on_kafka_talks_through_the_bridge(
     node.start()
     node.send(WakuMessage(b"out", TOPIC))
     publish(network, b"in")
-    until(lambda: len([e for e in events if isinstance(e, Received)]) == 2)
+    until(lambda: len([e for e in events if isinstance(e, Received)]) == 2 and any(isinstance(e, Sent) for e in events))
     node.stop()
     (sent,) = [e for e in events if isinstance(e, Sent)]
     got = {e.envelope.message.payload: e.envelope for e in events if isinstance(e, Received)}
@@ -157,6 +173,29 @@ def test_a_participant_on_kafka_talks_through_the_bridge(
     assert got[b"out"].message_hash == sent.message_hash
     assert got[b"in"].source is Source.RELAY
     assert [message_hash(*pair) for pair in fake.published] == [sent.message_hash]
+
+
+def test_the_health_of_a_participant_on_kafka_is_that_of_the_node_behind_the_bridge(
+    here: Settings, fake: FakeWakuNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliable_channel.transport.bridge.INTERVAL_S", 0.1)
+    fake.mesh_peers = 5
+    bridge, node = make_bridge(here), kafka_node(here)
+    node.start()
+    assert node.health().state is HealthState.HEALTHY, "Kafka answers, and a bridge may still be heard"
+    bridge.start()
+    try:
+        until(lambda: node.health().relay_peers == 5)
+        assert node.health().state is HealthState.MINIMALLY_HEALTHY
+        fake.down()
+        until(lambda: node.health().state is HealthState.UNHEALTHY)
+        fake.restart()
+        until(lambda: node.health().state is HealthState.MINIMALLY_HEALTHY)
+    finally:
+        bridge.stop()
+    until(lambda: "the bridge was stopped" in node.health().detail)
+    assert node.health().state is HealthState.UNHEALTHY
+    node.stop()
 
 
 def test_while_the_node_is_down_outgoing_envelopes_wait_in_order_and_lose_nothing(
@@ -350,6 +389,7 @@ def test_killed_again_and_again_it_loses_nothing_that_a_store_has(
     process = started()
     talk(40)
     until(lambda: (Path(here.paths.run_dir) / "bridge" / "state.json").exists())
+    until(lambda: offset_kept(here) > 0)  # what is kept is not dispatched again, whatever happens
     for _ in range(3):
         talk(30)
         process.send_signal(signal.SIGKILL)

@@ -13,19 +13,19 @@ from kafka import KafkaConsumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings, load
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.pipeline.running.queries import INGEST, start
-from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
-from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.pipeline.tables import ENVELOPES
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of, rows_of
+from reliable_channel.lake.tables import ENVELOPES
+from reliable_channel.pipeline.runner.queries import INGEST, start
 from reliable_channel.runtime import broker, jars
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.transport.base import FailureReason, HealthChanged, Received, SendFailed, Sent
+from reliable_channel.transport.base import FailureReason, HealthChanged, Queued, Received, SendFailed, Sent
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.sharding import NamedTopic
-from reliable_channel.wire.waku import WakuMessage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -135,13 +135,13 @@ def test_stopping_while_the_broker_is_gone_fails_what_is_left_and_leaves_no_thre
         )
         node.add_listener(events.append)
         node.start()
-        node.send(WakuMessage(b"before", TOPIC))
-        until(lambda: any(isinstance(e, Sent) for e in events))
+        queued = node.send(WakuMessage(b"before", TOPIC))
+        until(lambda: any(isinstance(e, Queued) for e in events))
     finally:
         broker.stop(settings)
     ids = {node.send(WakuMessage(b"%d" % n, TOPIC)) for n in range(5)}
     node.stop()
     failed = [e for e in events if isinstance(e, SendFailed)]
-    assert {e.request_id for e in failed} == ids
+    assert {e.request_id for e in failed} == {*ids, queued}
     assert {e.reason for e in failed} == {FailureReason.STOPPED}
     until(lambda: not {t for t in set(threading.enumerate()) - before if t.is_alive()}, 60)

@@ -24,10 +24,10 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
+from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.segmentation import SegmentationConfig
 
 pytestmark = pytest.mark.kafka
 

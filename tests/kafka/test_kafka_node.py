@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import threading
 import time
@@ -12,14 +13,24 @@ from typing import Any
 import pytest
 
 from reliable_channel.config import Settings
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.runtime.topics import ensure_topics
-from reliable_channel.transport.base import HealthChanged, Node, Received, SendBufferFull, SendFailed, Sent
+from reliable_channel.transport.base import (
+    FailureReason,
+    HealthChanged,
+    Node,
+    Queued,
+    Received,
+    SendBufferFull,
+    SendDelayed,
+    SendFailed,
+    Sent,
+)
 from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.sharding import NamedTopic
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 pytestmark = pytest.mark.kafka
 
@@ -39,7 +50,9 @@ def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
 def topic(broker: Settings) -> str:
     """One topic for both ways: what is sent comes back."""
     name = f"node-{os.getpid()}-{next(_numbers)}"
-    topics = broker.kafka.topics.model_copy(update={"envelopes": name, "outgoing": f"{name}-o", "partitions": 2})
+    topics = broker.kafka.topics.model_copy(
+        update={"envelopes": name, "outgoing": f"{name}-o", "dispatched": f"{name}-d", "partitions": 2}
+    )
     ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
     return name
 
@@ -52,6 +65,7 @@ class Participant:
             NamedTopic(PUBSUB_TOPIC),
             envelopes_topic=topic,
             outgoing_topic=topic,
+            dispatched_topic=f"{topic}-d",
             **options,
         )
         self.node.add_listener(self.events.append)
@@ -75,7 +89,8 @@ def test_it_is_a_node_and_gives_what_was_sent_in_order(broker: Settings, topic: 
         one.node.send(WakuMessage(b"other", "/app/1/other/proto"))
         until(lambda: len(one.payloads()) == 200)
     assert one.payloads() == [b"%d" % n for n in range(200)]
-    assert [e.request_id for e in one.events if isinstance(e, Sent)][:200] == ids
+    assert [e.request_id for e in one.events if isinstance(e, Queued)][:200] == ids
+    assert not [e for e in one.events if isinstance(e, Sent)], "no bridge has said so"
 
 
 def test_it_goes_on_where_its_group_stopped(broker: Settings, topic: str) -> None:
@@ -151,6 +166,49 @@ def test_no_broker_is_one_clear_sentence() -> None:
     with pytest.raises(EnvironmentFault, match="Kafka does not answer"):
         node.start()
     node.stop()
+
+
+def test_what_a_bridge_reports_settles_a_send_and_names_the_envelope_that_went_out(
+    broker: Settings, topic: str
+) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(**broker.kafka.client_options())
+
+    def report(request_id: str, status: str, **more: object) -> None:
+        value = json.dumps({"request_id": request_id, "status": status, "at_ms": 7, **more}).encode()
+        producer.send(f"{topic}-d", key=TOPIC.encode(), value=value)  # as a bridge does
+
+    with Participant(broker, topic) as one:
+        ids = [one.node.send(WakuMessage(b"%d" % n, TOPIC)) for n in range(3)]
+        until(lambda: len([e for e in one.events if isinstance(e, Queued)]) == 3)
+        for hostile in (b"", b"no json", b"[" * 100_000, b'{"request_id": "stranger", "status": "accepted"}'):
+            producer.send(f"{topic}-d", value=hostile)
+        report("stranger", "accepted", timestamp=1)
+        report(ids[0], "accepted", timestamp=99, envelope_hash="00" * 32)
+        report(ids[0], "failed", reason="refused", detail="too late")
+        report(ids[1], "delayed", until_ms=123)
+        report(ids[1], "failed", reason="refused", detail="spam", timestamp=98)
+        producer.flush()
+        until(lambda: len([e for e in one.events if isinstance(e, Sent | SendFailed)]) == 2)
+    sent, refused, stopped = [e for e in one.events if isinstance(e, Sent | SendFailed)]
+    assert isinstance(sent, Sent)
+    assert (sent.request_id, sent.message.timestamp) == (ids[0], 99)
+    assert sent.message_hash == message_hash(PUBSUB_TOPIC, sent.message), "from its own bytes, whatever a record claims"
+    assert isinstance(refused, SendFailed)
+    assert (refused.request_id, refused.reason, refused.detail) == (ids[1], FailureReason.REFUSED, "spam")
+    assert [e.until_ms for e in one.events if isinstance(e, SendDelayed)] == [123]
+    assert isinstance(stopped, SendFailed)
+    assert (stopped.request_id, stopped.reason) == (ids[2], FailureReason.STOPPED)
+    producer.close()
+
+
+def test_without_a_bridge_what_is_queued_is_bounded(broker: Settings, topic: str) -> None:
+    with Participant(broker, topic, awaited_bytes=3_000) as one:
+        for _ in range(2):
+            one.node.send(WakuMessage(bytes(1_000), TOPIC), max_wait_s=0)
+        with pytest.raises(SendBufferFull, match="no bridge takes them"):
+            one.node.send(WakuMessage(bytes(1_000), TOPIC), max_wait_s=0)
 
 
 def test_a_full_budget_is_back_pressure() -> None:

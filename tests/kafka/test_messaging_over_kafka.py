@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaConsumer
 
 from reliable_channel.config import Settings
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.gateway.build import make_bridge
 from reliable_channel.gateway.messaging import messaging_node
 from reliable_channel.gateway.topics import ensure_evidence_topic
@@ -22,7 +23,6 @@ from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_records import read_record
 from reliable_channel.transport.sharding import NamedTopic
-from reliable_channel.wire.sds import SdsMessage, encode_sds_message
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
 from tests.support.messaging_site import LIMIT_S, Site, waku_site
 from tests.support.messaging_world import CONTENT
@@ -98,7 +98,7 @@ def test_a_broker_that_is_gone_shows_in_the_health_and_the_records_error(broker:
         transport.start()
         site.until(lambda: site.node.health_indicator == "Healthy")
         site.clock.advance(1_000)
-        site.until(lambda: site.record(request_id).sent)
+        site.until(lambda: site.record(request_id).queued)
     finally:
         site.node.close()
 

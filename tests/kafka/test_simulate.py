@@ -11,12 +11,12 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from reliable_channel.config import Settings
+from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.simulation.presets import custom_scenario
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
-from reliable_channel.wire.sds import SdsMessage, decode_sds_message
-from reliable_channel.wire.waku import WakuMessage, decode_waku_message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
 
@@ -94,7 +94,8 @@ def test_the_records_are_those_of_the_seed_each_content_topic_in_its_order(
 
 
 def test_records_have_the_form_of_the_contract(written: tuple[Written, Truth, float, str]) -> None:
-    """protocol.md §2: key = content topic, headers pubsub_topic and source, value = a WakuMessage."""
+    """docs/spec/envelope.md, *Kafka record*: key = content topic, headers pubsub_topic and source, value = a
+    WakuMessage."""
     records, truth, _, _ = written
     bad = {(b.topic, b.partition, b.offset) for b in truth.bad}
     good = {place: record for place, record in records.items() if place not in bad}

@@ -7,13 +7,13 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.running.queries import INGEST
-from reliable_channel.pipeline.running.run import run_to_end
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.lake import tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import rows_of
+from reliable_channel.pipeline.runner.queries import INGEST
+from reliable_channel.pipeline.runner.run import run_to_end
 from tests.support import error_page
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

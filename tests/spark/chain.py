@@ -12,10 +12,11 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
-from reliable_channel.pipeline.running.queries import CHAIN, INGEST, Query, start
-from reliable_channel.pipeline.storage.arrow_files import dataset_of
-from reliable_channel.pipeline.storage.io import open_table, read_table
-from reliable_channel.pipeline.tables import Table
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.delta import read_table
+from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, Query, start
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.world import World
 

@@ -16,10 +16,10 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.running.queries import Query
-from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.task_files import WrittenFile
-from reliable_channel.pipeline.tables import Table
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.files import WrittenFile
+from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.runner.queries import Query
 
 PATIENCE_S = 60.0
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.running.run import run_once
+from reliable_channel.lake import tables
+from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
@@ -23,12 +23,12 @@ from .kafka_log import KafkaLog
 pytestmark = pytest.mark.spark
 
 AN_HOUR_MS = 3_600_000
-VOLATILE = {"envelopes": ["ingest_time"], "segments": ["ingest_time"], "quarantine": ["ingest_time"]}
+VOLATILE = {"envelopes": ["ingest_time"], "sds_messages": ["ingest_time"], "quarantine": ["ingest_time"]}
 VOLATILE["delivered_messages"] = ["written_at"]
 COMPARED = (
     tables.ENVELOPES,
     tables.QUARANTINE,
-    tables.MESSAGES,
+    tables.REASSEMBLED_MESSAGES,
     tables.INCOMPLETE_MESSAGES,
     tables.DELIVERIES,
     tables.ACKS,

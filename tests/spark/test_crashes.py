@@ -11,12 +11,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline import tables
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake import tables
 from reliable_channel.pipeline.ack import stream as ack
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.running.queries import Query, start
-from reliable_channel.pipeline.running.run import run_to_end
+from reliable_channel.pipeline.runner.queries import Query, start
+from reliable_channel.pipeline.runner.run import run_to_end
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
 
@@ -28,23 +28,23 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 VOLATILE = {
     "envelopes": ["ingest_time"],
-    "segments": ["ingest_time"],
+    "sds_messages": ["ingest_time"],
     "quarantine": ["ingest_time"],
     "source_gaps": ["ingest_time"],
     "clock": ["query_id", "recorded_at"],
-    "open_keys": ["query_id"],
+    "timers": ["query_id"],
     "delivered_messages": ["written_at"],
 }
 WRITTEN = (
     tables.ENVELOPES,
-    tables.SEGMENTS,
+    tables.SDS_MESSAGES,
     tables.QUARANTINE,
     tables.SOURCE_GAPS,
     tables.CLOCK,
-    tables.SDS_INPUT,
-    tables.MESSAGES,
+    tables.ORDERED_SDS_MESSAGES,
+    tables.REASSEMBLED_MESSAGES,
     tables.INCOMPLETE_MESSAGES,
-    tables.OPEN_KEYS,
+    tables.TIMERS,
     tables.DELIVERIES,
     tables.ACKS,
     tables.REFETCH_REQUESTS,

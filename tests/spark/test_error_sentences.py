@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
-from reliable_channel.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.pipeline.running.queries import INGEST
-from reliable_channel.pipeline.running.run import run_to_end
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.tables import ENVELOPES
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import ENVELOPES
+from reliable_channel.pipeline.runner.queries import INGEST
+from reliable_channel.pipeline.runner.run import run_to_end
 from reliable_channel.runtime.broker import free_port
 from reliable_channel.runtime.faults import as_fault
 from tests.support.error_page import expected

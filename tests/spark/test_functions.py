@@ -10,13 +10,13 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings, load
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.segment import Segment, encode_segment
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.tables import ENVELOPES, SDS_MESSAGES
 from reliable_channel.pipeline import functions as rc
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.tables import ENVELOPES, SEGMENTS
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-from reliable_channel.wire.segment import Segment, encode_segment
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
 from tests.support.doc_blocks import blocks
 
 pytestmark = pytest.mark.spark
@@ -97,7 +97,7 @@ def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
     ]
     records = spark.createDataFrame(rows, "value binary, pubsub binary, source binary, time_us bigint")
     found = records.select(decode("value", "pubsub", "source", "time_us").alias("r")).select(
-        "r.kind", "r.sds_id", "r.causal_history", "r.segment_kind", "r.segment_index", "r.sealed", "r.reason"
+        "r.kind", "r.sds_id", "r.causal_history", "r.segment_kind", "r.segment_index", "r.encrypted", "r.reason"
     )
     expected = spark.createDataFrame(
         [
@@ -112,10 +112,12 @@ def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
 
 def test_the_code_of_the_architecture_page_runs(spark: SparkSession, tmp_path: Path) -> None:
     """The block of docs/architecture.md, over empty tables."""
-    (block,) = [one for one in blocks() if one.page == "docs/architecture.md"]
-    create_tables(load("local").with_run_dir(tmp_path / "run").paths, (ENVELOPES, SEGMENTS))
+    (block,) = [one for one in blocks() if one.page == "docs/architecture.md" and one.language == "python"]
+    create_tables(load("local").with_run_dir(tmp_path / "run").paths, (ENVELOPES, SDS_MESSAGES))
     code = block.text.replace('"run/tables/envelopes"', repr(str(tmp_path / "run" / "tables" / "envelopes")))
-    spark.read.format("delta").load(str(tmp_path / "run" / "tables" / "segments")).createOrReplaceTempView("segments")
+    spark.read.format("delta").load(str(tmp_path / "run" / "tables" / "sds_messages")).createOrReplaceTempView(
+        "sds_messages"
+    )
     found: dict[str, Any] = {"spark": spark}
     exec(code, found)  # noqa: S102  our own page
     assert found["decoded"].select("m.sds_id", "m.reason").collect() == []

@@ -6,20 +6,26 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, QuotaSettings, Settings
-from reliable_channel.pipeline import tables
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import rows_of
+from reliable_channel.pipeline.delta import each_batch, read_table
 from reliable_channel.pipeline.ingest import requeue as requeueing
+from reliable_channel.pipeline.ingest.admission import costs
+from reliable_channel.pipeline.ingest.quotas import COSTING, Cost, costs_of
 from reliable_channel.pipeline.ingest.requeue import requeue
 from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, records_of
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import BatchSink, each_batch, open_table, read_table
-from reliable_channel.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 from .chain import assert_same_rows
 from .kafka_log import KafkaLog, Record
@@ -78,7 +84,7 @@ def test_good_bad_and_plain_records_each_have_their_place(
         fields = open_table(configured.paths, table).schema().fields
         assert [(f.name, f.metadata["comment"]) for f in fields] == [(c.name, c.comment) for c in table.columns]
 
-    segments = sorted(rows(configured, tables.SEGMENTS), key=lambda r: (r["kafka_offset"], r["sds_kind"] == "tick"))
+    segments = sorted(rows(configured, tables.SDS_MESSAGES), key=lambda r: (r["kafka_offset"], r["sds_kind"] == "tick"))
     assert [(r["kafka_offset"], r["sds_id"], r["content"]) for r in segments if r["sds_kind"] == "content"] == [
         (n, f"m{m}", f"hello {m}".encode()) for n, m in [(0, 0), (1, 1), (2, 2), (9, 6)]
     ]
@@ -101,7 +107,7 @@ def test_a_second_run_goes_on_with_clock_and_quotas_and_what_is_above_one_waits_
         return configured.model_copy(update={"quotas": QuotaSettings(sender=quota)})
 
     def sent() -> list[int]:
-        return sorted(r["kafka_offset"] for r in rows(configured, tables.SEGMENTS) if r["sds_kind"] == "content")
+        return sorted(r["kafka_offset"] for r in rows(configured, tables.SDS_MESSAGES) if r["sds_kind"] == "content")
 
     log = KafkaLog(spark, tmp_path / "log")
     log.produce([Record(envelope(n), n, START_MS) for n in range(2)])
@@ -142,21 +148,21 @@ def test_a_key_that_comes_later_brings_back_what_it_opens_exactly_once(
 
     key_file.write_text(key.hex())
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(requeueing, "_settle", interrupted_after(requeueing._settle, tables.SEGMENTS))
+        patch.setattr(requeueing, "_settle", interrupted_after(requeueing._settle, tables.SDS_MESSAGES))
         requeue(spark, secret)
     assert requeue(spark, secret) == 1
     assert requeue(spark, secret) == 0
     for table, wanted, expected in (
-        (tables.SEGMENTS, ("sds_id", "content"), [("m0", bytearray(b"secret"))]),
+        (tables.SDS_MESSAGES, ("sds_id", "content"), [("m0", bytearray(b"secret"))]),
         (tables.QUARANTINE, ("kafka_offset", "disposition"), [(0, "requeued"), (1, "dropped")]),
         (tables.ENVELOPES, ("kafka_offset", "kind"), [(0, "sds")]),
     ):
         found = read_table(spark, secret.paths, table)
-        if table is tables.SEGMENTS:
+        if table is tables.SDS_MESSAGES:
             found = found.where("sds_kind = 'content'")
         found = found.select(*wanted)
         assert_same_rows(found, spark.createDataFrame(expected, found.schema))
-    removed = [action for action in commits(secret, tables.SEGMENTS) if "remove" in action]
+    removed = [action for action in commits(secret, tables.SDS_MESSAGES) if "remove" in action]
     assert not removed, "the streams that read segments take what was requeued as appended"
 
 
@@ -196,3 +202,23 @@ def test_a_micro_batch_compiles_nothing_of_its_own(spark: SparkSession, configur
     run_ingest(spark, configured, log, counted)
     assert len(counts) == 5
     assert counts[1:] == [counts[1]] * 4
+
+
+def test_what_a_restart_counts_again_is_what_the_tasks_counted(spark: SparkSession) -> None:
+    """Quotas are counted by tasks in Arrow, and after a restart by Spark from ``sds_messages``."""
+    named = [
+        {"sds_id": "é1", "retrieval_hint": b"\0\xff", "sender_id": "bob"},
+        {"sds_id": "2", "retrieval_hint": None, "sender_id": None},
+    ]
+    row = {"sds_id": "a", "sender_id": "alice", "content_bytes": 2**31 - 1, "segment_kind": "data"}
+    messages = [
+        {**row, "causal_history": named, "repair_request": named[1:]},
+        {**row, "content_bytes": None, "segment_kind": None, "causal_history": [], "repair_request": None},
+    ]
+    types = {column.name: column.type for column in tables.SDS_MESSAGES.columns if column.name in COSTING}
+    frame = spark.createDataFrame(messages, ", ".join(f"{name} {types[name]}" for name in messages[0]))
+    batch = pa.Table.from_pylist(messages, schema=to_arrow_schema(frame.schema)).combine_chunks().to_batches()[0]
+    found = costs_of({name: batch.column(name) for name in COSTING})
+    expected = [Cost(*cost) for cost in zip(*(found[name].to_pylist() for name in Cost._fields), strict=True)]
+    assert [Cost(*row) for row in frame.select(*costs()).collect()] == expected
+    assert expected[1] == Cost(1, 6, 0, 0)

@@ -13,21 +13,21 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from reliable_channel.analysis.status import collect
 from reliable_channel.channel import AesGcm
 from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.operations import maintain
-from reliable_channel.pipeline.operations.metrics import measured
-from reliable_channel.pipeline.operations.status import collect
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import open_table
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.sds import SdsChannel
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.lake import tables
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.pipeline.maintenance import maintain
+from reliable_channel.pipeline.runner.metrics import measured
 from reliable_channel.pipeline.verdict import verdicts
-from reliable_channel.sds import SdsChannel
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 from tests.support import error_page
 
 from .chain import as_kafka, assert_same_rows, chain_over, contents, rows, run_once
@@ -77,13 +77,13 @@ def test_progress_is_recorded_and_a_frozen_setting_is_named(
 
 
 # A tick that was deleted comes back from the clock, which keeps its event time and its own time of recording.
-VOLATILE = {"delivered_messages": ["written_at"], "segments": ["ingest_time"]}
+VOLATILE = {"delivered_messages": ["written_at"], "sds_messages": ["ingest_time"]}
 DERIVED = (
     tables.ENVELOPES,
-    tables.SEGMENTS,
+    tables.SDS_MESSAGES,
     tables.QUARANTINE,
-    tables.SDS_INPUT,
-    tables.MESSAGES,
+    tables.ORDERED_SDS_MESSAGES,
+    tables.REASSEMBLED_MESSAGES,
     tables.INCOMPLETE_MESSAGES,
     tables.DELIVERIES,
     tables.ACKS,
@@ -94,7 +94,7 @@ DERIVED = (
 )
 CARRIED = (tables.CLOCK, tables.SOURCE_GAPS)
 PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
-MAINTAINED = ("segments", "deliveries", "open_keys", "clock")
+MAINTAINED = ("sds_messages", "deliveries", "timers", "clock")
 SEALED, SECRET = "/sealed/1/operations/proto", b"only with the key"
 
 
@@ -164,19 +164,19 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
 
     # The other jobs lag behind by a commit whose files OPTIMIZE replaces, and VACUUM would take at once.
     before = everything(spark, eager)
-    written = len(open_table(eager.paths, tables.SEGMENTS).file_uris())
+    written = len(open_table(eager.paths, tables.SDS_MESSAGES).file_uris())
     planned = {outcome.table: outcome for outcome in maintain.run(eager, dry_run=True, only=MAINTAINED)}
     assert_unchanged(everything(spark, eager), before)
-    assert len(open_table(eager.paths, tables.SEGMENTS).file_uris()) == written
-    assert planned["segments"].held_by == "reassembly"
+    assert len(open_table(eager.paths, tables.SDS_MESSAGES).file_uris()) == written
+    assert planned["sds_messages"].held_by == "reassembly"
     done = {outcome.table: outcome for outcome in maintain.run(eager, only=MAINTAINED)}
-    assert done["segments"].files_vacuumed == 0
+    assert done["sds_messages"].files_vacuumed == 0
     assert done["deliveries"].held_by is None
     assert_unchanged(everything(spark, eager), before)
     run_once(spark, eager, others)
-    read = {tuple(row[c] for c in PLACE) for row in rows(eager, tables.SDS_INPUT)}
-    assert read == {tuple(row[c] for c in PLACE) for row in rows(eager, tables.SEGMENTS)}
-    assert len(rows(eager, tables.SDS_INPUT)) > before["sds_input"].count()
+    read = {tuple(row[c] for c in PLACE) for row in rows(eager, tables.ORDERED_SDS_MESSAGES)}
+    assert read == {tuple(row[c] for c in PLACE) for row in rows(eager, tables.SDS_MESSAGES)}
+    assert len(rows(eager, tables.ORDERED_SDS_MESSAGES)) > before["ordered_sds_messages"].count()
     true = {(m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered"}
     delivered = rows(eager, tables.DELIVERED_MESSAGES)
     assert {(r["channel_id"], r["sender_id"], r["payload"]) for r in delivered} <= true
@@ -198,28 +198,32 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     assert count < len(records)
 
     # Nobody lags any more: the replaced files go, and streams from the first commit could not be read again.
-    report = shell(eager, "maintain", "--table", "segments", "--table", "envelopes")
+    report = shell(eager, "maintain", "--table", "sds_messages", "--table", "envelopes")
     removed = {name: int(count) for name, count in re.findall(r"^(\w+): .* (\d+) removed from disk", report, re.M)}
-    assert removed["segments"] > 0 < removed["envelopes"]
-    for damaged in (tables.SEGMENTS, tables.MESSAGES, tables.DELIVERIES):
+    assert removed["sds_messages"] > 0 < removed["envelopes"]
+    for damaged in (tables.SDS_MESSAGES, tables.REASSEMBLED_MESSAGES, tables.DELIVERIES):
         DeltaTable.forPath(spark, eager.paths.table(damaged.name)).delete("kafka_partition = 0")
     # The tables of a program that knew another schema: a column too few where rows are derived, one too many elsewhere.
-    messages = eager.paths.table("messages")
+    messages = eager.paths.table("reassembled_messages")
     older = spark.read.format("delta").load(messages).drop("repaired").localCheckpoint()
     older.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(messages)
     for name in ("acks", "clock"):
         spark.sql(f"ALTER TABLE delta.`{eager.paths.table(name)}` ADD COLUMNS (legacy STRING)")
     # Version 0.1 clustered these.
-    for table in (tables.ENVELOPES, tables.SEGMENTS, tables.DELIVERED_MESSAGES):
+    for table in (tables.ENVELOPES, tables.SDS_MESSAGES, tables.DELIVERED_MESSAGES):
         spark.sql(f"ALTER TABLE delta.`{eager.paths.table(table.name)}` CLUSTER BY (content_topic, event_time)")
         with pytest.raises(ConfigurationError, match=f"{table.name} has liquid clustering.*an earlier version"):
             create_tables(eager.paths, (table,))
+
+    # And it called some of them otherwise.
+    for table in (found for found in tables.TABLES if found.former_name):
+        Path(eager.paths.table(table.name)).rename(eager.paths.table(table.former_name))
 
     report = shell(eager, "rebuild")
     assert f"Rebuilt from {count:,} envelopes." in report
     assert "The old tables are in" in report
     assert_unchanged(everything(spark, eager, tables.DELIVERY_STATUS), reference)
-    assert open_table(eager.paths, tables.MESSAGES).schema().to_arrow().field("repaired") is not None
+    assert open_table(eager.paths, tables.REASSEMBLED_MESSAGES).schema().to_arrow().field("repaired") is not None
     run_once(spark, eager, (ingest, *others))
     # The jobs go on where they were.
     assert_unchanged(everything(spark, eager, tables.DELIVERY_STATUS), reference)

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.storage.arrow_files import dataset_of
-from reliable_channel.report.lake import Lake
+from reliable_channel.lake import tables
+from reliable_channel.lake.read import public_dataset
 from reliable_channel.runtime import spark as runtime
 from tests.support.doc_blocks import blocks_of
 from tests.support.questions import PAGE, comparable, questions
@@ -34,10 +34,10 @@ def test_spark_and_duckdb_give_the_same_answers(
     (opening,) = [block for block in blocks_of(PAGE) if block.language == "python" and block.marker == "test"]
     exec(compile(opening.text, str(opening), "exec"), {"__name__": "example"})  # noqa: S102  our own document
     for name in tables.BY_NAME.keys() - {table.name for table in OPENED}:
-        rows = dataset_of(DeltaTable(str(sample_tables / name))).to_table()
+        rows = public_dataset(DeltaTable(str(sample_tables / name))).to_table()
         given = spark.createDataFrame(rows if rows.num_rows else [], tables.BY_NAME[name].ddl())
         given.createOrReplaceTempView(name)
-    lake = Lake(PathSettings(data_dir=str(sample_tables)))
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
     different = {}
     for question in questions():
         ours = comparable(spark.sql(question.spark).toArrow().to_pylist())

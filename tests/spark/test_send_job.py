@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
@@ -20,25 +21,28 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
-from reliable_channel.errors import ConfigurationError, EmptyMessage
+from reliable_channel.core.errors import ConfigurationError, EmptyMessage, EnvironmentFault
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.gateway.build import kafka_node, make_bridge
-from reliable_channel.gateway.participant import Participant
+from reliable_channel.gateway.participant import ParticipantOptions
 from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.pipeline.storage.io import read_table
-from reliable_channel.pipeline.tables import ACKS, SENT_ROWS
-from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import ACKS, SENT_ROWS
+from reliable_channel.pipeline.delta import read_table
 from reliable_channel.transport.base import NodeEvent, Received
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 from .chain import chain_over, run_once
 from .kafka_log import KafkaLog, Record
 
 JOB = Path(__file__).parents[2] / "jobs" / "send.py"
-WHO = Participant("outbox", sender_id="driver")
+WHO = ParticipantOptions("outbox", sender_id="driver")
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -89,10 +93,10 @@ def test_a_rerun_over_a_grown_table_sends_the_same_bytes_for_the_same_rows(
     here = settings.with_servers(broker.kafka.servers)
     rows = [Row(row_id=f"row {number}", payload=bytearray(b"%d " % number * 40_000)) for number in range(3)]
     source = spark.createDataFrame(rows, "row_id STRING, payload BINARY")
-    assert job.send_table(spark, here, WHO, source, 120.0) == 3
+    assert job.send_table(spark, here, WHO, source, 120.0) == job.SentTable(rows=3, new=3, acknowledged=0)
     until_quiet(on_wire, 3)
     grown = spark.createDataFrame([*rows, Row(row_id="row 3", payload=bytearray(b"new"))], source.schema)
-    assert job.send_table(spark, here, WHO, grown, 120.0) == 4
+    assert job.send_table(spark, here, WHO, grown, 120.0) == job.SentTable(rows=4, new=1, acknowledged=0)
     until_quiet(on_wire, 7)
 
     sent = {row["row_id"]: row for row in read_table(spark, here.paths, SENT_ROWS).collect()}
@@ -105,6 +109,42 @@ def test_a_rerun_over_a_grown_table_sends_the_same_bytes_for_the_same_rows(
         if message.content:
             assert by_id.setdefault(message.message_id, data) == data
     assert set(by_id) == {sds_id for row in sent.values() for sds_id in row["sds_ids"]}
+
+
+@pytest.mark.kafka
+def test_when_its_wait_ends_the_table_is_complete_and_the_acknowledgements_of_the_tables_count(
+    spark: SparkSession, settings: Settings, broker: Settings, job: ModuleType, on_wire: list[bytes]
+) -> None:
+    """Nobody listens: the wait ends without an acknowledgement. Then the pipeline's table has them, heard elsewhere."""
+    quick = replace(settings.sds, acknowledgement_timeout_ms=500, retransmission_backoff=1.0, max_retransmissions=1_000)
+    here = settings.with_servers(broker.kafka.servers).model_copy(update={"sds": quick})
+    rows = [Row(row_id=name, payload=bytearray(name.encode())) for name in ("a", "b")]
+    source = spark.createDataFrame(rows, "row_id STRING, payload BINARY")
+    with pytest.raises(EnvironmentFault, match="2 of 2 rows are not delivered within 2 s"):
+        job.send_table(spark, here, WHO, source, 2.0, "delivered")
+    sent = read_table(spark, here.paths, SENT_ROWS).collect()
+    assert sorted(row["row_id"] for row in sent) == ["a", "b"]
+    contents = [message.message_id for message in map(decode_sds_message, on_wire) if message.content]  # type: ignore[union-attr]
+    assert len(contents) > len(set(contents)) == 2, "it retransmitted while it ran"
+    write_acks(here, [(row, sds_id) for row in sent for sds_id in row["sds_ids"]])
+    found = job.send_table(spark, here, WHO, source, 60.0, "delivered")
+    assert found == job.SentTable(rows=2, new=0, acknowledged=2)
+
+
+def write_acks(settings: Settings, acknowledged: list[tuple[Row, str]]) -> None:
+    """Acknowledgements by Bob in the table that the ack job writes."""
+    create_tables(settings.paths, [ACKS])
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    rows = [
+        {
+            **{name: row[name] for name in ("pubsub_topic", "content_topic", "channel_id", "sender_id")},
+            "sds_id": sds_id,
+            "acknowledged_by": "bob",
+            "event_time": at,
+        }
+        for row, sds_id in acknowledged
+    ]
+    append_rows(settings.paths, ACKS, pa.Table.from_pylist(rows, arrow_schema(ACKS)))
 
 
 def sent_row(row_id: str, required: int, *sds_ids: str, channel_id: str = "c") -> Row:
@@ -165,29 +205,29 @@ def test_rows_are_followed_in_the_acknowledgements_that_the_ack_job_wrote(
         query_on_connect=False,
         process_task_min_elapse_ms=0,
     )
-    seats = {}
+    opened_by_sender = {}
     for name in ("driver", "bob", "observer"):
         network.node(name).start()
     for name in ("driver", "bob"):
-        seats[name] = create_reliable_channel(
+        opened_by_sender[name] = create_reliable_channel(
             network.node(name), WHO.channel_id, WHO.topic, name, config=config, clock=clock, threaded=False
         )
 
     def talk() -> None:
         for _ in range(5):
             network.run(100)
-            for seat in seats.values():
-                seat.step()
+            for opened in opened_by_sender.values():
+                opened.step()
 
     payloads = {"long": b"la " * 1_000, "short": b"la", "unheard": b"nobody hears this"}
     rows = [Row(row_id=key, payload=payload) for key, payload in payloads.items()]
-    sent_rows = list(job.send_rows(seats["driver"], rows))
+    sent_rows = list(job.send_rows(opened_by_sender["driver"], rows))
     talk()
-    seats["bob"].send(b"I heard you")
+    opened_by_sender["bob"].send(b"I heard you")
     for _ in range(5):  # what his answer does not name, a sync message does soon
         talk()
-    for seat in seats.values():
-        seat.close()
+    for opened in opened_by_sender.values():
+        opened.close()
     job.append_new(spark, settings, sent_rows)
     assert [(row["row_id"], row["required"], len(row["sds_ids"])) for row in sent_rows] == [
         ("long", 3, 4),

@@ -11,17 +11,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.running.run import run_once
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_rows
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.rules import Cause
-from reliable_channel.simulation.evidence import held_by_store, sender_events
+from reliable_channel.simulation.encryption import channel_key
+from reliable_channel.simulation.evidence import sender_events
 from reliable_channel.simulation.presets import demo_scenario
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, Scenario, SizeMix
-from reliable_channel.simulation.sealing import channel_key
 from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate
 
@@ -102,12 +102,11 @@ def write_evidence(settings: Settings, world: World) -> None:
         hashes = {name: base64_of(event.get(name)) for name in ("entire_message_hash", "envelope_hash")}
         told.append({**event, **hashes, "event_time": event["at_ms"] * 1000})
     append_rows(settings.paths, tables.SENDER_EVENTS, as_arrow(told, tables.SENDER_EVENTS))
-    held = held_by_store(world.journals)
     asked = [
         {
             "node": "http://store.example",
             "message_hash": base64.b64encode(dispatch.envelope_hash).decode(),
-            "outcome": "present" if dispatch.envelope_hash in held else "absent",
+            "outcome": "absent",
             "purpose": "audit",
             "asked_at": dispatch.at_ms * 1000,
         }

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_rows
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import verdicts
 
 pytestmark = pytest.mark.spark
@@ -89,7 +89,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
     unread = {**CHANNEL, "content_topic": "/somebody/1/else/proto", "sender_id": "dave", "sds_id": "unread"}
     queued = {**unread, "event": "queued", "entire_message_hash": b"h" * 32, "event_time": at(30)}
     for table, rows in (
-        (tables.SEGMENTS, came),
+        (tables.SDS_MESSAGES, came),
         (tables.LOST_DEPENDENCIES, missed),
         (tables.SOURCE_GAPS, [gap]),
         (tables.SENDER_EVENTS, [queued]),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.config import PathSettings
-from reliable_channel.dashboard.app import create_app
-from reliable_channel.dashboard.shelf import Shelf
 from tests.support.http_server import running
 
 
@@ -16,6 +16,6 @@ from tests.support.http_server import running
 def serve(tables: Path) -> Iterator[str]:
     """A dashboard over ``tables`` on a free port of loopback, quick to notice what is new; gives its address."""
     paths = PathSettings(data_dir=str(tables))
-    app = create_app(paths, refresh_ms=200, shelf=Shelf(paths, fresh_s=0.1))
+    app = create_app(paths, refresh_ms=200, cache=PageCache(paths, fresh_s=0.1))
     with running(app) as address:
         yield address

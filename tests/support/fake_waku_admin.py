@@ -1,4 +1,4 @@
-"""What the fake Waku node says of itself: info, health, peers (waku-rest.md *Health, info, peers*)."""
+"""What the fake Waku node says of itself: info, health, peers (docs/spec/waku-rest.md *Health, info, peers*)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class AdminAnswers:
     _relay: dict[str, Any]
     mesh_peers: int
     service_peers: int
+    rln: bool
 
     def _about(self, what: str) -> Reply:
         if what == "info":
@@ -27,6 +28,8 @@ class AdminAnswers:
 
     def _health(self) -> Reply:
         if self.dialect == "go-waku":
+            if self.rln:
+                return Reply(200, "Node is healthy", "text")
             return Reply(501, "Non RLN healthcheck is not implemented")
         ready = "READY" if self.mesh_peers or self.service_peers else "NOT_READY"
         status = (
@@ -37,7 +40,7 @@ class AdminAnswers:
             {
                 "nodeHealth": "READY",
                 "connectionStatus": status,
-                "protocolsHealth": [{"Relay": ready}, {"Rln Relay": "NOT_MOUNTED"}],
+                "protocolsHealth": [{"Relay": ready}, {"Rln Relay": "READY" if self.rln else "NOT_MOUNTED"}],
             },
         )
 

@@ -1,4 +1,4 @@
-"""Filter subscriptions and their caches in the fake Waku node (waku-rest.md *Filter v2*)."""
+"""Filter subscriptions and their caches in the fake Waku node (docs/spec/waku-rest.md *Filter v2*)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages as the two dialects of the fake Waku node write and read them (waku-rest.md *Common*)."""
+"""Messages as the two dialects of the fake Waku node write and read them (docs/spec/waku-rest.md *Common*)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Any
 
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.core.wire.waku import WakuMessage
 from support.fake_waku_faults import Dialect, Reply
 
 MAX_MESSAGE_BYTES: dict[Dialect, int] = {"nwaku": 153_600, "go-waku": 150_000}

@@ -1,7 +1,7 @@
 """A Waku node's REST API on loopback, answering as the recordings in ``vectors/waku_rest.json`` do, with faults.
 
-Both dialects: go-waku as recorded, nwaku as documented (waku-rest.md). Nodes of one :class:`FakeWakuNetwork` relay to
-each other and share one archive. What a node answers is in the modules beside this one;
+Both dialects: go-waku as recorded, nwaku as documented (docs/spec/waku-rest.md). Nodes of one :class:`FakeWakuNetwork`
+relay to each other and share one archive. What a node answers is in the modules beside this one;
 ``tests/unit/transport/test_fake_waku_node.py`` holds it to the recordings.
 """
 
@@ -17,8 +17,8 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-from reliable_channel.store.memory_source import MemorySource
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.store.memory_source import MemorySource
 from support.fake_waku_admin import PEER_ADDRESS, AdminAnswers
 from support.fake_waku_faults import Call, Dialect, Faults, Reply
 from support.fake_waku_filter import FilterAnswers
@@ -70,6 +70,7 @@ class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
         mesh_peers: int = 6,
         service_peers: int = 2,
         admin: bool = True,
+        rln: bool = False,
         seed: int = 0,
     ) -> None:
         self.dialect: Dialect = dialect
@@ -84,6 +85,7 @@ class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
         self.mesh_peers = mesh_peers
         self.service_peers = service_peers
         self.admin = admin
+        self.rln = rln
         self.requests: list[tuple[str, str]] = []
         self.published: list[tuple[str, WakuMessage]] = []
         self.authorizations: list[str] = []

@@ -1,4 +1,4 @@
-"""Publishing and the relay cache of the fake Waku node (waku-rest.md *Relay*, *Lightpush*)."""
+"""Publishing and the relay cache of the fake Waku node (docs/spec/waku-rest.md *Relay*, *Lightpush*)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from support.fake_waku_faults import Call, Dialect, Faults, Reply
 from support.fake_waku_messages import MAX_MESSAGE_BYTES, message_of
 

@@ -1,4 +1,5 @@
-"""The store part of the fake Waku node: Store v3 in both dialects, Store v1 of go-waku (waku-rest.md *Store v3*)."""
+"""The store part of the fake Waku node: Store v3 in both dialects, Store v1 of go-waku (docs/spec/waku-rest.md *Store
+v3*)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Any
 
-from reliable_channel.store.source import Selection
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport.store.source import Selection
 from support.fake_waku_faults import Call, Faults, Reply
 
 if TYPE_CHECKING:

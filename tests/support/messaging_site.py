@@ -11,18 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import CustomEvent, Message, MessagingNode, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.events import EventName
-from reliable_channel.store.client import RetryPolicy, StoreClient
-from reliable_channel.store.rest_node import RestStoreNode
 from reliable_channel.transport.base import Node
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.sharding import NamedTopic
+from reliable_channel.transport.store.client import RetryPolicy, StoreClient
+from reliable_channel.transport.store.rest_node import RestStoreNode
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
-from reliable_channel.wire.waku import WakuMessage
 from tests.support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNode
 from tests.support.messaging_world import CONTENT, KeptFeed, config
 

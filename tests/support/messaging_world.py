@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName
@@ -17,7 +18,6 @@ from reliable_channel.transport.base import ReceivedEnvelope
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.memory import MemoryNetwork, MemoryNode
 from reliable_channel.transport.sharding import NamedTopic
-from reliable_channel.wire.waku import WakuMessage
 
 PUBSUB = "/waku/2/rs/1/0"
 CONTENT = "/messaging/2/api/utf8"

@@ -157,15 +157,15 @@ class MessageRows:
             "parity_count": message.parity_count or None,
         }
         self.add(
-            "segments",
+            "sds_messages",
             **common,
             **sds,
             ingest_time=when + dt.timedelta(seconds=2),
             content=None if sealed else message.payload[:share],
             segment_dialect=None if part.kind == "bare" else "v0.1",
-            sealed=sealed,
+            encrypted=sealed,
         )
-        self.add("sds_input", **common, **sds, sub_order=0, row_kind="message")
+        self.add("ordered_sds_messages", **common, **sds, sub_order=0, row_kind="message")
         return place
 
     def _delivered(
@@ -228,7 +228,7 @@ class MessageRows:
                 first_seen=first_seen,
             )
             self.add(
-                "messages",
+                "reassembled_messages",
                 **place,
                 **self.channel(message),
                 event_time=at(message.last.sent_s + 0.1),

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
-from reliable_channel.sds import Evidence
+from reliable_channel.core.sds import Evidence
 from tests.support.sample_messages import MessageRows
 from tests.support.sample_values import PUBSUB_TOPIC, STORE_NODES, Message, at, digest
 

@@ -326,7 +326,7 @@ def pipeline(told: Story) -> None:
         if query in ("reassembly", "ack"):
             for number, due in enumerate((at(3900), at(4200), None)):
                 told.add(
-                    "open_keys",
+                    "timers",
                     job=query,
                     query_id=query_id,
                     batch_id=10 + number % 2,

@@ -8,7 +8,7 @@ The story: an hour from ``START`` on, seen by one observer who stopped looking a
 * ``sealed``: like talk, without stored plaintext. ``quiet``: silent for the last 50 minutes.
 * channels of ``HOSTILE`` strings: markup, a formula, escape sequences, direction overrides, newlines, length.
 
-Every row follows the schema of ``reliable_channel/pipeline/tables/``; ids, hashes and times agree between tables.
+Every row follows the schema of ``reliable_channel/lake/tables/``; ids, hashes and times agree between tables.
 ``sample_story.py`` tells it, ``sample_rows.py`` makes rows of it, :func:`write` makes tables of them.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.storage.ddl import create_table
-from reliable_channel.pipeline.tables import TABLES
+from reliable_channel.lake.create import create_table
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import TABLES
 from tests.support import sample_story
 from tests.support.sample_rows import Story
 

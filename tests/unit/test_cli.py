@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +15,8 @@ import typer
 from deltalake.exceptions import DeltaError
 
 from reliable_channel import __version__, cli
-from reliable_channel.cli import build, main
-from reliable_channel.errors import EnvironmentFault, LocalError
+from reliable_channel.cli import PANELS, build, main
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, ended_by
 from tests.support.error_page import expected
 
@@ -169,3 +172,55 @@ def test_an_unknown_command_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -
     status, _, err = run(capsys, "nonsense")
     assert status == 2
     assert "nonsense" in err
+
+
+def test_the_help_is_in_groups_and_flags_show_no_type(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "-h")
+    places = [out.index(f"─ {title} ─") for title in PANELS]
+    assert places == sorted(places)
+    assert "<bool>" not in out
+    for name in ("report", "status", "run", "demo"):
+        assert "<bool>" not in run(capsys, name, "-h")[1]
+
+
+@pytest.mark.parametrize("command", ["report", "status", "dashboard", "sql", "alerts check"])
+def test_every_command_that_reads_tables_says_where_in_the_same_way(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    _, out, _ = run(capsys, *command.split(), "--help")
+    assert re.search(r"--tables +DIR", out)
+
+
+@pytest.mark.parametrize("command", ["tables list", "alerts rules"])
+def test_what_is_listed_can_be_had_as_json(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    status, out, _ = run(capsys, *command.split(), "--json")
+    assert status == 0
+    assert all(isinstance(row, dict) for row in json.loads(out))
+
+
+def test_the_shell_completes_commands() -> None:
+    environment = {**os.environ, "_RELIABLE_CHANNEL_COMPLETE": "complete_bash", "COMP_WORDS": "reliable-channel re"}
+    code = "from reliable_channel.cli import main; main([])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert {"report", "requeue", "rebuild"} <= set(done.stdout.split())
+
+
+def test_log_lines_of_libraries_do_not_reach_the_terminal() -> None:
+    code = (
+        "import logging, sys; from reliable_channel.cli import main\n"
+        "def app():\n"
+        "    logging.getLogger('kafka.net').warning('slow'); logging.getLogger('urllib3').error('retry')\n"
+        "    logging.getLogger('reliable_channel.x').warning('ours')\n"
+        "    raise SystemExit(0)\n"
+        "import reliable_channel.cli as cli; cli.build = app; main(['status'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "slow" not in done.stderr
+    assert "retry" not in done.stderr
+    assert "ours" in done.stderr

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from reliable_channel.config import load
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.sds.config import SdsConfig
-from reliable_channel.segmentation.config import SegmentationConfig
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.segmentation.config import SegmentationConfig
 
 SECRET = "hunter2-and-more"
 

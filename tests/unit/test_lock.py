@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = {
     "requirements.lock": [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]],
+    "requirements-runtime.lock": PROJECT["project"]["dependencies"],
     "requirements-build.lock": PROJECT["dependency-groups"]["build"],
 }
 WANTED = [(lock, Requirement(text)) for lock, texts in LOCKS.items() for text in texts]
@@ -49,3 +50,9 @@ def test_everything_is_hashed(lock: str) -> None:
 @pytest.mark.parametrize("lock", LOCKS)
 def test_no_registry_is_named(lock: str) -> None:
     assert "://" not in read(lock)
+
+
+def test_what_is_installed_to_run_it_is_a_part_of_what_it_is_developed_with() -> None:
+    run, develop = pins("requirements-runtime.lock"), pins("requirements.lock")
+    assert [name for name, versions in run.items() if versions - develop.get(name, set())] == []
+    assert not {"pytest", "ruff", "mypy", "mkdocs-material"} & set(run)

@@ -1,4 +1,4 @@
-"""The rate limit (protocol.md §6): epochs, the first-segment rule, ordered delay, drops, what survives a restart."""
+"""The rate limit (17/WAKU2-RLN-RELAY): epochs, what counts, whose turn it is, drops, what survives a restart."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.rate_limit import (
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.rate_limit import (
+    Admitted,
     Delayed,
-    Dispatch,
     EphemeralDropped,
     LimitApproaching,
     RateLimitConfig,
@@ -26,169 +26,205 @@ def config(limit: int = 2, **others) -> RateLimitConfig:
 
 
 def dispatched(events):
-    return [event.item for event in events if isinstance(event, Dispatch)]
+    return [event.item for event in events if isinstance(event, Admitted)]
 
 
-def test_the_seeds_defaults():
-    assert RateLimitConfig() == RateLimitConfig(False, 600_000, 1, False)
+def test_it_follows_the_node_by_default_and_has_the_specified_epoch():
+    assert RateLimitConfig() == RateLimitConfig(None, 600_000, 1, "envelopes", 0.9, 0.9)
 
 
 @pytest.mark.parametrize("traffic", Traffic)
-def test_switched_off_everything_is_dispatched_at_once(traffic):
-    manager = RateLimitManager(RateLimitConfig(enabled=False, messages_per_epoch=1))
+@pytest.mark.parametrize("enabled", [None, False])
+def test_switched_off_everything_is_dispatched_at_once(traffic, enabled):
+    manager = RateLimitManager(RateLimitConfig(enabled=enabled, messages_per_epoch=1))
     for item in range(5):
-        assert manager.submit(item, traffic, 0) == [Dispatch(item)]
+        assert manager.submit(item, traffic, 0) == [Admitted(item)]
     assert manager.next_due() is None
 
 
-def test_only_the_first_segment_of_a_message_counts():
-    manager = RateLimitManager(config(limit=1))
-    assert dispatched(manager.submit("a0", FIRST, 10, "a")) == ["a0"]
-    assert dispatched(manager.submit("a1", FURTHER, 10, "a")) == ["a1"]
-    assert dispatched(manager.submit("a2", FURTHER, 10, "a")) == ["a2"]
+def test_every_envelope_counts():
+    manager = RateLimitManager(config(limit=3))
+    assert dispatched(manager.submit("a0", FIRST, 10)) == ["a0"]
+    assert dispatched(manager.submit("a1", FURTHER, 10)) == ["a1"]
+    assert dispatched(manager.submit("a0 again", CONTROL, 10)) == ["a0 again"]
+    assert manager.submit("sync", CONTROL, 10) == [Delayed("sync", 100)]
+    assert manager.used == 3
+
+
+def test_by_the_specified_rule_only_first_segments_and_ephemeral_messages_count():
+    manager = RateLimitManager(config(limit=1, counts="messages"))
+    assert dispatched(manager.submit("a0", FIRST, 10)) == ["a0"]
+    assert dispatched(manager.submit("a1", FURTHER, 10)) == ["a1"]
+    assert dispatched(manager.submit("a0 again", CONTROL, 10)) == ["a0 again"]
     assert manager.used == 1
-
-
-def test_at_the_limit_dispatch_waits_for_the_next_epoch_in_order():
-    manager = RateLimitManager(config(limit=1))
-    manager.submit("a0", FIRST, 10, "a")
-    assert manager.submit("b0", FIRST, 20, "b") == [Delayed("b0", 100)]
-    assert manager.submit("b1", FURTHER, 20, "b") == [Delayed("b1", 100)]
-    assert manager.submit("c0", FIRST, 30, "c") == [Delayed("c0", 100)]
-    assert dispatched(manager.submit("a1", FURTHER, 40, "a")) == ["a1"]
-    assert (manager.waiting, manager.next_due()) == (3, 100)
+    assert manager.submit("b0", FIRST, 20) == [Delayed("b0", 100)]
+    assert manager.submit("b1", FURTHER, 20) == [Delayed("b1", 100)]
+    assert dispatched(manager.submit("sync", CONTROL, 20)) == ["sync"]
+    assert manager.submit("c0", FIRST, 30) == [Delayed("c0", 100)]
     assert manager.tick(99) == []
     assert dispatched(manager.tick(100)) == ["b0", "b1"]
-    assert dispatched(manager.submit("b2", FURTHER, 101, "b")) == ["b2"]
-    assert dispatched(manager.tick(199)) == []
     assert dispatched(manager.tick(205)) == ["c0"]
     assert manager.next_due() is None
+
+
+def test_content_goes_before_control_that_has_waited_longer():
+    manager = RateLimitManager(config(limit=1))
+    manager.submit("first", FIRST, 0)
+    for item, traffic in [("sync", CONTROL), ("again", CONTROL), ("b0", FIRST), ("b1", FURTHER)]:
+        assert manager.submit(item, traffic, 10) == [Delayed(item, 100)]
+    turns = [dispatched(manager.tick(now)) for now in range(100, 500, 100)]
+    assert turns == [["b0"], ["b1"], ["sync"], ["again"]]
 
 
 def test_what_waits_goes_first_even_when_a_new_epoch_is_noticed_by_a_submission():
     manager = RateLimitManager(config(limit=2))
     for name in "abcd":
-        manager.submit(name, FIRST, 0, name)
-    assert dispatched(manager.submit("e", FIRST, 100, "e")) == ["c", "d"]
+        manager.submit(name, FIRST, 0)
+    assert dispatched(manager.submit("e", FIRST, 100)) == ["c", "d"]
     assert manager.waiting == 1
 
 
-@given(st.lists(st.tuples(st.sampled_from([FIRST, FURTHER]), st.integers(0, 4), st.integers(0, 60)), max_size=40))
-def test_nothing_but_ephemeral_messages_is_dropped_and_every_message_keeps_its_order(steps):
-    manager, now, submitted, out, per_epoch = RateLimitManager(config(limit=2)), 0, [], [], {}
-    begun: set[int] = set()
+STEPS = st.lists(st.tuples(st.sampled_from([FIRST, FURTHER, CONTROL, EPHEMERAL]), st.integers(0, 60)), max_size=40)
+
+
+@pytest.mark.parametrize("counts", ["envelopes", "messages"])
+@given(steps=STEPS, limit=st.integers(1, 4))
+def test_only_ephemeral_messages_are_dropped_each_kind_keeps_its_order_and_no_epoch_is_overdrawn(counts, steps, limit):
+    manager, now, out, gone, per_epoch = RateLimitManager(config(limit=limit, counts=counts)), 0, [], [], {}
+    counted = {FIRST, FURTHER, CONTROL, EPHEMERAL} if counts == "envelopes" else {FIRST, EPHEMERAL}
 
     def take(events):
-        for item in dispatched(events):
-            out.append(item)
-            if item[1] is FIRST:
-                per_epoch[now // 100] = per_epoch.get(now // 100, 0) + 1
+        for event in events:
+            if isinstance(event, EphemeralDropped):
+                gone.append(event.item)
+            if isinstance(event, Admitted):
+                out.append(event.item)
+                if event.item[0] in counted:
+                    used = per_epoch[now // 100] = per_epoch.get(now // 100, 0) + 1
+                    # The last slot of an epoch is never an ephemeral message's.
+                    assert event.item[0] is not EPHEMERAL or used < limit
 
-    for number, (traffic, message, pause) in enumerate(steps):
+    submitted = []
+    for number, (traffic, pause) in enumerate(steps):
         now += pause
-        traffic = FIRST if message not in begun else traffic if traffic is FURTHER else FURTHER
-        begun.add(message)
-        item = (message, traffic, number)
-        submitted.append(item)
-        take(manager.submit(item, traffic, now, str(message)))
+        submitted.append((traffic, number))
+        take(manager.submit((traffic, number), traffic, now))
     while (due := manager.next_due()) is not None:
         assert due > now
         now = due
         take(manager.tick(now))
-    assert sorted(out) == sorted(submitted)
-    for message in begun:
-        assert [item for item in out if item[0] == message] == [item for item in submitted if item[0] == message]
-    assert [item for item in out if item[1] is FIRST] == [item for item in submitted if item[1] is FIRST]
-    assert max(per_epoch.values(), default=0) <= 2
+    assert sorted(out + gone) == sorted(submitted)
+    assert {traffic for traffic, _ in gone} <= {EPHEMERAL}
+    for kinds in ({FIRST, FURTHER}, {CONTROL}, {EPHEMERAL}):
+        numbers = [number for traffic, number in out if traffic in kinds]
+        assert numbers == sorted(numbers)
+    assert max(per_epoch.values(), default=0) <= limit
 
 
 @pytest.mark.parametrize(("used", "drops"), [(0, False), (8, False), (9, True), (10, True)])
 def test_ephemeral_messages_are_dropped_from_90_percent_on(used, drops):
     manager = RateLimitManager(config(limit=10))
     for item in range(used):
-        manager.submit(item, FIRST, 0, str(item))
+        manager.submit(item, FIRST, 0)
     events = manager.submit("typing", EPHEMERAL, 0)
     assert (EphemeralDropped("typing", used, 10) in events) is drops
     assert ("typing" in dispatched(events)) is not drops
     assert manager.used == used + (not drops)
 
 
-def test_an_ephemeral_message_counts_at_its_dispatch():
-    manager = RateLimitManager(config(limit=1))
-    assert dispatched(manager.submit("typing", EPHEMERAL, 0)) == ["typing"]
-    assert manager.submit("a0", FIRST, 0, "a") == [Delayed("a0", 100)]
+@pytest.mark.parametrize(
+    ("limit", "share", "room"), [(1, 0.9, 0), (2, 0.9, 1), (2, 1.0, 1), (10, 1.0, 9), (10, 0.5, 5)]
+)
+def test_the_share_for_ephemeral_messages_is_a_setting_and_the_last_slot_is_never_theirs(limit, share, room):
+    manager = RateLimitManager(config(limit=limit, ephemeral_share=share))
+    out = [item for n in range(20) for item in dispatched(manager.submit(n, EPHEMERAL, 0))]
+    assert len(out) == room
+    assert dispatched(manager.submit("content", FIRST, 0)) == ["content"]
+
+
+def test_an_ephemeral_message_does_not_pass_what_waits():
+    manager = RateLimitManager(config(limit=5, counts="messages"))
+    for item in range(6):
+        manager.submit(item, FIRST, 0)
+    assert manager.waiting == 1
+    assert manager.submit("typing", EPHEMERAL, 10) == [EphemeralDropped("typing", 5, 5)]
 
 
 def test_the_approach_of_the_limit_is_told_once_per_epoch():
     manager = RateLimitManager(config(limit=10))
-    events = [event for n in range(10) for event in manager.submit(n, FIRST, 0, str(n))]
+    events = [event for n in range(10) for event in manager.submit(n, FIRST, 0)]
     assert [event for event in events if isinstance(event, LimitApproaching)] == [LimitApproaching(9, 10, 100)]
-    events = [event for n in range(9) for event in manager.submit(n, FIRST, 100, str(n))]
+    events = [event for n in range(9) for event in manager.submit(n, FIRST, 100)]
     assert events[-1] == LimitApproaching(9, 10, 200)
-
-
-def test_control_traffic_is_free_unless_it_is_to_count():
-    free = RateLimitManager(config(limit=1))
-    free.submit("a0", FIRST, 0, "a")
-    assert free.submit("retransmission", CONTROL, 0, "a") == [Dispatch("retransmission")]
-    counted = RateLimitManager(config(limit=1, count_control_traffic=True))
-    counted.submit("sync", CONTROL, 0)
-    assert counted.submit("a0", FIRST, 0, "a") == [Delayed("a0", 100)]
-    assert counted.submit("repair", CONTROL, 0) == [Delayed("repair", 100)]
-    assert dispatched(counted.tick(100)) == ["a0"]
-    assert dispatched(counted.tick(200)) == ["repair"]
 
 
 def test_the_count_survives_a_restart_inside_the_same_epoch():
     before = RateLimitManager(config(limit=2))
-    before.submit("a", FIRST, 110, "a")
-    before.submit("b", FIRST, 120, "b")
+    before.submit("a", FIRST, 110)
+    before.submit("b", FIRST, 120)
     again = RateLimitManager(config(limit=2), before.snapshot())
-    assert again.submit("c", FIRST, 130, "c") == [Delayed("c", 200)]
+    assert again.submit("c", FIRST, 130) == [Delayed("c", 200)]
     assert dispatched(again.tick(200)) == ["c"]
     assert again.snapshot() == RateLimitSnapshot(2, 100, 1, False)
 
 
 def test_the_count_does_not_survive_the_epoch():
     before = RateLimitManager(config(limit=1))
-    before.submit("a", FIRST, 110, "a")
+    before.submit("a", FIRST, 110)
     again = RateLimitManager(config(limit=1), before.snapshot())
-    assert dispatched(again.submit("b", FIRST, 200, "b")) == ["b"]
+    assert dispatched(again.submit("b", FIRST, 200)) == ["b"]
+
+
+def test_two_that_share_a_count_spend_it_together():
+    one, other = RateLimitManager(config(limit=2)), RateLimitManager(config(limit=2))
+    assert dispatched(one.submit("a", FIRST, 110)) == ["a"]
+    other.adopt(one.snapshot())
+    assert dispatched(other.submit("b", FIRST, 120)) == ["b"]
+    one.adopt(other.snapshot())
+    assert one.submit("c", FIRST, 130) == [Delayed("c", 200)]
+    other.adopt(RateLimitSnapshot(0, 100, 0, False))  # an older count takes nothing back
+    assert other.submit("d", FIRST, 140) == [Delayed("d", 200)]
 
 
 def test_the_warning_is_not_repeated_by_a_restart():
     before = RateLimitManager(config(limit=1))
-    before.submit("a", FIRST, 110, "a")
+    before.submit("a", FIRST, 110)
     again = RateLimitManager(config(limit=1), before.snapshot())
-    again.submit("b", FIRST, 120, "b")
+    again.submit("b", FIRST, 120)
     assert not [event for event in again.tick(130) if isinstance(event, LimitApproaching)]
 
 
 def test_a_changed_epoch_size_gives_no_room_that_was_used():
     before = RateLimitManager(config(limit=1))
-    before.submit("a", FIRST, 110, "a")
+    before.submit("a", FIRST, 110)
     again = RateLimitManager(RateLimitConfig(enabled=True, epoch_size_ms=1_000), before.snapshot())
-    assert again.submit("b", FIRST, 150, "b") == [Delayed("b", 1_000)]
+    assert again.submit("b", FIRST, 150) == [Delayed("b", 1_000)]
 
 
 def test_a_clock_set_back_gives_no_room():
     manager = RateLimitManager(config(limit=1))
-    manager.submit("a", FIRST, 250, "a")
-    assert manager.submit("b", FIRST, 50, "b") == [Delayed("b", 300)]
+    manager.submit("a", FIRST, 250)
+    assert manager.submit("b", FIRST, 50) == [Delayed("b", 300)]
 
 
-def test_a_cancelled_message_leaves_the_queue_and_holds_nobody_up():
+def test_what_waits_can_be_taken_back():
     manager = RateLimitManager(config(limit=1))
-    manager.submit("a0", FIRST, 0, "a")
-    for item, traffic, message in [("b0", FIRST, "b"), ("b1", FURTHER, "b"), ("c0", FIRST, "c")]:
-        manager.submit(item, traffic, 0, message)
-    assert manager.cancel("b") == ["b0", "b1"]
-    assert manager.cancel("b") == []
-    assert dispatched(manager.tick(100)) == ["c0"]
+    for item, traffic in [("a0", FIRST), ("sync", CONTROL), ("b0", FIRST)]:
+        manager.submit(item, traffic, 0)
+    assert manager.drain() == ["b0", "sync"]
+    assert manager.next_due() is None
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epoch_size_ms": 0}, {"messages_per_epoch": 0}, {"approaching_share": 0.0}, {"approaching_share": 1.5}]
+    "wrong",
+    [
+        {"epoch_size_ms": 0},
+        {"messages_per_epoch": 0},
+        {"approaching_share": 0.0},
+        {"approaching_share": 1.5},
+        {"ephemeral_share": 0.0},
+        {"counts": "bytes"},
+    ],
 )
 def test_wrong_settings_are_refused_by_name(wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):

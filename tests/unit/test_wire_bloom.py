@@ -1,4 +1,4 @@
-"""Bloom filters on the wire, against js-waku's published vectors and known FarmHash values (protocol.md §4)."""
+"""Bloom filters on the wire, against js-waku's published vectors and known FarmHash values (LIP-109)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.wire._pb import sds_pb2 as pb
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.farmhash import fingerprint64
-from reliable_channel.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire._pb import sds_pb2 as pb
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.farmhash import fingerprint64
+from reliable_channel.core.wire.malformed import Malformed, Reason
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 HASHES = json.loads((VECTORS / "bloom_hash.json").read_text())["vectors"]

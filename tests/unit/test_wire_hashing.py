@@ -6,7 +6,7 @@ from Crypto.Hash import keccak
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from reliable_channel.wire.hashing import IdScheme, joined_message_id, sds_message_id
+from reliable_channel.core.wire.hashing import IdScheme, joined_message_id, sds_message_id
 
 lamports = st.integers(0, 2**63 - 1)
 

@@ -1,4 +1,4 @@
-"""SDS messages on the wire (protocol.md §4), against bytes that js-waku wrote."""
+"""SDS messages on the wire (LIP-109), against bytes that js-waku wrote."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reliable_channel.wire._pb import sds_pb2 as pb
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.sds import (
+from reliable_channel.core.wire._pb import sds_pb2 as pb
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.sds import (
     MAX_HISTORY_ENTRIES,
     MAX_ID_CHARACTERS,
     HistoryEntry,

@@ -1,4 +1,4 @@
-"""Segments on the wire (protocol.md §3): three dialects, validation exactly as written, everything else a reason."""
+"""Segments on the wire (Segmentation 0.1): three dialects, validation exactly as written, everything else a reason."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reliable_channel.wire._pb import segment_pb2 as pb
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.segment import Dialect, Segment, decode_segment, encode_segment, lookalike
+from reliable_channel.core.wire._pb import segment_pb2 as pb
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, encode_segment, lookalike
 
 HASH = bytes(range(32))
 V01 = {Dialect.V01}

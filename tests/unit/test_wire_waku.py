@@ -1,4 +1,4 @@
-"""Waku envelopes and their hash (protocol.md §2)."""
+"""Waku envelopes and their hash (14/WAKU2-MESSAGE)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.wire._pb.waku_message_pb2 import WakuMessage as WakuMessageProto
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.waku import (
+from reliable_channel.core.wire._pb.waku_message_pb2 import WakuMessage as WakuMessageProto
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.waku import (
     MAX_META_BYTES,
     WakuMessage,
     decode_waku_message,

@@ -1,4 +1,4 @@
-"""Where a channel keeps what must survive its process (protocol.md §7 *persistence is pluggable*)."""
+"""Stores what a channel must keep when its process ends (RELIABLE-CHANNEL-API, *Scalable Data Sync*)."""
 
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, Persistence, StoredChannel
 from reliable_channel.channel.persistence.memory import MemoryPersistence

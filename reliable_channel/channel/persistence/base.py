@@ -1,4 +1,4 @@
-"""The persistence protocol: a journal of inputs over a snapshot, per channel.
+"""Defines the persistence protocol: per channel, a snapshot and the journal of inputs since.
 
 A channel is a deterministic state machine, so what must be kept of a step is its *input*: appending it costs what the
 input costs, where a snapshot per step would cost the whole history. A snapshot replaces the journal now and then.
@@ -7,11 +7,11 @@ The order that makes SIGKILL harmless, whatever the point it comes at:
 
 1. ``append`` the inputs of a step, in one transaction;
 2. only then dispatch what the step wants sent: no id or clock value leaves the process before it is kept;
-3. call the application; ``told`` notes every message right after its callbacks returned, events about sends at the end
-   of the step.
+3. call the application; ``mark_reported`` records every message right after its callbacks return, and events about
+   sends at the end of the step.
 
-So a restart repeats sends that were perhaps not made (receivers know them by their ids), and tells again, marked as
-``redelivered``, what no note says was told: nothing is lost, and no more than one finished callback is repeated.
+So a restart repeats sends that were perhaps not made (receivers recognise them by their ids), and reports again, marked
+``redelivered``, every event without such a record: none is lost, and at most one finished callback is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class ChannelKey:
-    """Whose state of which channel. Channels of the same id on other topics are other channels."""
+    """Identifies one sender's state of one channel. Channels of the same id on other topics are other channels."""
 
     pubsub_topic: str
     content_topic: str
@@ -33,12 +33,13 @@ class ChannelKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredChannel:
-    """What is kept of a channel: ``snapshot`` (``None``: never taken), the journal since, the events told since, and
-    the running number of the last message told. ``fingerprint`` is the configuration the journal was written under."""
+    """What is stored of a channel: ``snapshot`` (``None``: never taken), the journal since, the keys of the events
+    reported since, and the sequence number of the last message reported. ``fingerprint`` is the configuration under
+    which the journal was written."""
 
     snapshot: bytes | None = None
     journal: tuple[bytes, ...] = ()
-    told: frozenset[str] = frozenset()
+    reported: frozenset[str] = frozenset()
     sequence: int = 0
     fingerprint: str = ""
 
@@ -69,7 +70,7 @@ class Persistence(Protocol):
         ...
 
     def load(self, key: ChannelKey) -> StoredChannel:
-        """What is kept of a channel; an empty one when nothing is."""
+        """Load what is stored of a channel; an empty :class:`StoredChannel` when nothing is."""
         ...
 
     def append(
@@ -87,11 +88,11 @@ class Persistence(Protocol):
         ...
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
-        """Replace journal and notes of what was told by a snapshot that contains them."""
+        """Replace the journal and the keys of reported events by a snapshot."""
         ...
 
-    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
-        """Note that the application was told these events, and messages up to number ``sequence``."""
+    def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
+        """Record that these events, and messages up to number ``sequence``, were reported to the application."""
         ...
 
     def forget(self, key: ChannelKey) -> None:

@@ -1,4 +1,4 @@
-"""One process per sender and database: a lock that the operating system drops when its holder dies."""
+"""Locks a sender and database for one process, by a lock that the operating system drops when its holder dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reliable_channel.channel.persistence.base import ChannelKey
 
 
 def channel_locked(key: ChannelKey) -> SenderLocked:
-    """What is wrong when a channel that is open in this process is to be opened again, perhaps on another node."""
+    """The error for a channel that is already open in this process, perhaps on another node."""
     return SenderLocked(
         f"Channel {key.channel_id!r} of sender {key.sender_id!r} is open in this process.",
         "Use the open handle, close it first, or take another sender id.",

@@ -1,4 +1,4 @@
-"""Persistence that ends with the process (``historyBackend: memory``); tests reopen channels on it."""
+"""Persists in memory until the process ends (``historyBackend: memory``); tests reopen channels on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, 
 class _Kept:
     snapshot: bytes | None = None
     journal: list[bytes] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     sequence: int = 0
     fingerprint: str = ""
     labels: dict[str, LabelledSend] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class MemoryPersistence:
         with self._lock:
             kept = self._channels.get(key, _Kept())
             return StoredChannel(
-                kept.snapshot, tuple(kept.journal), frozenset(kept.told), kept.sequence, kept.fingerprint
+                kept.snapshot, tuple(kept.journal), frozenset(kept.reported), kept.sequence, kept.fingerprint
             )
 
     def append(
@@ -88,14 +88,14 @@ class MemoryPersistence:
             kept.snapshot = snapshot
             kept.fingerprint = fingerprint
             kept.journal.clear()
-            kept.told.clear()
+            kept.reported.clear()
 
-    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
+    def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         with self._lock:
             kept = self._channels.setdefault(key, _Kept())
             kept.sequence = sequence
             if self.keeps_journal:
-                kept.told.update(events)
+                kept.reported.update(events)
 
     def forget(self, key: ChannelKey) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Persistence in one SQLite file (``historyBackend: sqlite``): WAL, one transaction per step."""
+"""Persists in one SQLite file (``historyBackend: sqlite``), in WAL mode, with one transaction per step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Literal
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import SenderLock, channel_locked
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.private_files import private_file
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 CHECKPOINT_PAGES = 4_000
 """Pages of 4 KiB in the write-ahead log before they go into the database: 16 MiB, a dozen large messages. SQLite's own
@@ -34,7 +34,7 @@ CREATE TABLE journal (
   id INTEGER PRIMARY KEY, channel INTEGER NOT NULL REFERENCES channel(id), entry BLOB NOT NULL
 );
 CREATE INDEX journal_of_channel ON journal(channel, id);
-CREATE TABLE told (
+CREATE TABLE reported (
   channel INTEGER NOT NULL REFERENCES channel(id), event TEXT NOT NULL, PRIMARY KEY (channel, event)
 ) WITHOUT ROWID;
 CREATE TABLE labelled (
@@ -60,13 +60,14 @@ CREATE TABLE snapshot (channel INTEGER PRIMARY KEY REFERENCES channel(id), data 
 INSERT INTO snapshot SELECT id, snapshot FROM channel WHERE snapshot IS NOT NULL;
 ALTER TABLE channel DROP COLUMN snapshot
 """,
+    3: "ALTER TABLE told RENAME TO reported",
 }
 """From a schema version to the next."""
 
 _TABLES = (
     ("snapshot", "channel"),
     ("journal", "channel"),
-    ("told", "channel"),
+    ("reported", "channel"),
     ("labelled", "channel"),
     ("labelled_segment", "channel"),
     ("channel", "id"),
@@ -194,9 +195,9 @@ class SqlitePersistence:
                 (channel,),
             ).fetchone()
             journal = do.execute("SELECT entry FROM journal WHERE channel=? ORDER BY id", (channel,)).fetchall()
-            told = do.execute("SELECT event FROM told WHERE channel=?", (channel,)).fetchall()
+            reported = do.execute("SELECT event FROM reported WHERE channel=?", (channel,)).fetchall()
         return StoredChannel(
-            snapshot, tuple(row[0] for row in journal), frozenset(row[0] for row in told), sequence, fingerprint
+            snapshot, tuple(row[0] for row in journal), frozenset(row[0] for row in reported), sequence, fingerprint
         )
 
     def append(
@@ -242,12 +243,12 @@ class SqlitePersistence:
             do.execute("INSERT OR REPLACE INTO snapshot VALUES (?, ?)", (channel, snapshot))
             do.execute("UPDATE channel SET fingerprint=? WHERE id=?", (fingerprint, channel))
             do.execute("DELETE FROM journal WHERE channel=?", (channel,))
-            do.execute("DELETE FROM told WHERE channel=?", (channel,))
+            do.execute("DELETE FROM reported WHERE channel=?", (channel,))
 
-    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
+    def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
-            do.executemany("INSERT OR IGNORE INTO told VALUES (?, ?)", [(channel, event) for event in events])
+            do.executemany("INSERT OR IGNORE INTO reported VALUES (?, ?)", [(channel, event) for event in events])
             do.execute("UPDATE channel SET sequence=? WHERE id=?", (sequence, channel))
 
     def forget(self, key: ChannelKey) -> None:

@@ -1,4 +1,4 @@
-"""The Messaging API as a REST server (seed ``003…``, every *REST API* section), for programs not written in Python.
+"""The Messaging API as a REST server (MESSAGING-API, every *REST API* section), for programs not written in Python.
 
 ``app`` assembles; ``models`` is the documented JSON, ``errors`` the status codes and texts, ``guard`` what stands
 before every handler (hosts, token, content type, body size), ``longpoll`` waiting. Loopback by default; CORS is off, so

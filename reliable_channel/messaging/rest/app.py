@@ -16,7 +16,7 @@ from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest import errors
 from reliable_channel.messaging.rest.channels import ChannelSessions, channel_routes
-from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
+from reliable_channel.messaging.rest.guard import ApiGuard, ApiGuardMiddleware
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.routes import messaging_routes
 from reliable_channel.transport.clock import Clock
@@ -68,7 +68,7 @@ def create_app(
         generate_unique_id_function=lambda route: to_camel(route.name),
     )
     errors.install(app)
-    app.add_middleware(GuardMiddleware, guard=Guard(token, allowed(allowed_hosts), max_body_bytes))
+    app.add_middleware(ApiGuardMiddleware, guard=ApiGuard(token, allowed(allowed_hosts), max_body_bytes))
     app.include_router(messaging_routes(node, poll))
     app.state.sessions = sessions
     app.state.poll = poll

@@ -1,4 +1,5 @@
-"""The latest events of one channel, numbered, for long polling: bounded in number and in bytes, the oldest go first."""
+"""Numbers and keeps the latest events of one channel for long polling, bounded in number and bytes; the oldest are
+dropped first."""
 
 from __future__ import annotations
 

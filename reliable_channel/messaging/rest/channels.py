@@ -1,4 +1,4 @@
-"""Reliable channels over HTTP, under paths of their own (protocol.md §7): for programs not written in Python.
+"""Reliable channels over HTTP, under paths of their own (RELIABLE-CHANNEL-API): for programs not written in Python.
 
 A channel is opened by ``POST /channels`` and named by the ``id`` of the answer; its events are read by long polling.
 What a channel must remember is kept by its own persistence: after a restart open it again under the same ids.
@@ -24,7 +24,7 @@ from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import SenderLocked
 from reliable_channel.channel.events import ChannelEvent
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_events import EventOut
@@ -43,8 +43,8 @@ from reliable_channel.messaging.rest.parameters import (
 from reliable_channel.messaging.rest.streams import (
     MOST_AT_ONCE,
     STREAM,
-    Event,
     LastEventId,
+    StreamEvent,
     event_stream,
     start_of,
 )
@@ -107,7 +107,7 @@ class SendAnswer(Wire):
 
 
 class StateAnswer(Wire):
-    """Where a send stands, and the node's request ids of its segments by label."""
+    """The state of a send, and the node's request ids of its segments by label."""
 
     state: Annotated[str, StringConstraints(max_length=40)]
     request_ids: Annotated[dict[str, str], Field(default_factory=dict)]
@@ -178,7 +178,7 @@ class ChannelSessions:
         handle = str(uuid.uuid4())
         with self._lock:
             self._open[handle] = _Open(channel, log, evidence)
-        return self._answer(handle, channel)
+        return self._opened(handle, channel)
 
     def find(self, handle: str) -> _Open:
         """Raises 404."""
@@ -224,7 +224,7 @@ class ChannelSessions:
     def handles(self) -> list[OpenAnswer]:
         """Every open channel."""
         with self._lock:
-            return [self._answer(handle, one.channel) for handle, one in self._open.items()]
+            return [self._opened(handle, one.channel) for handle, one in self._open.items()]
 
     def close(self, handle: str) -> None:
         """Close a channel; unknown ones are ignored."""
@@ -247,7 +247,7 @@ class ChannelSessions:
         return keep
 
     @staticmethod
-    def _answer(handle: str, channel: ReliableChannel) -> OpenAnswer:
+    def _opened(handle: str, channel: ReliableChannel) -> OpenAnswer:
         return OpenAnswer(
             id=handle,
             channel_id=channel.channel_id,
@@ -303,7 +303,7 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
         id_: Handle,
         request_id: SendHandle,
     ) -> StateAnswer:
-        """Where a send stands."""
+        """The state of a send."""
         channel = sessions.find(id_).channel
         state = channel.send_state(request_id)
         if state is None:
@@ -329,15 +329,15 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
         "/channels/{id}/events/stream", responses={**STREAM, **documented(404, 429)}, response_class=StreamingResponse
     )
     def channel_event_stream(id_: Handle, since: Since = None, last_event_id: LastEventId = None) -> Response:
-        """Server-sent events: the events of a channel. An event named `lost` says how many are no longer there."""
+        """Server-sent events: the events of a channel. An event named `lost` counts those no longer available."""
         log = sessions.find(id_).log
 
-        def look(cursor: int | None) -> Iterator[Event]:
+        def look(cursor: int | None) -> Iterator[StreamEvent]:
             found, lost = log.after(cursor or 0, MOST_AT_ONCE)
             if lost:
-                yield Event((cursor or 0) + lost, {"lostEvents": lost}, "lost")
+                yield StreamEvent((cursor or 0) + lost, {"lostEvents": lost}, "lost")
             for event in found:
-                yield Event(event["cursor"], event)
+                yield StreamEvent(event["cursor"], event)
 
         return event_stream(poll, look, start_of(last_event_id, since))
 

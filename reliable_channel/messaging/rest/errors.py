@@ -1,4 +1,4 @@
-"""Turns faults into status codes and ``{"error": …}`` bodies of one sentence; no stack trace leaves."""
+"""Converts errors into status codes and ``{"error": …}`` bodies of one sentence, without a stack trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError, ChannelNotStartedError
-from reliable_channel.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.core.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
 from reliable_channel.messaging.idempotency import KeyReusedError
 from reliable_channel.messaging.rest.models import Error
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class ChannelLimitError(EnvironmentFault):
-    """As many reliable channels as the server allows are open."""
+    """The server has as many reliable channels open as it allows."""
 
 
 class SenderInUseError(LocalError):
@@ -85,7 +85,7 @@ def refusal(status: int, reason: str) -> tuple[str, bytes]:
 
 
 def not_found(text: str) -> HTTPException:
-    """A 404 with the seed's sentence."""
+    """A 404 with the specified sentence."""
     return HTTPException(404, text)
 
 

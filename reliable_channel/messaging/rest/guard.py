@@ -1,4 +1,4 @@
-"""What every call passes before it reaches a handler: host name, token, content type, body size.
+"""Checks every call before it reaches a handler: host name, token, content type, body size.
 
 Plain ASGI, so that nothing of a refused body is kept. The host allow-list stops web pages that point their own name at
 this address; the JSON content type and the absence of CORS stop those that post to it blindly.
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
 from reliable_channel.transport.admission import waiting
-from reliable_channel.transport.serving import answers_to, same_token
+from reliable_channel.transport.serving import allows_host, same_token
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -33,7 +33,7 @@ class _RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Guard:
+class ApiGuard:
     """Limits of the server. ``token`` None lets everybody in; ``allowed_hosts`` are names without port, ``*`` any."""
 
     token: str | None
@@ -42,10 +42,10 @@ class Guard:
     body_timeout_s: float = 30.0
 
 
-class GuardMiddleware:
-    """Applies a :class:`Guard`."""
+class ApiGuardMiddleware:
+    """Applies a :class:`ApiGuard`."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: ApiGuard) -> None:
         self._app = app
         self._guard = guard
 
@@ -68,7 +68,7 @@ class GuardMiddleware:
         await self._app(scope, _Replay(body, receive), send)
 
     def _check_host(self, headers: Headers) -> None:
-        if not answers_to(self._guard.allowed_hosts, headers):
+        if not allows_host(self._guard.allowed_hosts, headers):
             raise _RefusedError(HTTPStatus.FORBIDDEN, "This host name is not served here.")
 
     def _check_token(self, headers: Headers) -> None:

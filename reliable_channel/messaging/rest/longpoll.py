@@ -1,4 +1,4 @@
-"""Calls that wait until what they look at has changed: long polls, and the streams of server-sent events.
+"""Implements calls that wait until something has changed: long polls and streams of server-sent events.
 
 A call looks, and while it is not satisfied waits for the next event of the node and looks again, at most ``wait`` ms.
 As events follow the stored change, nothing is missed between two looks. The number of waiting calls is bounded.

@@ -1,4 +1,5 @@
-"""The JSON of the REST API, by the seed's camelCase names, checked: what is refused here is a 400 with a sentence."""
+"""Defines and validates the JSON of the REST API in the specified camelCase names. An invalid body becomes a 400 with
+one sentence."""
 
 from __future__ import annotations
 
@@ -181,6 +182,9 @@ class RecordOut(Wire):
     """``MessageRecord``; what is absent is left out."""
 
     sending: bool
+    queued: bool | None = Field(
+        default=None, description="true while it waits in Kafka for a bridge, or for the rate limit; left out otherwise"
+    )
     sent: bool
     stored: bool
     received: bool
@@ -190,10 +194,11 @@ class RecordOut(Wire):
 
 
 def record_out(record: MessageRecord) -> dict[str, Any]:
-    """A record as the seed's JSON."""
+    """A record as the specified JSON."""
     message = record.message
     shown = RecordOut(
         sending=record.sending,
+        queued=record.queued or None,
         sent=record.sent,
         stored=record.stored,
         received=record.received,

@@ -102,7 +102,7 @@ def idempotency_key(scope: str, key: str | None, body: BaseModel) -> Idempotency
 
 
 async def check_query(request: Request) -> None:
-    """Refuse a known parameter that is repeated, or differs in case only: it would be ignored without a word."""
+    """Refuse a known parameter that is repeated or differs in case only, because it would be ignored silently."""
     fields: list[Any] = request.scope["route"].dependant.query_params
     names = {field.alias.lower(): field.alias for field in fields}
     seen: set[str] = set()

@@ -48,8 +48,8 @@ from reliable_channel.messaging.rest.parameters import (
 from reliable_channel.messaging.rest.streams import (
     MOST_AT_ONCE,
     STREAM,
-    Event,
     LastEventId,
+    StreamEvent,
     event_stream,
     start_of,
 )
@@ -172,16 +172,16 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
         name, key = _one_of(contentTopic=content_topic, subscriptionId=subscription_id)
         topic, subscription = (key, None) if name == "contentTopic" else (None, key)
 
-        def look(cursor: int | None) -> Iterator[Event]:
+        def look(cursor: int | None) -> Iterator[StreamEvent]:
             keys = node.find_keys(topic, subscription, take=MOST_AT_ONCE, since=cursor or 0)
             for record in node.records_of(keys):
-                yield Event(record.change_seq, record_out(record))
+                yield StreamEvent(record.change_seq, record_out(record))
 
         return event_stream(poll, look, start_of(last_event_id, since))
 
     @routes.post("/history", responses=documented(404, 408, 413, 415, 429), response_model=list[RecordOut])
     def history(body: HistoryRequest) -> Response:
-        """What stores have of these content topics and times, now records as well."""
+        """The messages that stores have of these content topics and times; they become records."""
         if not histories.acquire(blocking=False):
             raise HTTPException(429, f"{MAX_HISTORIES} history queries are running already.", {"Retry-After": "1"})
         try:
@@ -206,9 +206,9 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
     def health_stream(since: Since = None, last_event_id: LastEventId = None) -> Response:
         """Server-sent events: the node's health, and then its changes."""
 
-        def look(cursor: int | None) -> list[Event]:
+        def look(cursor: int | None) -> list[StreamEvent]:
             seq, status = node.health_change_seq, node.health_indicator
-            return [Event(seq, {"status": status.value})] if cursor is None or seq > cursor else []
+            return [StreamEvent(seq, {"status": status.value})] if cursor is None or seq > cursor else []
 
         return event_stream(poll, look, start_of(last_event_id, since))
 

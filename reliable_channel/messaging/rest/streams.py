@@ -1,4 +1,4 @@
-"""Server-sent events (``text/event-stream``): what a long poll would return one by one, on one connection.
+"""Streams server-sent events (``text/event-stream``): the events of a long poll on one connection.
 
 Each event has an ``id``, the cursor of the long polls. A client that reconnects sends the last one as
 ``Last-Event-ID``, as browsers do by themselves, and goes on after it. A comment every 15 s keeps connections alive.
@@ -37,7 +37,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Event(NamedTuple):
+class StreamEvent(NamedTuple):
     """One event: its cursor, and its value; ``name`` when it is of a kind of its own."""
 
     cursor: int
@@ -50,14 +50,16 @@ def start_of(last_event_id: str | None, since: int | None) -> int | None:
     return since if last_event_id is None else int(last_event_id)
 
 
-def event_stream(poll: LongPoll, look: Callable[[int | None], Iterable[Event]], after: int | None) -> StreamingResponse:
+def event_stream(
+    poll: LongPoll, look: Callable[[int | None], Iterable[StreamEvent]], after: int | None
+) -> StreamingResponse:
     """The answer that sends what ``look(cursor)`` finds, and goes on whenever the node has changed, until the client
     leaves or the server stops. Raises 429 when too many calls wait."""
     poll.check_room()
 
     cursor = after
 
-    def further() -> list[Event]:
+    def further() -> list[StreamEvent]:
         nonlocal cursor
         found = list(look(cursor))
         if found:

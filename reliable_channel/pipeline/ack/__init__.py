@@ -1,1 +1,1 @@
-"""Causal order per channel to ``acks``, ``deliveries``, ``repair_requests``; then ``delivered_messages``."""
+"""The ack job: delivers SDS messages in causal order per channel and records acknowledgements."""

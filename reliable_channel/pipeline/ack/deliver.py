@@ -1,7 +1,7 @@
-"""``deliveries`` with their payloads, as rows of ``delivered_messages``: a part of ack's writing step.
+"""Makes the rows of ``delivered_messages`` from the rows of ``deliveries``, in the task that writes both.
 
-No join: a delivery names the Kafka record that holds its payload (a bare payload in ``segments``, a rebuilt one in
-``messages``), and the task that writes the delivery reads the few files with these records.
+A delivery names the Kafka record that holds its payload: a bare payload is in ``sds_messages``, a rebuilt one in
+``reassembled_messages``. The task looks it up in the few files with that record; there is no join.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.tables import DELIVERED_MESSAGES, REASSEMBLED_MESSAGES, SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
-from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, MESSAGES, SEGMENTS, Table
 
-TABLES_READ = (SEGMENTS, MESSAGES)
+TABLES_READ = (SDS_MESSAGES, REASSEMBLED_MESSAGES)
 
 CHUNK_BYTES = 16 * 1024 * 1024
 """Payloads of about this size are in memory at a time."""
@@ -55,7 +55,7 @@ def delivered(deliveries: pa.RecordBatch, paths: PathSettings, written_us: int) 
     bare = deliveries.column("segment_kind").is_valid().to_pylist()
     since = pc.min(deliveries.column("first_seen").cast(pa.int64())).as_py() or 0
     found: dict[Wanted, bytes] = {}
-    for table, wanted_is_bare in ((SEGMENTS, True), (MESSAGES, False)):
+    for table, wanted_is_bare in ((SDS_MESSAGES, True), (REASSEMBLED_MESSAGES, False)):
         wanted = {p for p, is_bare in zip(places, bare, strict=True) if is_bare == wanted_is_bare and None not in p}
         if wanted:
             found |= payloads_of(paths, table).find(wanted, since)

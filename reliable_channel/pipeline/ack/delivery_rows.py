@@ -1,19 +1,18 @@
-"""The rows of ``deliveries``: what SDS delivered, and the application messages that became whole by it.
-
-Values in, one row out. ``base``: the columns of every row, with the running numbers."""
+"""Makes the rows of ``deliveries``: SDS messages that were delivered, and application messages that are complete by
+it. ``base`` has the columns of every row, with the running numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.pipeline.ack.observed import InputRow, Output, base64_of
-from reliable_channel.pipeline.ack.seen import Seen
-from reliable_channel.sds import Delivered
+from reliable_channel.core.sds import Delivered
+from reliable_channel.pipeline.ack.message_records import MessageRecord
+from reliable_channel.pipeline.ack.records import InputRow, Output, base64_of
 
 Base = dict[str, Any]
 
 
-def segment(base: Base, event: Delivered, seen: Seen | None) -> Output:
+def segment(base: Base, event: Delivered, seen: MessageRecord | None) -> Output:
     """A segment that SDS has delivered; a bare payload is a message as well. ``seen``: ``None`` when more waited than
     is remembered."""
     fields: dict[str, Any] = {
@@ -33,7 +32,7 @@ def segment(base: Base, event: Delivered, seen: Seen | None) -> Output:
     return Output("deliveries", fields)
 
 
-def ephemeral(base: Base, row: InputRow, seen: Seen) -> Output:
+def ephemeral(base: Base, row: InputRow, seen: MessageRecord) -> Output:
     """The ephemeral message of ``row``."""
     sds_id = row.sds_id or ""
     fields: dict[str, Any] = {"sender_id": row.sender_id, "sds_id": sds_id, "sds_kind": "ephemeral", "late": False}
@@ -41,7 +40,7 @@ def ephemeral(base: Base, row: InputRow, seen: Seen) -> Output:
     return Output("deliveries", {**base, **fields})
 
 
-def message(base: Base, row: InputRow, held: list[Seen]) -> Output:
+def message(base: Base, row: InputRow, held: list[MessageRecord]) -> Output:
     """A rebuilt message. ``row``: its completed row; ``held``: those of its segments that SDS has delivered."""
     own = set(row.sds_ids)
     stamps = [s.sender_timestamp_ns for s in held if not s.repaired_by and s.sender_timestamp_ns is not None]
@@ -72,7 +71,7 @@ def message(base: Base, row: InputRow, held: list[Seen]) -> Output:
     return Output("deliveries", fields)
 
 
-def _bare(sds_id: str, lamport: int | None, seen: Seen) -> dict[str, Any]:
+def _bare(sds_id: str, lamport: int | None, seen: MessageRecord) -> dict[str, Any]:
     return {
         "row_kind": "message",
         "first_sds_id": sds_id,
@@ -83,7 +82,7 @@ def _bare(sds_id: str, lamport: int | None, seen: Seen) -> dict[str, Any]:
     }
 
 
-def _place_of(seen: Seen) -> dict[str, Any]:
+def _place_of(seen: MessageRecord) -> dict[str, Any]:
     return {
         "segment_kind": seen.segment_kind,
         "entire_message_hash": seen.entire_message_hash or None,

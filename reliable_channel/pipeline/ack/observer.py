@@ -1,11 +1,11 @@
-"""The adapter between the ack job's keyed state and the core: one channel at this point of observation.
+"""Keyed state of ack: one channel, as an :class:`~reliable_channel.core.sds.SdsChannel` at this point of observation.
 
-Rows of ``sds_input`` in, rows of the ack job's tables out; pure Python around :class:`reliable_channel.sds.SdsChannel`.
-It adds what SDS does not know: which Kafka record brought a message, and which application message a segment belongs
-to. An application message is delivered when it has been rebuilt and SDS has delivered k of its segments.
+Takes rows of ``ordered_sds_messages`` and returns rows of the ack job's tables, in pure Python. It adds what SDS does
+not know: which Kafka record brought a message, and which application message a segment belongs to. An application
+message is delivered when it has been rebuilt and SDS has delivered k of its segments.
 
-What a record says is remembered only after SDS has accepted that very record (:mod:`.seen`), so a record that SDS
-refuses changes no row of another one. Ephemeral messages, which SDS remembers nowhere, have ids of their own.
+A record is remembered (:mod:`.message_records`) only after SDS has accepted it, so a record that SDS refuses changes no
+row of another one. Ephemeral messages, which SDS does not remember, have ids of their own.
 """
 
 from __future__ import annotations
@@ -14,16 +14,10 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reliable_channel.pipeline.ack import delivery_rows
-from reliable_channel.pipeline.ack import observer_rows as rows
-from reliable_channel.pipeline.ack.observed import (
-    InputRow,
-    Output,
-)
-from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
-from reliable_channel.pipeline.ack.seen import DIGEST_BYTES, Seen, SeenMessages, digest_of, seen_key
-from reliable_channel.pipeline.tables import DELIVERED_MESSAGES, DELIVERIES
-from reliable_channel.sds import (
+from google.protobuf.message import DecodeError
+
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.sds import (
     Acknowledged,
     Buffered,
     Delivered,
@@ -31,18 +25,31 @@ from reliable_channel.sds import (
     DependencyLost,
     DuplicateSeen,
     EphemeralReceived,
-    Event,
     MissingDependency,
     RefetchDue,
     RepairRequestSeen,
     SdsChannel,
     SdsConfig,
+    SdsEvent,
 )
-from reliable_channel.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.wire.sds import SdsMessage
+from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.core.wire.sds import SdsMessage
+from reliable_channel.lake.tables import DELIVERED_MESSAGES, DELIVERIES
+from reliable_channel.pipeline.ack import delivery_rows
+from reliable_channel.pipeline.ack import output_rows as rows
+from reliable_channel.pipeline.ack.message_records import (
+    DIGEST_BYTES,
+    MessageRecord,
+    SeenMessages,
+    digest_of,
+    record_key,
+)
+from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
+from reliable_channel.pipeline.ack.records import (
+    InputRow,
+    Output,
+)
 
-STATE_VERSION = 3
-"""Version 2 remembered records before SDS had judged them, so it is not read."""
 MAX_PARTS = 8_000
 """Delivered segments of application messages that are not delivered yet."""
 MAX_SETTLED = 2_000
@@ -114,7 +121,14 @@ class ChannelObserver:
                 self._repaired(row, out)
             case "completed":
                 self._completed(row, out)
+            case "unreadable":
+                raise ValueError("its values cannot be read")
         return out
+
+    @property
+    def rests(self) -> bool:
+        """Whether the channel was silent for so long that only its counters are left."""
+        return bool(self._rested_at)
 
     def next_due_us(self) -> int | None:
         """When the next timer is due (event time, µs)."""
@@ -161,7 +175,7 @@ class ChannelObserver:
 
     def _ephemeral(self, row: InputRow, out: list[Output]) -> None:
         """Ephemeral messages are delivered once, whatever SDS remembers under their ids."""
-        name = seen_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
+        name = record_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
         if digest in self._ephemerals:
             return
@@ -172,18 +186,18 @@ class ChannelObserver:
             if len(self._ephemerals) > MAX_EPHEMERALS:
                 del self._ephemerals[next(iter(self._ephemerals))]
             base = self._numbered(self._now, message=True)
-            out.append(delivery_rows.ephemeral(base, row, Seen.first(row, self._now)))
+            out.append(delivery_rows.ephemeral(base, row, MessageRecord.first(row, self._now)))
 
     def _content(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
         """A content or sync message."""
         own = self._participant_id is not None and row.sender_id == self._participant_id
-        before = own and self._is_past(row.sds_id or "", row.lamport_timestamp)
+        before = own and self._is_past(row)
         events = self._given(row, repaired=repaired)
-        if _accepts(events, row) or (own and not before and self._is_past(row.sds_id or "", row.lamport_timestamp)):
-            self._seen.accept(Seen.first(row, self._now))
+        if _accepts(events, row) or (own and not before and self._is_past(row)):
+            self._seen.accept(MessageRecord.first(row, self._now))
         self._report(events, row, out)
 
-    def _given(self, row: InputRow, *, repaired: bool) -> Sequence[Event]:
+    def _given(self, row: InputRow, *, repaired: bool) -> Sequence[SdsEvent]:
         """What SDS reports of a row."""
         message = SdsMessage(
             sender_id=row.sender_id or "",
@@ -194,9 +208,14 @@ class ChannelObserver:
             bloom_filter=row.bloom_filter,
             repair_request=row.repair_request,
         )
+        verified = True if repaired else row.id_verified
         if self._participant_id is not None and row.sender_id == self._participant_id:
             return self._channel.observe_sent(
-                message, self._now, retrieval_hint=row.envelope_hash, content_digest=row.content_digest
+                message,
+                self._now,
+                retrieval_hint=row.envelope_hash,
+                content_digest=row.content_digest,
+                id_verified=verified,
             ).events
         return self._channel.receive(
             message,
@@ -204,16 +223,16 @@ class ChannelObserver:
             retrieval_hint=row.envelope_hash,
             repaired=repaired,
             content_digest=row.content_digest,
-            id_verified=repaired or row.id_verified is True,
+            id_verified=verified,
         ).events
 
     def _repaired(self, row: InputRow, out: list[Output]) -> None:
         """A rebuilt segment is taken as received; when the segment itself comes after all, only its acknowledgements
         are new."""
         sds_id, lamport = row.sds_id or "", row.lamport_timestamp
-        if lamport is None or self._channel.is_forgotten(sds_id, lamport):
+        if lamport is None or self._channel.is_forgotten(sds_id, lamport, row.sender_id):
             return
-        seen = self._seen.get(seen_key(sds_id, row.sender_id))
+        seen = self._seen.get(record_key(sds_id, row.sender_id))
         if seen is not None and seen.digest == digest_of(row):
             return
         if seen is None and self._channel.sender_of(sds_id) == row.sender_id:
@@ -228,8 +247,8 @@ class ChannelObserver:
             """A stranger's message under an id may still lose it to the one that makes the id."""
             sender_id = self._channel.sender_of(sds_id)
             if sender_id is None:
-                return not self._channel.is_forgotten(sds_id, lamport)
-            return sender_id != row.sender_id or seen_key(sds_id, sender_id) in self._seen
+                return not self._channel.is_forgotten(sds_id, lamport, row.sender_id)
+            return sender_id != row.sender_id or record_key(sds_id, sender_id) in self._seen
 
         if not self._rebuilt.possible(row, may_come):
             return
@@ -238,24 +257,25 @@ class ChannelObserver:
         if held is not None:
             self._message_delivered(row, held, self._now, out)
 
-    def _is_past(self, sds_id: str, lamport: int | None) -> bool:
-        return lamport is not None and self._channel.is_past(sds_id, lamport)
+    def _is_past(self, row: InputRow) -> bool:
+        lamport = row.lamport_timestamp
+        return lamport is not None and self._channel.is_past(row.sds_id or "", lamport, row.sender_id)
 
     def _dropped(self, row: InputRow, why: str) -> Output:
         return rows.channel_event(self.base(self._now), "pending_message_dropped", row.sds_id, row.sender_id, why, row)
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _report(self, events: Iterable[Event], row: InputRow | None, out: list[Output]) -> None:
+    def _report(self, events: Iterable[SdsEvent], row: InputRow | None, out: list[Output]) -> None:
         for event in events:
             match event:
                 case Delivered():
                     self._delivered(event, out)
                 case DuplicateSeen(_, message_id, sender_id):
-                    if (again := self._seen.get(seen_key(message_id, sender_id))) is not None:
+                    if (again := self._seen.get(record_key(message_id, sender_id))) is not None:
                         again.copies += 1
                 case Acknowledged():
-                    seen = self._seen.get(seen_key(event.message_id, event.sender_id))
+                    seen = self._seen.get(record_key(event.message_id, event.sender_id))
                     out.append(rows.ack(self.base(event.at), event, seen, row))
                 case MissingDependency(_, message_id, named_by):
                     self._needed_by[message_id] = named_by
@@ -277,7 +297,7 @@ class ChannelObserver:
         if event.late:
             out.append(rows.recovered(self.base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
-        seen = self._seen.get(seen_key(event.message_id, event.sender_id))
+        seen = self._seen.get(record_key(event.message_id, event.sender_id))
         if seen is None or seen.digest != event.digest:  # forgotten: more waited than is remembered
             out.append(delivery_rows.segment(self._numbered(event.at), event, None))
             return
@@ -288,7 +308,7 @@ class ChannelObserver:
         for row, held in self._rebuilt.delivered_with(seen):
             self._message_delivered(row, held, event.at, out)
 
-    def _message_delivered(self, row: InputRow, held: list[Seen], at: int, out: list[Output]) -> None:
+    def _message_delivered(self, row: InputRow, held: list[MessageRecord], at: int, out: list[Output]) -> None:
         """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed, which for a timer is the
         time it was due, not that of the row or tick which let it fire."""
         out.append(delivery_rows.message(self._numbered(at, message=True), row, held))
@@ -339,8 +359,15 @@ class ChannelObserver:
         config: SdsConfig,
         expiry_ms: int | None = None,
     ) -> ChannelObserver:
-        """Restore what :meth:`to_bytes` gave; the configuration is given again."""
-        proto = pb.ObserverStateProto.FromString(data)
+        """Restore what :meth:`to_bytes` gave; the configuration is given again. Raises ``LocalError`` for anything
+        else."""
+        try:
+            proto = pb.ObserverStateProto.FromString(data)
+        except DecodeError as error:
+            raise LocalError(
+                f"The ack state of channel {key[2]!r} cannot be read: {error}.",
+                "Start anew with `reliable-channel rebuild`.",
+            ) from error
         restored = cls(key, participant_id, config, expiry_ms)
         restored.is_blank = False
         restored._last_heard, restored._rested_at = proto.last_heard_ms, proto.rested_at_ms
@@ -356,7 +383,7 @@ class ChannelObserver:
         return restored
 
 
-def _accepts(events: Sequence[Event], row: InputRow) -> bool:
+def _accepts(events: Sequence[SdsEvent], row: InputRow) -> bool:
     """Whether SDS accepted the very record of ``row``: delivered it, or holds it back for what it depends on."""
     sds_id, sender_id, digest = row.sds_id, row.sender_id, digest_of(row)
     for event in events:

@@ -1,7 +1,7 @@
-"""Where the payloads of delivered messages stand: looked up by tasks, in the files that hold their records.
+"""Looks up the payloads of delivered messages by the Kafka coordinates of their records.
 
-Every task keeps what it has read of the tables' logs (:mod:`~reliable_channel.pipeline.storage.increments`), so a
-micro-batch opens the few files with its own Kafka coordinates and nothing else.
+A task follows the tables' logs (:mod:`~reliable_channel.lake.follow`) and opens only the files whose statistics allow
+these coordinates.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.increments import DataFile, Followed, PerQuery, running
-from reliable_channel.pipeline.tables import BY_NAME, MESSAGES, SEGMENTS, Table
+from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
+from reliable_channel.lake.tables import BY_NAME, REASSEMBLED_MESSAGES, SDS_MESSAGES, Table
+from reliable_channel.pipeline.delta import running
 
 MARGIN_US = 10 * 60 * 1_000_000
 """Files are followed from so long before what is asked for (event time), since the next question may be for less."""
 
 _PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
-_PAYLOAD = {SEGMENTS.name: "content", MESSAGES.name: "payload"}
+_PAYLOAD = {SDS_MESSAGES.name: "content", REASSEMBLED_MESSAGES.name: "payload"}
 
 
 class Wanted(NamedTuple):
@@ -32,13 +33,18 @@ class Wanted(NamedTuple):
 
 
 class Payloads:
-    """The payloads in one table. A sealed row has none: its content is the ciphertext."""
+    """The payloads in one table. An encrypted row has none: its content is the ciphertext."""
 
     def __init__(self, paths: PathSettings, name: str, query_id: str = "") -> None:
         """``query_id``: the query that asks; another one may find other tables in the place."""
         self._column = _PAYLOAD[name]
-        self._columns = [*_PLACE, "entire_message_hash", self._column, *(["sealed"] if name == SEGMENTS.name else [])]
-        self._table = Followed(paths, BY_NAME[name], "event_time", also=("kafka_partition", "kafka_offset"))
+        self._columns = [
+            *_PLACE,
+            "entire_message_hash",
+            self._column,
+            *(["encrypted"] if name == SDS_MESSAGES.name else []),
+        ]
+        self._table = DeltaFollower(paths, BY_NAME[name], "event_time", also=("kafka_partition", "kafka_offset"))
 
     def find(self, wanted: Collection[Wanted], since_us: int) -> dict[Wanted, bytes]:
         """The payloads of records from ``since_us`` (event time, µs) on, as far as they are there."""
@@ -59,7 +65,7 @@ class Payloads:
             rows = self._table.read(file, self._columns, pc.field("kafka_offset").isin(here)).to_pylist()
             for row in rows:
                 at = Wanted(*(row[name] for name in (*_PLACE, "entire_message_hash")))
-                if at in wanted and row[self._column] is not None and not row.get("sealed"):
+                if at in wanted and row[self._column] is not None and not row.get("encrypted"):
                     found[at] = row[self._column]
         return found
 

@@ -1,7 +1,7 @@
-"""Rebuilt application messages that wait until SDS has delivered enough of their segments.
+"""Holds rebuilt application messages until SDS has delivered enough of their segments.
 
 A segment counts for a message only if the record that SDS accepted under its id has the same sender and the same
-``entire_message_hash``: segments that others publish under the same ids settle and complete nothing.
+``entire_message_hash``: segments that others publish under the same ids complete nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from reliable_channel.pipeline.ack.observed import InputRow, hash_of, message_key, row_from_json, row_to_json
-from reliable_channel.pipeline.ack.seen import Seen, SeenKey, SeenMessages, seen_key
-from reliable_channel.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.pipeline.ack.message_records import MessageRecord, RecordKey, SeenMessages, record_key
+from reliable_channel.pipeline.ack.records import InputRow, hash_of, message_key, row_from_json, row_to_json
 
 MAX_PENDING = 2_000
 """Messages that wait, in one channel."""
@@ -38,7 +38,7 @@ class RebuiltMessages:
     def __init__(self, seen: SeenMessages) -> None:
         self._seen = seen
         self._pending: dict[bytes, _Pending] = {}
-        self._by_part: dict[SeenKey, list[bytes]] = {}
+        self._by_part: dict[RecordKey, list[bytes]] = {}
         self._segments = 0
         self._finished: dict[bytes, None] = {}
 
@@ -54,11 +54,11 @@ class RebuiltMessages:
         while len(self._pending) > MAX_PENDING or (self._segments > MAX_PENDING_SEGMENTS and len(self._pending) > 1):
             yield self._remove(self._of_the_greediest())
 
-    def delivered(self, row: InputRow) -> list[Seen] | None:
+    def delivered(self, row: InputRow) -> list[MessageRecord] | None:
         """The delivered segments of a message that waits, when they are enough; it waits no longer then."""
         return self._try(_key(row))
 
-    def delivered_with(self, seen: Seen) -> Iterator[tuple[InputRow, list[Seen]]]:
+    def delivered_with(self, seen: MessageRecord) -> Iterator[tuple[InputRow, list[MessageRecord]]]:
         """The messages that are deliverable now that SDS has delivered one segment, with their delivered segments."""
         for key in list(self._by_part.get(seen.key, ())):
             pending = self._pending[key]
@@ -90,7 +90,7 @@ class RebuiltMessages:
         for ordinal, sds_id in enumerate(row.sds_ids):
             if sds_id is None:
                 continue
-            key = seen_key(sds_id, row.sender_id)
+            key = record_key(sds_id, row.sender_id)
             seen = self._seen.get(key)
             if seen is not None and seen.entire_message_hash == hash_:
                 possible += not self._seen.is_settled(key)
@@ -130,7 +130,7 @@ class RebuiltMessages:
                 del self._by_part[part]
         return row
 
-    def _try(self, key: bytes) -> list[Seen] | None:
+    def _try(self, key: bytes) -> list[MessageRecord] | None:
         pending = self._pending[key]
         hash_ = hash_of(pending.row)
         held = [seen for part in _parts(pending.row) if (seen := self._seen.part(part, hash_)) is not None]
@@ -154,9 +154,9 @@ class RebuiltMessages:
         return next(key for key, pending in self._pending.items() if pending.row.sender_id == greediest)
 
 
-def _parts(row: InputRow) -> Iterable[SeenKey]:
+def _parts(row: InputRow) -> Iterable[RecordKey]:
     """The keys of a message's segments, each once."""
-    return {seen_key(sds_id, row.sender_id): None for sds_id in row.sds_ids if sds_id is not None}
+    return {record_key(sds_id, row.sender_id): None for sds_id in row.sds_ids if sds_id is not None}
 
 
 def _key(row: InputRow) -> bytes:

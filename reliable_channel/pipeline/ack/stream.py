@@ -1,33 +1,33 @@
-"""``sds_input`` to ``deliveries``, ``delivered_messages``, ``acks``, ``refetch_requests``, ``lost_dependencies``,
-``repair_requests`` and ``channel_events``: the SDS state machine per channel, in ``applyInPandasWithState``.
+"""The ack query: the SDS state machine per channel (:mod:`.channel_state`), in ``transformWithStateInPandas``.
 
-The step that writes what the state machine gave also looks up the payloads of delivered messages (:mod:`.deliver`).
+Reads ``ordered_sds_messages``; writes ``deliveries``, ``delivered_messages``, ``acks``, ``refetch_requests``,
+``lost_dependencies``, ``repair_requests`` and ``channel_events``. The tasks that write the results also look up the
+payloads of delivered messages (:mod:`.deliver`).
 """
 
 from __future__ import annotations
 
 import json
-from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import (
+    MapState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+    ValueState,
+)
 
 from reliable_channel.config import PathSettings, Settings
-from reliable_channel.pipeline import open_keys
-from reliable_channel.pipeline.ack import guarded
-from reliable_channel.pipeline.ack.deliver import messages_of
-from reliable_channel.pipeline.ack.observed import InputRow
-from reliable_channel.pipeline.ack.observer import STATE_VERSION, ChannelObserver
-from reliable_channel.pipeline.garbage import without_collection
-from reliable_channel.pipeline.operations import counters
-from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.result_files import RESULTS, packed, written_results
-from reliable_channel.pipeline.tables import (
+from reliable_channel.config.channels import ChannelsSettings
+from reliable_channel.core.sds import SdsConfig
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.tables import (
     ACKS,
     CHANNEL_EVENTS,
     DELIVERED_MESSAGES,
@@ -36,16 +36,22 @@ from reliable_channel.pipeline.tables import (
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
-from reliable_channel.pipeline.waking import waking
-from reliable_channel.sds import SdsConfig
-from reliable_channel.wire.sds import HistoryEntry
+from reliable_channel.pipeline import counters, timers
+from reliable_channel.pipeline.ack import guarded
+from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
+from reliable_channel.pipeline.ack.deliver import messages_of
+from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
+from reliable_channel.pipeline.ack.records import InputRow, row_of
+from reliable_channel.pipeline.delta import running
+from reliable_channel.pipeline.gc_paused import gc_paused
+from reliable_channel.pipeline.result_files import PACKED, RESULTS, Fields, packed, written_results
 
 JOB = "ack"
 _OF_STATE = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
 TABLES_WRITTEN = (*_OF_STATE, DELIVERED_MESSAGES)
 
 _KEY = ("pubsub_topic", "content_topic", "channel_id")
-_ROW_COLUMNS = {
+_TICK_COLUMNS = {
     "pubsub_topic": "string",
     "content_topic": "string",
     "channel_id": "string",
@@ -55,176 +61,201 @@ _ROW_COLUMNS = {
     "kafka_offset": "bigint",
     "sub_order": "int",
     "event_us": "bigint",
-    "sender_id": "string",
-    "sds_id": "string",
-    "sds_kind": "string",
-    "lamport_timestamp": "string",
-    "causal_history": "string",
-    "bloom_filter": "binary",
-    "repair_request": "string",
-    "content_digest": "binary",
-    "id_verified": "boolean",
-    "content_bytes": "int",
-    "envelope_hash": "binary",
-    "sender_timestamp_ns": "string",
-    "segment_kind": "string",
-    "entire_message_hash": "binary",
-    "segment_index": "int",
-    "data_count": "int",
-    "parity_count": "int",
-    "repaired_by": "string",
-    "sds_ids": "string",
-    "payload_bytes": "bigint",
-    "first_lamport_timestamp": "string",
-    "position_exact": "boolean",
 }
-_AS_JSON = ("causal_history", "repair_request", "sds_ids")
-"""Lists are text on their way to the state machine: to make objects of Arrow's costs three times as much."""
+_TICK = ", ".join(f"{name} {type_}" for name, type_ in _TICK_COLUMNS.items())
+_IN_TEXT = ("sub_order", *(name for name in InputRow._fields if name != "bloom_filter"))
+"""The columns of a row that travel as one JSON text: to make objects of Arrow's columns costs more, and the text is
+what a channel's journal keeps."""
 
-_AS_DIGITS = ("lamport_timestamp", "sender_timestamp_ns", "first_lamport_timestamp")
-"""Numbers that may be null and do not fit into a float, which pandas makes of them if one row of a frame has none."""
+BUCKETS = 64
+"""Keys of the state: a touched key costs milliseconds, and the rows of one are in memory together. Another number needs
+new checkpoints."""
 
-_EMPTY = "[]"
-
-_ROW = ", ".join(f"{name} {type_}" for name, type_ in _ROW_COLUMNS.items())
 _OUT = "kind string, results binary"
-_STATE = "version int, blob binary"
-_KINDS = {table.name: table.name for table in _OF_STATE} | {"open_key": None, "failed_rows": None}
+_KINDS = {table.name: table.name for table in _OF_STATE} | {"timer": None, "failed_rows": None}
 
 
 def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
-    """The stream of ``sds_input`` → packed results (kind = table name), by one SDS state machine per channel."""
+    """The transformation of the stream of ``ordered_sds_messages``: packed results, by one SDS state machine per
+    channel."""
 
-    def transform(sds_input: DataFrame) -> DataFrame:
-        rows = sds_input.withColumn("event_us", F.unix_micros("event_time"))
-        texts = {name: F.to_json(name) for name in _AS_JSON}
-        texts |= {name: F.col(name).cast("string") for name in _AS_DIGITS}
-        messages = rows.where("row_kind <> 'tick'").withColumns(texts).select(*_ROW_COLUMNS)
+    update = stateful(
+        settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms, settings.channels
+    )
+
+    def transform(ordered_sds_messages: DataFrame) -> DataFrame:
+        rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
+        messages = rows.where("row_kind <> 'tick'").select(*_KEY, _text(_IN_TEXT), "bloom_filter")
         ticks = (
             rows.where("row_kind = 'tick'")
             .select("kafka_topic", "kafka_partition", "kafka_offset", "sub_order", "event_us")
-            .mapInPandas(woken(settings.paths), _ROW)
+            .mapInPandas(
+                due_timer_rows(settings.paths), ", ".join(f"{name} {type_}" for name, type_ in _TICK_COLUMNS.items())
+            )
+        )
+        due = ticks.select(
+            *_KEY,
+            _text([name for name in _TICK_COLUMNS if name not in _KEY]),
+            F.lit(None).cast("binary").alias("bloom_filter"),
         )
         return (
-            messages.unionByName(ticks)
-            .groupBy(*_KEY)
-            .applyInPandasWithState(
-                stateful(settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms),
-                _OUT,
-                _STATE,
-                "append",
-                GroupStateTimeout.NoTimeout,
-            )
+            messages.unionByName(due)
+            .withColumn("bucket", F.pmod(F.xxhash64(*_KEY), F.lit(BUCKETS)).cast("int"))
+            .groupBy("bucket")
+            .transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
         )
 
     return transform
 
 
-def woken(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+def _text(columns: Sequence[str]) -> Column:
+    return F.to_json(F.struct(*columns)).alias("row")
+
+
+def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
     """Tick rows → one row for every channel whose timer is due."""
-    return waking(
-        paths, JOB, _ROW_COLUMNS, lambda key: {**dict(zip(_KEY, json.loads(key), strict=True)), "row_kind": "tick"}
+    return timers.due_rows(
+        paths, JOB, _TICK_COLUMNS, lambda key: {**dict(zip(_KEY, json.loads(key), strict=True)), "row_kind": "tick"}
     )
 
 
+Update = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], BucketState], Iterator[pd.DataFrame]]
+
+
+class Buckets(StatefulProcessor):
+    """What Spark calls for every bucket of channels: ``update`` with the bucket's stored state."""
+
+    def __init__(self, update: Update) -> None:
+        self._update = update
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state; called once in every task."""
+        head = handle.getValueState("head", "value binary")
+        entries = handle.getMapState("entries", "name binary, part bigint", "value binary")
+        self._state = _StoredBucket(head, entries)
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """One bucket's rows of a micro-batch."""
+        yield from self._update(key, rows, self._state)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _StoredBucket:
+    """The bucket whose rows Spark gives now, in its state store."""
+
+    def __init__(self, head: ValueState, entries: MapState) -> None:
+        self._head, self._entries = head, entries
+
+    def head(self) -> bytes | None:
+        found = self._head.get()
+        return None if found is None else bytes(found[0])
+
+    def set_head(self, value: bytes) -> None:
+        self._head.update((value,))
+
+    def get(self, name: bytes, part: int) -> bytes | None:
+        found = self._entries.getValue((name, part))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: bytes, part: int, value: bytes) -> None:
+        self._entries.updateValue((name, part), (value,))
+
+    def remove(self, name: bytes, part: int) -> None:
+        self._entries.removeKey((name, part))
+
+
 def stateful(
-    participant_id: str | None, config: SdsConfig, expiry_ms: int | None
-) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The function of ``applyInPandasWithState``: one channel's rows of a micro-batch, in record order."""
+    participant_id: str | None, config: SdsConfig, expiry_ms: int | None, channels: ChannelsSettings | None = None
+) -> Update:
+    """The function of :class:`Buckets`: the channels of one bucket, the rows of each in record order. ``channels``
+    says which SDS family a content topic has: filter, clock and history differ."""
+    known: dict[SdsConfig, Rules] = {}
 
-    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        channel = (str(key[0]), str(key[1]), str(key[2]))
-        stored = _stored(state)
+    def rules_of(key: ChannelKey) -> Rules:
+        sds = config if channels is None else channels.sds_config(config, key[1], key[0])
+        if sds not in known:
+            known[sds] = Rules(participant_id, sds, expiry_ms)
+        return known[sds]
 
-        def restored(blob: bytes | None) -> ChannelObserver:
-            if blob is None:
-                return ChannelObserver(channel, participant_id, config, expiry_ms)
-            return ChannelObserver.from_bytes(blob, channel, participant_id, config, expiry_ms)
-
-        observer = restored(stored)
-        before = observer.next_due_us()
-        with without_collection():
-            rows = _in_record_order(frames)
-            observer, outputs, failed = guarded.taken(observer, restored, stored, rows)
-            blobs = list(packed([(output.table, output.fields) for output in outputs], _KINDS))
-        if not observer.is_blank:
-            state.update((STATE_VERSION, observer.to_bytes()))
-        elif state.exists:
-            state.remove()
-        if failed:
-            blobs += packed([("failed_rows", {"rows": failed})], _KINDS)
-        after = observer.next_due_us()
-        if after != before:
-            topic, partition = observer.place
-            change = {"key": json.dumps(channel, ensure_ascii=False), "due": after}
-            blobs += packed([("open_key", {**change, "kafka_topic": topic, "kafka_partition": partition})], _KINDS)
+    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: BucketState) -> Iterator[pd.DataFrame]:
+        now = running()
+        bucket = Channels(state, int(key[0]), rules_of, "" if now is None else now[0])
+        results: list[tuple[str, Fields]] = []
+        blobs: list[bytes] = []
+        with gc_paused():
+            for channel, rows in _by_channel(frames).items():
+                results += taken(bucket, channel, rows)
+                if len(results) >= PACKED:
+                    blobs += packed(results, _KINDS)
+                    results = []
+        bucket.close()
+        blobs += packed(results, _KINDS)
         if blobs:
             yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
 
     return update
 
 
-def _stored(state: GroupState) -> bytes | None:
-    """The bytes of a channel's state, ``None`` for a channel without one."""
-    if not state.exists:
-        return None
-    version, blob = state.get
-    if version != STATE_VERSION:
-        raise RuntimeError(
-            f"Ack state of version {version} is unknown to this program (it writes {STATE_VERSION})."
-            " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
-        )
-    return bytes(blob)
+_Given = tuple[str, bytes | None]
+"""A row: its text and its Bloom filter."""
 
 
-def _in_record_order(frames: Iterator[pd.DataFrame]) -> list[InputRow]:
-    """A channel's rows of a micro-batch."""
-    rows = [row for frame in frames for row in _input_rows(frame)]
-    rows.sort(key=lambda row: row[:3])
-    return [row[3] for row in rows]
+def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Iterator[tuple[str, Fields]]:
+    """The results of one channel's rows of a micro-batch, with their kinds."""
+    ordered = sorted(_in_order(given), key=lambda row: row[0])
+    live = channels.load(key)
+    before = live.observer.next_due_us()
+
+    def restored(blob: bytes | None) -> ChannelObserver:
+        return channels.restored(key).observer if blob is None else live.rules.observer(key, blob)
+
+    live.observer, outputs, failed = guarded.taken(live.observer, restored, [row for _, row, _ in ordered])
+    bad = set(failed)
+    kept = [text_and_filter for number, (_, _, text_and_filter) in enumerate(ordered) if number not in bad]
+    channels.store(key, live, [text for text, _ in kept], [some for _, some in kept])
+    for output in outputs:
+        yield output.table, output.fields
+    if failed:
+        yield "failed_rows", {"rows": len(failed)}
+    after = live.observer.next_due_us()
+    if after != before:
+        topic, partition = live.observer.place
+        name = json.dumps(key, ensure_ascii=False)
+        yield "timer", {"key": name, "due": after, "kafka_topic": topic, "kafka_partition": partition}
 
 
-def _input_rows(frame: pd.DataFrame) -> Iterator[tuple[int, int, int, InputRow]]:
-    """A frame's rows with their order. Numbers that are null in one row come as floats, so they are made whole."""
-    columns = {name: frame[name].tolist() for name in InputRow._fields}
-    order = zip(
-        frame["kafka_partition"].tolist(), frame["kafka_offset"].tolist(), frame["sub_order"].tolist(), strict=True
-    )
-    for name in ("causal_history", "repair_request"):
-        columns[name] = [_history(value) for value in columns[name]]
-    for name in _WHOLE:
-        columns[name] = [None if value is None or value != value else int(value) for value in columns[name]]
-    for name in ("bloom_filter", "content_digest", "envelope_hash", "entire_message_hash"):
-        columns[name] = [None if value is None else bytes(value) for value in columns[name]]
-    columns["sds_ids"] = [() if value is None else tuple(json.loads(value)) for value in columns["sds_ids"]]
-    for (partition, offset, sub_order), *values in zip(order, *columns.values(), strict=True):
-        row = InputRow(*values)
+def _by_channel(frames: Iterator[pd.DataFrame]) -> dict[ChannelKey, list[_Given]]:
+    """A bucket's rows of a micro-batch."""
+    found: dict[ChannelKey, list[_Given]] = {}
+    for frame in frames:
+        columns = (frame[name].tolist() for name in (*_KEY, "row", "bloom_filter"))
+        for pubsub_topic, content_topic, channel_id, text, bloom_filter in zip(*columns, strict=True):
+            some = None if bloom_filter is None else bytes(bloom_filter)
+            found.setdefault((pubsub_topic, content_topic, channel_id), []).append((text, some))
+    return found
+
+
+def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], InputRow, _Given]]:
+    """Rows with their place in the record order. One that cannot be read becomes one of kind ``unreadable``."""
+    for one in given:
+        fields = json.loads(one[0])
         # That a message is whole is known before the record that made it so is delivered: else what waits for that
         # record, and is released by it, would overtake the message.
-        yield int(partition), int(offset), -1 if row.row_kind == "completed" else int(sub_order), row
-
-
-_WHOLE = (
-    "kafka_partition",
-    "kafka_offset",
-    "event_us",
-    "content_bytes",
-    "segment_index",
-    "data_count",
-    "parity_count",
-    "payload_bytes",
-    *_AS_DIGITS,
-)
-
-
-def _history(text: str | None) -> tuple[HistoryEntry, ...]:
-    """What Spark's ``to_json`` made of a causal history; a field that is null is not there."""
-    return () if text is None or text == _EMPTY else tuple([_entry(fields) for fields in json.loads(text)])
-
-
-def _entry(fields: dict[str, str]) -> HistoryEntry:
-    hint = fields.get("retrieval_hint")
-    return HistoryEntry(fields["sds_id"], None if hint is None else b64decode(hint), fields.get("sender_id"))
+        sub_order = -1 if fields["row_kind"] == "completed" else fields["sub_order"]
+        place = (fields["kafka_partition"], fields["kafka_offset"])
+        try:
+            row = row_of(dict(fields), one[1])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            at = (fields["kafka_topic"], *place, fields["event_us"])
+            row = InputRow("unreadable", *at, fields.get("sender_id"), fields.get("sds_id"))
+        yield (*place, sub_order), row, one
 
 
 class AckWriter:
@@ -235,9 +266,9 @@ class AckWriter:
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         results = written_results(rows, self._paths, _KINDS, {DELIVERIES.name: messages_of})
-        failed = sum(said["rows"] for said in results.told.get("failed_rows", ()))
+        failed = sum(said["rows"] for said in results.driver_results.get("failed_rows", ()))
         counters.put(sink.query_id, sink.batch_id, failed_rows=failed)
         sink.together(
             *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),
-            partial(open_keys.record, sink, JOB, open_keys.changes_of(results.told.get("open_key", ()))),
+            partial(timers.record, sink, JOB, timers.changes_of(results.driver_results.get("timer", ()))),
         )

@@ -1,1 +1,1 @@
-"""Kafka records to ``segments`` and ``quarantine``: validated, decrypted, decoded, within quotas."""
+"""The ingest job: decodes, decrypts and validates Kafka records, within quotas."""

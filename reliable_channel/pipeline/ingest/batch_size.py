@@ -1,7 +1,7 @@
-"""How many records a micro-batch of ingest may read, so that it stays within its bytes.
+"""Limits the records of an ingest micro-batch so that it stays within ``spark.max_bytes_per_trigger``.
 
-Spark's Kafka source counts records only (``maxOffsetsPerTrigger``; 4.2 has no limit in bytes). So where the newest
-records of the topic are large, fewer are read at a time. They are looked at once, when the query starts.
+Spark's Kafka source counts records only (``maxOffsetsPerTrigger``). Where the newest records of the topic are large,
+fewer are read at a time; their sizes are looked at once, when the query starts.
 """
 
 from __future__ import annotations

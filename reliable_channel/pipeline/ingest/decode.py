@@ -1,33 +1,30 @@
-"""One Kafka record to one decoded row: pure Python, no Spark, no clock; never raises on bytes from outside.
-
-The unhappy half of every record is a reason from the fixed list (docs/quarantine.md), the happy half the fields of
-``envelopes`` and ``segments``.
-"""
+"""Decodes one Kafka record into the fields of ``envelopes`` and ``sds_messages``, or into a reason of the fixed list
+(docs/quarantine.md). Pure Python: no Spark, no clock, no exception for bytes from outside."""
 
 from __future__ import annotations
 
 import hashlib
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.core.sds.verify import id_verified
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
+from reliable_channel.core.wire.segment import Segment, decode_segment, lookalike
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decryption import Opener
-from reliable_channel.sds.verify import id_is_recomputed
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
-from reliable_channel.wire.segment import Segment, decode_segment, lookalike
-from reliable_channel.wire.waku import WakuMessage, decode_waku_message, message_hash
 
 SOURCES = frozenset({"relay", "filter", "store", "repair", "sender"})
-"""What the Kafka header ``source`` may say (protocol.md §2)."""
+"""What the Kafka header ``source`` may say (14/WAKU2-MESSAGE)."""
 
 LAMPORT_MAX_AHEAD_MS = 24 * 3600 * 1000
-"""Lamport values further ahead are refused: one of 2^64 − 1 would end the channel (protocol.md §5 *Bounds*)."""
+"""Lamport values further ahead are refused: one of 2^64 − 1 would end the channel (docs/spec/sds.md, *Bounds*)."""
 
 MAX_RECORD_TIME_US = 253_402_300_799_999_999
 """The end of the year 9999, which is where Spark's and Python's timestamps end."""
 
 MAX_VALUE_BYTES = 1_048_576
-"""A record above this is refused unread: far above the network's limit of 150 KiB an envelope (protocol.md §2)."""
+"""A record above this is refused unread: far above the network's limit of 150 KiB an envelope (14/WAKU2-MESSAGE)."""
 
 _CACHED_TOPICS = 4_096
 _CACHED_CHARACTERS = 512
@@ -40,7 +37,8 @@ class Decoded:
     Filled as far as decoding comes, and what was not reached stays as it stands here: most records leave half of it
     alone, and to set or copy all of it was a fifth of decoding.
 
-    ``content`` of a ``sealed`` row is the ciphertext; ``content_bytes`` and ``content_digest`` are the plaintext's."""
+    ``content`` of an ``encrypted`` row is the ciphertext; ``content_bytes`` and ``content_digest`` are of the
+    plaintext."""
 
     kind: str | None = None
     source: str | None = None
@@ -67,7 +65,7 @@ class Decoded:
     data_count: int | None = None
     parity_count: int | None = None
     segment_dialect: str | None = None
-    sealed: bool | None = None
+    encrypted: bool | None = None
     stage: str | None = None
     reason: str | None = None
     detail: str | None = None
@@ -160,22 +158,22 @@ class RecordDecoder:
         lamport, kind, content = message.lamport_timestamp, message.kind, message.content or None
         if lamport is not None and lamport > record_time_us // 1000 + LAMPORT_MAX_AHEAD_MS:
             return refused(row, "sds", Malformed(Reason.LAMPORT_OUT_OF_RANGE, f"{lamport} ms"))
-        encrypted = bool(topic.decryption_key_files)
+        has_keys = bool(topic.decryption_key_files)
         row.kind = "sds"
-        row.sealed = encrypted and not (topic.store_plaintext and self._store_plaintext)
+        row.encrypted = has_keys and not (topic.store_plaintext and self._store_plaintext)
         row.channel_id, row.sender_id, row.sds_id = message.channel_id, message.sender_id, message.message_id
         row.sds_kind = kind.value if kind else None
         row.lamport_timestamp = lamport
         row.causal_history = message.causal_history
         row.bloom_filter = message.bloom_filter
         row.repair_request = message.repair_request
+        row.id_verified = id_verified(message, topic.family)
         if content is None:
             return row
-        row.content = envelope.payload if row.sealed else content
+        row.content = envelope.payload if row.encrypted else content
         row.content_bytes = len(content)
         row.content_digest = hashlib.sha256(content).digest()
-        row.id_verified = id_is_recomputed(message)
-        # An ephemeral message is one segment at most (protocol.md §5), so its content is always the payload.
+        # An ephemeral message is one segment at most (LIP-109), so its content is always the payload.
         segment = None if kind is SdsKind.EPHEMERAL else decode_segment(content, topic.dialects)
         if isinstance(segment, Segment):
             _take_segment(row, segment)
@@ -204,7 +202,7 @@ def _take_segment(row: Decoded, segment: Segment) -> None:
 
 
 def _take_bare(row: Decoded, content: bytes, malformed: Malformed | None) -> None:
-    """What does not parse and validate as a segment is a bare payload (protocol.md §3)."""
+    """What does not parse and validate as a segment is a bare payload (Segmentation 0.1)."""
     row.segment_kind, row.entire_message_hash, row.data_count = "bare", keccak256(content), 1
     why = None if malformed is None else lookalike(content, malformed)
     if why is not None:

@@ -1,7 +1,7 @@
-"""Opening encrypted channels on the executors (protocol.md §7; design.md *Keys and plaintext*).
+"""Decrypts messages of encrypted channels on the executors (RELIABLE-CHANNEL-API, *Encryption*; docs/howto/keys.md).
 
 Keys are listed per content topic, several for rotation, by the names of files or of environment variables
-(``env:NAME``) that the executors can read. The names travel with the job, the keys never do.
+(``env:NAME``) that the executors can read. The job carries these names and never the keys.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.channel.encryption import Encryption
 from reliable_channel.config import ChannelTopic
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.sds import decode_sds_message
 
 ENVIRONMENT = "env:"
 
@@ -34,7 +34,7 @@ class Opener:
         for hook in hooks:
             try:
                 return hook.decrypt(payload)
-            except Exception as error:  # the hook says no by raising anything (protocol.md §7)
+            except Exception as error:  # the hook says no by raising anything (RELIABLE-CHANNEL-API)
                 why = type(error).__name__
         if not isinstance(decode_sds_message(payload, topic.family), Malformed):
             return Malformed(Reason.PLAINTEXT_REFUSED, "a key is configured for this content topic")

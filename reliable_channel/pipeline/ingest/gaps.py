@@ -1,7 +1,6 @@
-"""Kafka offsets that a micro-batch should have brought and did not: retention, deletion, or records nobody may read.
+"""Records Kafka offsets that are missing from a micro-batch: removed by retention, deleted, or unreadable.
 
-With ``failOnDataLoss=false`` Spark goes on without a word; these rows are the word (design.md *Nothing is lost
-silently*).
+With ``failOnDataLoss=false`` Spark skips missing offsets silently, so each skipped range becomes a ``source_gaps`` row.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from reliable_channel.pipeline.clock import Place, Reached
-from reliable_channel.pipeline.ingest.task import Jump, Part
+from reliable_channel.pipeline.clock import Progress, TopicPartition
+from reliable_channel.pipeline.ingest.task import OffsetGap, PartitionSummary
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _SCHEMA = pa.schema(
@@ -36,12 +35,14 @@ _SCHEMA = pa.schema(
 class Gap(NamedTuple):
     """Missing offsets of a partition, and the clock (µs) of the micro-batch that saw it."""
 
-    place: Place
-    jump: Jump
+    place: TopicPartition
+    jump: OffsetGap
     ingest_us: int
 
 
-def missing_offsets(parts: Mapping[Place, Part], before: Mapping[Place, Reached]) -> list[Gap]:
+def missing_offsets(
+    parts: Mapping[TopicPartition, PartitionSummary], before: Mapping[TopicPartition, Progress]
+) -> list[Gap]:
     """The gaps of a micro-batch: between the last one and this one, and inside it.
 
     Before the first record ever read there is no gap: what was deleted then was never to be observed."""
@@ -49,7 +50,7 @@ def missing_offsets(parts: Mapping[Place, Part], before: Mapping[Place, Reached]
     for place, part in parts.items():
         known = before.get(place)
         if known is not None and part.first_offset > known.next_offset:
-            first = Jump(known.next_offset, part.first_offset - 1, known.event_time_us, part.first_us)
+            first = OffsetGap(known.next_offset, part.first_offset - 1, known.event_time_us, part.first_us)
             gaps.append(Gap(place, first, part.ingest_us))
         gaps += [Gap(place, jump, part.ingest_us) for jump in part.jumps]
     return sorted(gaps, key=lambda gap: (gap.place, gap.jump.first))

@@ -1,23 +1,28 @@
-"""Quotas per sender, channel, content topic, pattern of content topics and pubsub topic, in record order: values in,
-values out, no Spark.
+"""Decides which messages are within the quotas of their scopes: sender, channel, content topic, pattern of content
+topics, pubsub topic. No Spark.
 
-Per Kafka partition and window of event time a message is admitted when, with it, none of its scopes is above its
-quota; only what is admitted counts. So a sender who floods a channel uses up its own quota and nobody else's. Names are
-free to invent, so what many share could still be used up by strangers: above the quota of a shared scope those are
-admitted who have no more than an equal share of it, up to twice the quota. The answer depends on the rows before it in
-the partition alone, wherever they are cut into micro-batches. What was admitted stands in ``segments``: nothing else
-need be remembered.
+Per Kafka partition and window of event time, in record order, a message is admitted if none of its scopes is above its
+quota with it; only admitted messages count. So a sender who floods a channel uses up its own quota and nobody else's.
+Names are free to invent, so strangers could use up a shared scope: above its quota those are admitted who have no more
+than an equal share of it, up to twice the quota. The result depends only on the rows before it in the partition,
+wherever they are cut into micro-batches, and ``sds_messages`` is all that has to be remembered.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from reliable_channel.config import Quota, QuotaSettings
-from reliable_channel.pipeline.clock import Place
+from reliable_channel.pipeline.clock import TopicPartition
 
 Sender = tuple[str, str, str, str]
 """Pubsub topic, content topic, channel id, sender id."""
@@ -48,38 +53,68 @@ class Cost(NamedTuple):
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def cost_of(
-    content_bytes: int | None,
-    segment_kind: str | None,
-    causal_history: Sized | None,
-    repair_request: Sized | None,
-) -> Cost:
-    """What one SDS message takes."""
-    segments = int(segment_kind in ("data", "parity"))
-    return Cost(1, content_bytes or 0, segments, len(causal_history or ()) + len(repair_request or ()))
+COSTING = ("sds_id", "sender_id", "content_bytes", "segment_kind", "causal_history", "repair_request")
+"""The columns of ``sds_messages`` that say what a message takes."""
+
+ENTRY = ("sds_id", "retrieval_hint", "sender_id")
+"""What an entry of a causal history or a repair request holds."""
+
+
+def costs_of(messages: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """What each SDS message takes, under the names of :class:`Cost`. ``messages`` has the columns ``COSTING``.
+
+    Bytes are those of the content, and of every id, hint and sender id that the message holds: keyed state may keep
+    each of them."""
+    lists = [messages["causal_history"], messages["repair_request"]]
+    sizes = [pc.cast(messages["content_bytes"], pa.int64()), *_sizes(messages["sds_id"], messages["sender_id"])]
+    sizes += [pa.array(_entry_bytes(column)) for column in lists]
+    return {
+        "messages": pa.repeat(1, len(sizes[0])),
+        "bytes": _sum(sizes),
+        "segments": pc.is_in(messages["segment_kind"], pa.array(["data", "parity"])).cast(pa.int64()),
+        "named_ids": _sum([pc.list_value_length(column) for column in lists]),
+    }
+
+
+def _sizes(*columns: pa.Array) -> list[pa.Array]:
+    return [pc.cast(pc.binary_length(column), pa.int64()) for column in columns]
+
+
+def _sum(columns: Sequence[pa.Array]) -> pa.Array:
+    return functools.reduce(pc.add, (pc.fill_null(column, 0) for column in columns))
+
+
+def _entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """The bytes of all entries of each list."""
+    entries = pc.list_flatten(lists)
+    sizes = _sum(_sizes(*(pc.struct_field(entries, name) for name in ENTRY)))
+    of = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.int64] = np.zeros(len(lists), np.int64)
+    np.add.at(found, of, sizes.to_numpy(zero_copy_only=False))
+    return found
 
 
 class Candidate(NamedTuple):
     """One message that asks to be admitted. ``window`` is its event time div ``window_ms``."""
 
-    place: Place
+    place: TopicPartition
     offset: int
     window: int
     sender: Sender
     cost: Cost
 
 
-Group = tuple[Place, int, Sender, Cost]
+Group = tuple[TopicPartition, int, Sender, Cost]
 """What a sender asks for in one window of a Kafka partition."""
 
-Topics = set[tuple[Place, Topic]]
+Topics = set[tuple[TopicPartition, Topic]]
 """Content topics of Kafka partitions."""
 
 
 class Refused(NamedTuple):
     """One message above a quota, and whose."""
 
-    place: Place
+    place: TopicPartition
     offset: int
     detail: str
 
@@ -103,15 +138,15 @@ class _Window:
             self.spent[scope] = self.spent.get(scope, Cost()).plus(cost)
 
 
-class Spent:
+class QuotaUsage:
     """What was admitted so far, per Kafka partition, window and scope."""
 
     def __init__(self, quotas: QuotaSettings, pattern_of: PatternOf = no_pattern) -> None:
         self._quotas = quotas
         self._pattern_of = pattern_of
-        self._windows: dict[tuple[Place, int], _Window] = {}
+        self._windows: dict[tuple[TopicPartition, int], _Window] = {}
 
-    def add(self, place: Place, window: int, sender: Sender, cost: Cost) -> None:
+    def add(self, place: TopicPartition, window: int, sender: Sender, cost: Cost) -> None:
         """Count what was admitted."""
         self._windows.setdefault((place, window), _Window()).add(self._scopes(sender), cost)
 
@@ -131,7 +166,7 @@ class Spent:
                 self.add(place, window, sender, cost)
         in_order = sorted(candidates(above), key=lambda one: (one.place, one.offset)) if above else ()
         refused = [found for one in in_order if (found := self._refused(one))]
-        latest: dict[Place, int] = {}
+        latest: dict[TopicPartition, int] = {}
         for place, window, *_ in groups:
             latest[place] = max(window, latest.get(place, window))
         for key in [key for key in self._windows if key[1] < latest.get(key[0], key[1])]:
@@ -140,7 +175,7 @@ class Spent:
 
     def _could_exceed(self, groups: Sequence[Group]) -> Topics:
         """The content topics of which a scope would be above its quota if all of ``groups`` were admitted."""
-        sums = Spent(self._quotas, self._pattern_of)
+        sums = QuotaUsage(self._quotas, self._pattern_of)
         for group in groups:
             sums.add(*group)
         above = set()

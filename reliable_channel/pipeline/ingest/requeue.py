@@ -1,9 +1,8 @@
-"""Quarantined records once more, after a fix or with a key that came: what can be decoded now goes on to ``segments``.
+"""Decodes quarantined records again, after a fix or with a new key, and inserts them into ``sds_messages``.
 
-A record keeps its place (Kafka coordinates) and its event time, so it joins the record order as one that comes late.
-Exactly once by that place: ``segments`` gets what it lacks, so that neither a run that was killed between two tables
-nor two runs at a time append a record twice; and only when it stands there is its quarantine row settled. Ingest may
-write the same tables meanwhile.
+A record keeps its Kafka coordinates and its event time, so it joins the record order as a late one. It is inserted only
+if these coordinates are missing, so that neither a run killed between two tables nor two runs at a time insert it
+twice; its quarantine row is settled after that. Ingest may write the same tables meanwhile.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings, Settings
-from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.ingest.admission import ASKED, Admission, candidates_of
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, Table
+from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.delta import read_table
+from reliable_channel.pipeline.ingest.admission import ASKED, QuotaGate, candidates_of
 from reliable_channel.pipeline.ingest.quotas import Cost, Sender
 from reliable_channel.pipeline.ingest.stream import decoded, records_of
 from reliable_channel.pipeline.ingest.task import dated_batches
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import read_table
-from reliable_channel.pipeline.storage.rewrite import fill_in, rewrite
-from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, Table
+from reliable_channel.pipeline.rewrite import insert_missing, rewrite
 
 _PLACE = ["kafka_topic", "kafka_partition", "kafka_offset"]
 REQUEUED = "requeued"
@@ -37,15 +36,15 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
     What is refused again, or is above a quota still, stays as it is. Records of which only a part was kept cannot be
     decoded and stay, too."""
     paths = settings.paths
-    create_tables(paths, (ENVELOPES, SEGMENTS, QUARANTINE))
+    create_tables(paths, (ENVELOPES, SDS_MESSAGES, QUARANTINE))
     records = _records(spark, settings, reasons)
     refused = _above_quota(records, settings)
     segments, envelopes = (
-        _rows(records, settings, table, refused).localCheckpoint() for table in (SEGMENTS, ENVELOPES)
+        _rows(records, settings, table, refused).localCheckpoint() for table in (SDS_MESSAGES, ENVELOPES)
     )
     count = envelopes.count()
     if count:
-        for table, rows in ((SEGMENTS, segments), (ENVELOPES, envelopes), (QUARANTINE, envelopes)):
+        for table, rows in ((SDS_MESSAGES, segments), (ENVELOPES, envelopes), (QUARANTINE, envelopes)):
             _settle(spark, settings, table, rows)
     return count
 
@@ -76,18 +75,18 @@ class _Accepted:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in dated_batches(batches, {}, self.refused):
             good = batch.where(pc.is_in(batch.decoded["kind"], pa.array(["sds", "plain"])))
-            yield good.segments() if self.table == SEGMENTS.name else good.envelopes()
+            yield good.segments() if self.table == SDS_MESSAGES.name else good.envelopes()
 
 
 def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int, int], str]:
-    asking = _rows(records, settings, SEGMENTS, {}).select(*ASKED).toArrow()
+    asking = _rows(records, settings, SDS_MESSAGES, {}).select(*ASKED).toArrow()
     candidates = sorted(one for batch in asking.to_batches() for one in candidates_of(batch, settings.quotas))
-    sums: dict[tuple[Place, int, Sender], Cost] = {}
+    sums: dict[tuple[TopicPartition, int, Sender], Cost] = {}
     for one in candidates:
         key = (one.place, one.window, one.sender)
         sums[key] = sums.get(key, Cost()).plus(one.cost)
     groups = [(*key, cost) for key, cost in sums.items()]
-    admission = Admission(settings.quotas, settings.channels)
+    admission = QuotaGate(settings.quotas, settings.channels)
     admission.restore_for(records.sparkSession, settings.paths, groups)
     refused = admission.refused(groups, lambda topics: [c for c in candidates if (c.place, c.sender[:2]) in topics])
     return {(*each.place, each.offset): each.detail for each in refused}
@@ -96,11 +95,11 @@ def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int,
 def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
     """Write ``rows`` into ``table`` where they lack, and say of those that stand there what they are now."""
     paths = settings.paths
-    if table is SEGMENTS:
+    if table is SDS_MESSAGES:
         # A tick stands at the place of the last record that it covers, and is not that record.
-        fill_in(spark, paths, table, rows, REQUEUED, _PLACE, "sds_kind <> 'tick'")
+        insert_missing(spark, paths, table, rows, REQUEUED, _PLACE, "sds_kind <> 'tick'")
     elif table is ENVELOPES:
-        fill_in(spark, paths, table, rows, REQUEUED, _PLACE)
+        insert_missing(spark, paths, table, rows, REQUEUED, _PLACE)
         _say_now(spark, paths, table, rows.withColumn("_now", F.col("kind")), "kind", "quarantined")
     else:
         _say_now(spark, paths, table, rows.withColumn("_now", F.lit(REQUEUED)), "disposition", "dropped")

@@ -1,7 +1,7 @@
-"""Decoded records as rows of ``envelopes``, ``segments`` and ``quarantine``: the columns of Arrow that are written.
+"""Selects and names the Arrow columns of ``envelopes``, ``sds_messages`` and ``quarantine`` from decoded records.
 
-A batch has what :func:`reliable_channel.pipeline.functions.decode_record` gave, beside the columns that are Kafka's or
-the clock's. Rows are chosen by masks and columns taken as they are; no row becomes an object of its own.
+A batch is what :func:`reliable_channel.pipeline.functions.decode_record` gave, beside the columns of Kafka and of the
+clock. Rows are chosen by masks; no row becomes a Python object.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reliable_channel.pipeline.storage.arrow_schema import ARROW_TYPES
-from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, Table
-from reliable_channel.wire.malformed import Reason
+from reliable_channel.core.wire.malformed import Reason
+from reliable_channel.lake.schema import ARROW_TYPES
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, Table
 
 _NAMES = {"envelope_hash": "message_hash"}
-"""Columns of ``segments`` that are called something else in a decoded record."""
+"""Columns of ``sds_messages`` that are called something else in a decoded record."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DecodedBatch:
 
     def segments(self) -> pa.RecordBatch:
         """The SDS messages."""
-        return self.sds()._as(SEGMENTS, {})
+        return self.sds()._as(SDS_MESSAGES, {})
 
     def sds(self) -> DecodedBatch:
         """The records that are SDS messages."""

@@ -1,7 +1,7 @@
-"""Kafka records to ``envelopes``, ``segments``, ``quarantine``, ``source_gaps`` and ``clock`` (design.md, first hop).
+"""The ingest query: Kafka records to ``envelopes``, ``sds_messages``, ``quarantine``, ``source_gaps`` and ``clock``.
 
-``kafka_records`` reads, ``records_of`` selects, ``IngestWriter`` decodes and writes one micro-batch, exactly once, in
-one Spark job (:mod:`.task`).
+``kafka_records`` reads, ``records_of`` selects columns, ``IngestWriter`` decodes and writes a micro-batch exactly once,
+in one Spark job (:mod:`.task`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import KafkaSettings, PathSettings, PipelineSettings, Settings
-from reliable_channel.pipeline.clock import IngestClock, Place, Reached
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.commit import discard
+from reliable_channel.lake.files import TaskFiles, WrittenFile
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.pipeline import counters
+from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartition
+from reliable_channel.pipeline.delta import task_results
 from reliable_channel.pipeline.functions import decode_record
-from reliable_channel.pipeline.ingest.admission import Admission, candidates_in
+from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_in
 from reliable_channel.pipeline.ingest.gaps import gap_rows, missing_offsets
-from reliable_channel.pipeline.ingest.task import DECODED, Answer, IngestTask
-from reliable_channel.pipeline.operations import counters
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.storage.io import BatchSink
-from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answers
-from reliable_channel.pipeline.storage.transactions import discard
-from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS, SOURCE_GAPS
+from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask
 
-TABLES_WRITTEN = (ENVELOPES, SEGMENTS, QUARANTINE, SOURCE_GAPS)
+TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 
 
 def kafka_records(
@@ -94,16 +95,15 @@ def header(name: str) -> Column:
 
 
 class IngestWriter:
-    """Decodes and writes micro-batches; fits :func:`reliable_channel.pipeline.storage.io.each_batch`.
+    """Decodes and writes micro-batches; fits :func:`reliable_channel.pipeline.delta.each_batch`.
 
     ``lock`` is held while a micro-batch is written: no tick may come between its event times and its commit."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admission = Admission(settings.quotas, settings.channels)
+        self._admission = QuotaGate(settings.quotas, settings.channels)
         self.clock = IngestClock(settings.paths)
         self.lock = threading.Lock()
-        _WRITERS[settings.paths.data_dir] = self
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         with self.lock:
@@ -115,49 +115,43 @@ class IngestWriter:
             places = {place: (at.event_time_us, at.next_offset) for place, at in self.clock.reached.items()}
             self._admission.restore(spark, sink.paths, places)
         floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
-        answer = admitted(records, self._settings, sink.paths, floors, self._admission)
-        reached = {place: Reached(part.last_us, part.last_offset + 1) for place, part in answer.parts.items()}
-        clock_us = max((part.ingest_us for part in answer.parts.values()), default=None)
-        files = [*answer.files, *tick_files(sink.paths, reached, clock_us)]
-        gaps = gap_rows(missing_offsets(answer.parts, self.clock.reached))
+        result = admitted(records, self._settings, sink.paths, floors, self._admission)
+        reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
+        clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
+        files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
+        gaps = gap_rows(missing_offsets(result.parts, self.clock.reached))
         sink.together(
-            *(partial(sink.add_files, table, files) for table in (ENVELOPES, SEGMENTS, QUARANTINE)),
+            *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
             partial(sink.append_small, gaps, SOURCE_GAPS),
             partial(self.clock.record, sink, reached),
         )
-        quarantined = sum(part.quarantined for part in answer.parts.values())
+        quarantined = sum(part.quarantined for part in result.parts.values())
         counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
 
 
 def admitted(
-    records: DataFrame, settings: Settings, paths: PathSettings, floors: dict[Place, int], admission: Admission
-) -> Answer:
+    records: DataFrame, settings: Settings, paths: PathSettings, floors: dict[TopicPartition, int], admission: QuotaGate
+) -> IngestResult:
     """Decode ``records`` (:func:`records_of`) into files of the tables under ``paths``, what is above a quota into
     those of ``quarantine``. Nothing is committed."""
 
-    def run(refused: dict[tuple[str, int, int], str]) -> Answer:
+    def run(refused: dict[tuple[str, int, int], str]) -> IngestResult:
         raw_bytes = settings.pipeline.quarantine_raw_bytes
         task = IngestTask(paths, raw_bytes, settings.quotas.window_ms, floors, refused)
-        return Answer.of(answers(decoded(records, settings), task))
+        return IngestResult.of(task_results(decoded(records, settings), task))
 
-    answer = run({})
-    refused = admission.refused(answer.groups, partial(candidates_in, answer.files, paths, settings.quotas))
+    result = run({})
+    refused = admission.refused(result.groups, partial(candidates_in, result.files, paths, settings.quotas))
     if not refused:
-        return answer
-    discard(paths, answer.files)
+        return result
+    discard(paths, result.files)
     return run({(*each.place, each.offset): each.detail for each in refused})
 
 
-_WRITERS: dict[str, IngestWriter] = {}
-
-
-def running_writer(paths: PathSettings) -> IngestWriter:
-    """The writer of the ingest query that this process runs into these tables."""
-    return _WRITERS[paths.data_dir]
-
-
-def tick_files(paths: PathSettings, reached: dict[Place, Reached], ingest_us: int | None) -> list[WrittenFile]:
-    """The recorded clock as a file of ``segments``: a row after the last record read of each partition."""
+def tick_files(
+    paths: PathSettings, reached: dict[TopicPartition, Progress], ingest_us: int | None
+) -> list[WrittenFile]:
+    """The recorded clock as a file of ``sds_messages``: a row after the last record read of each partition."""
     rows = [
         {
             "kafka_topic": topic,
@@ -170,5 +164,5 @@ def tick_files(paths: PathSettings, reached: dict[Place, Reached], ingest_us: in
         for (topic, partition), at in sorted(reached.items())
     ]
     with TaskFiles(paths) as files:
-        files.add(SEGMENTS, pa.Table.from_pylist(rows, schema=arrow_schema(SEGMENTS)))
+        files.add(SDS_MESSAGES, pa.Table.from_pylist(rows, schema=arrow_schema(SDS_MESSAGES)))
         return files.finish()

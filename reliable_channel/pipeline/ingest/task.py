@@ -1,6 +1,6 @@
-"""What a task of ingest does with the decoded records of its Kafka partition: dates them, sums them up, writes them.
+"""Dates, counts and writes the decoded records of one Kafka partition, in a task of ingest.
 
-Rows go from Arrow into the tables' files, and the driver gets one small answer per task (docs/pipeline.md *Ingest*).
+Rows go from Arrow into the tables' files; the driver gets one small result per task (docs/pipeline.md *Ingest*).
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.ingest.quotas import Cost, Group, Sender
+from reliable_channel.lake.files import TaskFiles, WrittenFile
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES
+from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.delta import task_result
+from reliable_channel.pipeline.ingest.quotas import Cost, Group, Sender, costs_of
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
-from reliable_channel.pipeline.storage.task_files import TaskFiles, WrittenFile, answer
-from reliable_channel.pipeline.tables import ENVELOPES, QUARANTINE, SEGMENTS
 
 DECODED = "decoded"
 """The column that holds the decoded record, a struct."""
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class OffsetGap:
     """Offsets ``first`` to ``last`` (inclusive) are missing; event times around them, µs."""
 
     first: int
@@ -35,7 +36,7 @@ class Jump:
 
 
 @dataclass(slots=True)
-class Part:
+class PartitionSummary:
     """What a task saw of one Kafka partition. Times: event time, µs; ``ingest_us`` is the micro-batch's clock."""
 
     topic: str
@@ -46,36 +47,36 @@ class Part:
     last_us: int
     ingest_us: int
     quarantined: int = 0
-    jumps: list[Jump] = field(default_factory=list)
+    jumps: list[OffsetGap] = field(default_factory=list)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         """The Kafka partition."""
         return self.topic, self.partition
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class IngestResult:
     """What the tasks of a micro-batch have seen and written."""
 
-    parts: dict[Place, Part]
+    parts: dict[TopicPartition, PartitionSummary]
     groups: list[Group]
     files: list[WrittenFile]
 
     @classmethod
-    def of(cls, answers: Iterable[dict[str, Any]]) -> Answer:
+    def of(cls, task_results: Iterable[dict[str, Any]]) -> IngestResult:
         """The answers of all tasks together. A Kafka partition is read by one task."""
-        parts: dict[Place, Part] = {}
+        parts: dict[TopicPartition, PartitionSummary] = {}
         groups: list[Group] = []
         files: list[WrittenFile] = []
-        for told in answers:
-            for part in told["parts"]:
-                found = Part(**{**part, "jumps": [Jump(**jump) for jump in part["jumps"]]})
+        for task in task_results:
+            for part in task["parts"]:
+                found = PartitionSummary(**{**part, "jumps": [OffsetGap(**jump) for jump in part["jumps"]]})
                 if found.place in parts:
                     raise RuntimeError(f"Two tasks have read {found.topic}, partition {found.partition}.")
                 parts[found.place] = found
-            groups += [((g[0], g[1]), g[2], tuple(g[3:7]), Cost(*g[7:])) for g in told["groups"]]
-            files += [WrittenFile(*file) for file in told["files"]]
+            groups += [((g[0], g[1]), g[2], tuple(g[3:7]), Cost(*g[7:])) for g in task["groups"]]
+            files += [WrittenFile(*file) for file in task["files"]]
         return cls(parts, groups, files)
 
 
@@ -89,24 +90,24 @@ class IngestTask:
     paths: PathSettings
     raw_bytes: int
     window_ms: int
-    floors: Mapping[Place, int]
+    floors: Mapping[TopicPartition, int]
     refused: Mapping[tuple[str, int, int], str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the records' rows; one row of JSON (:class:`Answer`)."""
-        parts: dict[Place, Part] = {}
-        spent: dict[tuple[Place, int, Sender], Cost] = {}
+        """Write the records' rows; one row of JSON (:class:`IngestResult`)."""
+        parts: dict[TopicPartition, PartitionSummary] = {}
+        spent: dict[tuple[TopicPartition, int, Sender], Cost] = {}
         with TaskFiles(self.paths) as files:
             for batch in dated_batches(batches, self.floors, self.refused):
                 files.add(ENVELOPES, batch.envelopes())
-                files.add(SEGMENTS, batch.segments())
+                files.add(SDS_MESSAGES, batch.segments())
                 files.add(QUARANTINE, batch.quarantine(self.raw_bytes))
                 _look_at(batch, parts)
-                for key, cost in costs_of(batch, self.window_ms):
+                for key, cost in costs_by_sender(batch, self.window_ms):
                     spent[key] = spent.get(key, Cost()).plus(cost)
             written = files.finish()
         if parts:
-            yield answer(
+            yield task_result(
                 {
                     "parts": [asdict(part) for part in parts.values()],
                     "groups": [[*place, window, *sender, *cost] for (place, window, sender), cost in spent.items()],
@@ -115,21 +116,17 @@ class IngestTask:
             )
 
 
-def costs_of(batch: DecodedBatch, window_ms: int) -> Iterator[tuple[tuple[Place, int, Sender], Cost]]:
+def costs_by_sender(batch: DecodedBatch, window_ms: int) -> Iterator[tuple[tuple[TopicPartition, int, Sender], Cost]]:
     """What the SDS messages of a batch take of quotas, summed up by window of event time and sender."""
     sds = batch.sds()
     if not len(sds.given["kafka_offset"]):
         return
     of = sds.decoded
-    named = pc.add(*(pc.fill_null(pc.list_value_length(of[name]), 0) for name in ("causal_history", "repair_request")))
     asked = pa.table(
         {
             "window": pc.divide(sds.given["event_time"].cast(pa.int64()), window_ms * 1000),
             **{name: of[name] for name in _SENDER},
-            "messages": pa.repeat(1, len(named)),
-            "bytes": pc.fill_null(of["content_bytes"].cast(pa.int64()), 0),
-            "segments": pc.is_in(of["segment_kind"], pa.array(["data", "parity"])).cast(pa.int64()),
-            "named_ids": named,
+            **costs_of(of),
         }
     )
     sums = asked.group_by(["window", *_SENDER]).aggregate([(name, "sum") for name in Cost._fields])
@@ -143,7 +140,7 @@ _SENDER = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
 
 
 def dated_batches(
-    batches: Iterator[pa.RecordBatch], floors: Mapping[Place, int], refused: Mapping[tuple[str, int, int], str]
+    batches: Iterator[pa.RecordBatch], floors: Mapping[TopicPartition, int], refused: Mapping[tuple[str, int, int], str]
 ) -> Iterator[DecodedBatch]:
     """Decoded records (:func:`~.stream.decoded`) with their event times, in batches of one Kafka partition each.
 
@@ -175,13 +172,13 @@ def dated_batches(
             yield found.above_quota(here) if here else found
 
 
-def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """The rows of each Kafka partition in a batch: of one, nearly always."""
     topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
     if batch.num_rows and len(topics) == len(partitions) == 1:
         yield (topics[0].as_py(), partitions[0].as_py()), batch
         return
-    rows: dict[Place, list[int]] = {}
+    rows: dict[TopicPartition, list[int]] = {}
     for number, place in enumerate(
         zip(batch.column("topic").to_pylist(), batch.column("partition").to_pylist(), strict=True)
     ):
@@ -190,12 +187,12 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
         yield place, batch.take(pa.array(numbers, pa.int32()))
 
 
-def _place(batch: DecodedBatch) -> Place:
+def _place(batch: DecodedBatch) -> TopicPartition:
     """The Kafka partition of its rows."""
     return batch.given["kafka_topic"][0].as_py(), batch.given["kafka_partition"][0].as_py()
 
 
-def _look_at(batch: DecodedBatch, parts: dict[Place, Part]) -> None:
+def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary]) -> None:
     """Note how far a Kafka partition was read, and where offsets are missing."""
     place = _place(batch)
     offsets = batch.given["kafka_offset"].to_numpy(zero_copy_only=False)
@@ -203,11 +200,11 @@ def _look_at(batch: DecodedBatch, parts: dict[Place, Part]) -> None:
     first, first_us, ingest_us = int(offsets[0]), int(times[0]), batch.given["ingest_time"].cast(pa.int64())[-1].as_py()
     known = parts.get(place)
     if known is None:
-        known = parts[place] = Part(*place, first, first, first_us, first_us, ingest_us)
+        known = parts[place] = PartitionSummary(*place, first, first, first_us, first_us, ingest_us)
     elif first > known.last_offset + 1:
-        known.jumps.append(Jump(known.last_offset + 1, first - 1, known.last_us, first_us))
+        known.jumps.append(OffsetGap(known.last_offset + 1, first - 1, known.last_us, first_us))
     for index in np.flatnonzero(np.diff(offsets) > 1).tolist():
         low, high = int(offsets[index]), int(offsets[index + 1])
-        known.jumps.append(Jump(low + 1, high - 1, int(times[index]), int(times[index + 1])))
+        known.jumps.append(OffsetGap(low + 1, high - 1, int(times[index]), int(times[index + 1])))
     known.last_offset, known.last_us, known.ingest_us = int(offsets[-1]), int(times[-1]), ingest_us
     known.quarantined += len(offsets) - batch.decoded["reason"].null_count

@@ -1,7 +1,7 @@
-"""Ticks when nothing comes: what moves silent channels on (design.md *A recorded clock moves silent keys*).
+"""Advances the recorded clock while no records come, so that timers of silent channels run (docs/pipeline.md, *Time*).
 
-Every micro-batch of ingest carries a tick with it. These are the others: the wall clock while the topic is idle, and
-the closing tick that ends a back-fill. Recorded in ``clock`` first, so that no later record is dated before them.
+Every micro-batch of ingest carries a tick. This module adds the others: the wall clock while the topic is idle, and the
+closing tick that ends a back-fill. They are recorded in ``clock`` first, so no later record is dated before them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import PathSettings, Settings
+from reliable_channel.lake.commit import append_files
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
-from reliable_channel.pipeline.ingest.stream import running_writer, tick_files
-from reliable_channel.pipeline.storage.io import open_table
-from reliable_channel.pipeline.storage.transactions import append_files
-from reliable_channel.pipeline.tables import SEGMENTS
+from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 
 WALL_CLOCK_GRACE_US = 10_000_000
 """How far idle ticks stay behind the wall clock: brokers' clocks differ from ours."""
@@ -31,7 +31,7 @@ def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int | Non
     at = now_us - WALL_CLOCK_GRACE_US if at_us is None else at_us
     moved = clock.record_tick(*last, kind, at)
     if moved:
-        append_files(open_table(paths, SEGMENTS), tick_files(paths, moved, now_us))
+        append_files(open_table(paths, SDS_MESSAGES), tick_files(paths, moved, now_us))
     return bool(moved)
 
 
@@ -46,18 +46,12 @@ def close(settings: Settings, after_ms: int | None) -> bool:
     return advance(settings.paths, clock, "closing", newest + after_ms * 1000)
 
 
-def ticker_for(settings: Settings, query: StreamingQuery) -> IdleTicker:
-    """The ticker of a continuous ingest query."""
-    writer = running_writer(settings.paths)
-    return IdleTicker(settings, writer.clock, writer.lock, query)
-
-
 class IdleTicker(threading.Thread):
-    """Ticks with the wall clock while a continuous ingest query waits for data."""
+    """Ticks with the wall clock while a continuous ingest query, which ``writer`` writes, waits for data."""
 
-    def __init__(self, settings: Settings, clock: IngestClock, lock: threading.Lock, query: StreamingQuery) -> None:
+    def __init__(self, settings: Settings, writer: IngestWriter, query: StreamingQuery) -> None:
         super().__init__(name="idle-ticker", daemon=True)
-        self._settings, self._clock, self._lock, self._query = settings, clock, lock, query
+        self._settings, self._clock, self._lock, self._query = settings, writer.clock, writer.lock, query
         self._stopped = threading.Event()
 
     def run(self) -> None:

@@ -1,1 +1,1 @@
-"""Segments to ``messages``: sets complete within a micro-batch, and those that wait in state."""
+"""The reassembly job: rebuilds payloads from segments, complete in a micro-batch or collected in keyed state."""

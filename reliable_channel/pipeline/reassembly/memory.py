@@ -1,11 +1,10 @@
-"""What was rebuilt before: the sends that are complete, looked up in ``messages``.
+"""Looks up the sends that were completed before, in ``reassembled_messages``.
 
-A set completed without state leaves no memory, and a late segment of it must neither open a set of its own nor join the
-next send of the same payload. What a row of ``messages`` tells is all that a Reassembler remembers of a completed send,
-so one that begins with these rows goes on as the one that completed them would.
+A set that was completed without state leaves no state behind, yet a late segment of it must neither open a new set nor
+join the next send of the same payload. A row of ``reassembled_messages`` has all that a Reassembler remembers of a
+completed send, so one that starts from these rows continues as the one that completed them would.
 
-Nearly no hash of a micro-batch was rebuilt before, so a task keeps eight bytes of every hash that was, and reads only
-the files in which one of its own may stand.
+A task keeps eight bytes of every hash rebuilt lately, and reads only the files in which one of its own may stand.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.storage.increments import DataFile, Followed, PerQuery, running
-from reliable_channel.pipeline.tables import MESSAGES
-from reliable_channel.segmentation import CompletedSend
+from reliable_channel.core.segmentation import CompletedSend
+from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES
+from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.delta import running
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """A send that was completed by a record of the Kafka partition ``place``."""
 
-    place: Place
+    place: TopicPartition
     send: CompletedSend
 
 
@@ -45,11 +45,11 @@ _MASK = (1 << 20) - 1
 
 
 class Rebuilt:
-    """Which hashes stand in which recent file of ``messages``."""
+    """Which hashes stand in which recent file of ``reassembled_messages``."""
 
     def __init__(self, paths: PathSettings, query_id: str = "") -> None:
         """``query_id``: the query that asks; another one may find other tables in the place."""
-        self._table = Followed(paths, MESSAGES, "event_time")
+        self._table = DeltaFollower(paths, REASSEMBLED_MESSAGES, "event_time")
         self._files: dict[str, DataFile] = {}
         self._prefixes: dict[str, Prefixes] = {}
         self._all: Prefixes = np.empty(0, np.uint64)
@@ -117,7 +117,7 @@ def completed_before(
 
 
 def done(row: Mapping[str, Any]) -> Done:
-    """What a row of ``messages`` says to be remembered."""
+    """What a row of ``reassembled_messages`` says to be remembered."""
     send = CompletedSend(
         (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"]),
         row["entire_message_hash"],

@@ -1,33 +1,34 @@
-"""The rows that reassembly writes for what became of a set: values in, rows out.
+"""Makes the rows that reassembly writes for a set that was completed, expired or failed.
 
 A completed set gives its payload, the segments that were not received with their recomputed ids (*verified repair*,
-protocol.md §4), and the row that says it is whole.
+LIP-109), and the row that marks the message complete.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from reliable_channel.pipeline.clock import Place
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     HashMismatch,
-    HeldSegment,
     IncompleteSet,
     MessageCompleted,
     PoisonedSegmentExcluded,
+    Scope,
     SegmentationConfig,
     SegmentConflict,
     SegmentRefused,
-    missing_segments,
+    id_scheme_of,
+    repaired_segments,
 )
-from reliable_channel.wire.hashing import IdScheme, sha256
+from reliable_channel.core.wire.hashing import sha256
+from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.guarded import EVENT
 
 
 class Result(NamedTuple):
-    """One output row. ``kind``: message, repaired, completed, incomplete, event or open_key; ``fields`` are columns of
+    """One output row. ``kind``: message, repaired, completed, incomplete, event or timer; ``fields`` are columns of
     the table it belongs to, binary ones in base64, times in µs."""
 
     kind: str
@@ -41,7 +42,7 @@ class Result(NamedTuple):
     def packable(self) -> tuple[str, dict[str, Any]]:
         """The kind, and all there is to say under the names of columns."""
         place = {"kafka_topic": self.kafka_topic, "kafka_partition": self.kafka_partition}
-        if self.kind in ("event", "incomplete", "open_key"):
+        if self.kind in ("event", "incomplete", "timer"):
             return self.kind, {**place, **self.fields}
         place |= {"kafka_offset": self.kafka_offset}
         if self.kind == "message":
@@ -50,7 +51,7 @@ class Result(NamedTuple):
 
 
 def completed_results(
-    event: MessageCompleted, offset: int, place: Place, config: SegmentationConfig
+    event: MessageCompleted, offset: int, place: TopicPartition, config: SegmentationConfig
 ) -> Iterator[Result]:
     """The payload, then the repaired rows of what was not received, then the completed row."""
     scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))
@@ -82,7 +83,7 @@ def completed_results(
         "segment_dialect": event.dialect.value,
         "first_seen": event.first_seen * 1000,
         "send": event.send,
-        "one_send": _one_send(event),
+        "one_send": event.one_send,
     }
     yield Result("message", *place, offset, 0, event.payload, message)
     for number, row in enumerate(repaired, start=1):
@@ -90,15 +91,6 @@ def completed_results(
         fields["causal_history"] = _predecessor(sds_ids, row["sds_id"])
         yield Result("repaired", *place, offset, number, None, {**fields, "data_count": event.data_count})
     yield Result("completed", *place, offset, len(repaired) + 1, None, {**common, "sds_id": first})
-
-
-def _one_send(event: MessageCompleted) -> bool:
-    """Whether two or more segments came and all tell the same Lamport timestamp of the first one."""
-    told = {
-        None if s.lamport is None else s.lamport - s.index - (event.data_count if s.is_parity else 0)
-        for s in event.received
-    }
-    return len(event.received) > 1 and len(told) == 1 and None not in told
 
 
 def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
@@ -111,20 +103,17 @@ def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str |
 
 
 def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:
-    """What was not received, each with its recomputed SDS id (protocol.md §4). None when the ids of what *was* received
-    cannot be recomputed either: then the sender makes its ids in another way, and a guess would verify nothing."""
+    """The segments that were not received, each with its recomputed SDS id (LIP-109). None when the ids of *received*
+    segments cannot be recomputed either: then a guess would verify nothing."""
     count = None
     if event.parity_count is None and config.enable_reed_solomon:
         count = config.parity_count(event.data_count)
-    missing = missing_segments(event, count)
-    if not missing:
+    if len(event.received) >= event.data_count + (event.parity_count or count or 0):
         return
-    scheme = _id_scheme(event)
-    if scheme is None:
-        return
-    for segment in missing:
+    scheme = id_scheme_of(event)
+    for sds_id, found, segment in repaired_segments(event, count, () if scheme is None else (scheme,)):
         yield {
-            "sds_id": scheme.message_id(event.scope[3], event.first_lamport, segment.content),
+            "sds_id": sds_id,
             "sds_kind": "content",
             "lamport_timestamp": segment.lamport,
             "content_digest": _base64(sha256(segment.content)),
@@ -133,29 +122,12 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
             "segment_index": segment.index,
             "parity_count": event.parity_count,
             "repaired_by": "message" if segment.is_parity else "parity",
-            "id_scheme": scheme.value,
+            "id_scheme": found.value,
         }
 
 
-def _id_scheme(event: MessageCompleted) -> IdScheme | None:
-    """How this sender makes its ids, found on a segment that was received."""
-    known: HeldSegment = next((s for s in event.received if not s.is_parity), event.received[0])
-    parity = tuple(HeldSegment(True, index, "") for index in range(event.parity_count or 0))  # nothing to encode
-    others = tuple(s for s in event.received if not s.is_parity and s != known) + (
-        parity if not known.is_parity else ()
-    )
-    again = missing_segments(replace(event, received=others))
-    content = next((s.content for s in again if (s.is_parity, s.index) == (known.is_parity, known.index)), None)
-    if content is None:
-        return None
-    for scheme in IdScheme:
-        if scheme.message_id(event.scope[3], event.first_lamport, content) == known.sds_id:
-            return scheme
-    return None
-
-
 def incomplete_result(
-    given_up: IncompleteSet, reason: str, detail: str | None, at: int, offset: int, place: Place
+    given_up: IncompleteSet, reason: str, detail: str | None, at: int, offset: int, place: TopicPartition
 ) -> Result:
     """A set that was given up, as a row of ``incomplete_messages``."""
     scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), given_up.scope, strict=True))
@@ -174,7 +146,7 @@ def incomplete_result(
         "sds_ids": [s.sds_id for s in given_up.held],
         "first_seen": given_up.first_seen * 1000,
         "last_seen": given_up.last_seen * 1000,
-        "oldest_lamport": min(lamports, default=None),  # no columns: for pipeline/reassembly/leftovers.py
+        "oldest_lamport": min(lamports, default=None),  # no columns: for reassembly/already_reported.py
         "newest_lamport": max(lamports, default=None),
     }
     return Result("incomplete", *place, offset, 0, None, fields)
@@ -184,22 +156,41 @@ NAMED_IDS = 16
 """An event names at most so many ids, and of each as many characters as an id of ours has."""
 
 
-def mismatch_result(event: HashMismatch, offset: int, place: Place, now: int) -> Result:
+def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> Result:
     """Segments that do not make the message whose hash they name, with the ids that claim one place."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
     more = f"nothing further is tried after {event.attempts} choices" if event.exhausted else "further ones may help"
-    told = "contested" if event.contested else "held"
+    state = "contested" if event.contested else "held"
     fields = {
         **dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True)),
         "event": "hash_mismatch",
         "event_time": now * 1000,
         "sds_id": (event.contested or event.held)[0].sds_id,
-        "detail": f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {told}: {shown}",
+        "detail": f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {state}: {shown}",
         "kafka_partition": place[1],
         "kafka_offset": offset,
     }
     return Result("event", *place, offset, 0, None, fields)
+
+
+def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Result:
+    """A row on which the program failed. ``row`` has the columns of a segment, or only those of a tick; then ``scope``
+    says of whom the sets are."""
+    place = (row["kafka_topic"], int(row["kafka_partition"]))
+    names = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
+    known = dict(zip(names, scope or (None,) * len(names), strict=True))
+    of_segment = row["kind"] == "segment"
+    fields = {
+        **({name: row[name] for name in names} if of_segment else known),
+        "event": EVENT,
+        "event_time": int(row["event_us"]),
+        "sds_id": row["sds_id"] if of_segment else None,
+        "detail": f"{row['kind']} row: {detail}",
+        "kafka_partition": place[1],
+        "kafka_offset": int(row["kafka_offset"]),
+    }
+    return Result("event", *place, int(row["kafka_offset"]), 0, None, fields)
 
 
 def event_result(
@@ -207,7 +198,7 @@ def event_result(
     name: str,
     detail: str,
     offset: int,
-    place: Place,
+    place: TopicPartition,
     now: int,
 ) -> Result:
     scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))

@@ -1,7 +1,6 @@
-"""The adapter between reassembly's keyed state and the core: all sets of one ``entire_message_hash``.
+"""Keyed state of reassembly: all sets of one ``entire_message_hash``, as Reassemblers of the core. No Spark.
 
-Values in, values out: the same object serves the combiner (a micro-batch's rows of a hash, no memory) and the stateful
-function (what is left over, remembered). No Spark in here.
+The combiner uses it for the rows of a hash within one micro-batch, the stateful function for sets that stay open.
 """
 
 from __future__ import annotations
@@ -9,16 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from reliable_channel.pipeline.clock import Place
-from reliable_channel.pipeline.reassembly.memory import Done
-from reliable_channel.pipeline.reassembly.set_results import (
-    Result,
-    completed_results,
-    event_result,
-    incomplete_result,
-    mismatch_result,
-)
-from reliable_channel.segmentation import (
+from google.protobuf.message import DecodeError
+
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.segmentation import (
     CompletedSend,
     HashMismatch,
     MessageCompleted,
@@ -33,9 +26,18 @@ from reliable_channel.segmentation import (
     SetEvicted,
     SetExpired,
 )
-from reliable_channel.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.segment import Dialect, decode_segment
+from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.segment import Dialect, decode_segment
+from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.reassembly.memory import Done
+from reliable_channel.pipeline.reassembly.set_results import (
+    Result,
+    completed_results,
+    event_result,
+    incomplete_result,
+    mismatch_result,
+)
 
 STATE_VERSION = 1
 
@@ -57,7 +59,7 @@ class SegmentRow(NamedTuple):
     lamport_timestamp: int | None
     segment_dialect: str
     content: bytes
-    sealed: bool = False
+    encrypted: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -72,9 +74,9 @@ class HashSets:
     def __init__(self, config: SegmentationConfig, done: Iterable[Done] = ()) -> None:
         """``done``: what was completed before, elsewhere, in the order of completion."""
         self._config = config
-        self._scopes: dict[Scope, tuple[Place, Reassembler]] = {}
+        self._scopes: dict[Scope, tuple[TopicPartition, Reassembler]] = {}
         self._known: set[tuple[Scope, str]] = set()
-        self._untold = False
+        self._must_persist = False
         for each in done:
             self._reassembler(each.send.scope, each.place).remember(each.send)
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
@@ -95,7 +97,7 @@ class HashSets:
         if reassembler.buffered_bytes > held or reassembler.open_sets > count:
             self._make_room(events)
         results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
-        return [r._replace(payload=None) for r in results] if row.sealed else results
+        return [r._replace(payload=None) for r in results] if row.encrypted else results
 
     def _make_room(self, events: list[SegmentationEvent]) -> None:
         """Keep the bounds of one hash, at the cost of the scope that holds most."""
@@ -107,10 +109,10 @@ class HashSets:
         while sum(each.open_sets for each in every) > self._config.max_open_sets:
             max(every, key=lambda each: (each.open_sets, each.buffered_bytes)).evict(events)
 
-    def _reassembler(self, scope: Scope, place: Place) -> Reassembler:
+    def _reassembler(self, scope: Scope, place: TopicPartition) -> Reassembler:
         return self._scopes.setdefault(scope, (place, Reassembler(self._config)))[1]
 
-    def tick(self, place: Place, offset: int, now_us: int) -> list[Result]:
+    def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[Result]:
         """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""
         results: list[Result] = []
         for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
@@ -119,13 +121,22 @@ class HashSets:
         return results
 
     @property
-    def untold(self) -> bool:
-        """Whether something is held or remembered that the rows of ``messages`` do not tell: it has to go to state."""
-        return self._untold or any(reassembler.open_sets for _, reassembler in self._scopes.values())
+    def must_persist(self) -> bool:
+        """Whether it holds or remembers anything that ``reassembled_messages`` does not have: it has to go to state."""
+        return self._must_persist or any(reassembler.open_sets for _, reassembler in self._scopes.values())
 
-    def dues(self) -> dict[Place, int]:
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing is held or remembered."""
+        return not self.dues()
+
+    def scope(self) -> Scope | None:
+        """The scope of one of the sets, if there are any."""
+        return next(iter(self._scopes), None)
+
+    def dues(self) -> dict[TopicPartition, int]:
         """Kafka partition → when its next timer is due (µs)."""
-        found: dict[Place, int] = {}
+        found: dict[TopicPartition, int] = {}
         for place, reassembler in self._scopes.values():
             due = reassembler.next_due()
             if due is not None:
@@ -143,14 +154,22 @@ class HashSets:
 
     @classmethod
     def from_bytes(cls, data: bytes, config: SegmentationConfig) -> HashSets:
-        """Restore what :meth:`to_bytes` gave."""
+        """Restore what :meth:`to_bytes` gave. It was to be stored, so it is again. Raises ``LocalError`` for anything
+        else."""
         restored = cls(config)
-        for scope in pb.HashStateProto.FromString(data).scopes:
+        restored._must_persist = True
+        try:
+            scopes = pb.HashStateProto.FromString(data).scopes
+        except DecodeError as error:
+            raise LocalError(
+                f"Reassembly state cannot be read: {error}.", "Start anew with `reliable-channel rebuild`."
+            ) from error
+        for scope in scopes:
             place = (scope.kafka_topic, scope.kafka_partition)
             restored._scopes[tuple(scope.scope)] = (place, Reassembler.from_bytes(scope.reassembler, config))
         return restored
 
-    def _results(self, event: SegmentationEvent, offset: int, place: Place, now: int) -> Iterator[Result]:
+    def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[Result]:
         match event:
             case MessageCompleted():
                 made = list(completed_results(event, offset, place, self._config))
@@ -160,7 +179,7 @@ class HashSets:
                     event.entire_message_hash,
                     event.send,
                     event.data_count,
-                    event.first_lamport if made[0].fields["one_send"] else None,
+                    event.first_lamport if event.one_send else None,
                     event.completed_at,
                     tuple(ids),
                 )
@@ -169,13 +188,13 @@ class HashSets:
                 yield from made
             case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
                 self._known.add((event.scope, event.sds_id))
-                self._untold = True
+                self._must_persist = True
             case SetExpired(incomplete, at):
-                self._untold = True
+                self._must_persist = True
                 reason = "hash_mismatch" if incomplete.mismatch else "expired"
                 yield incomplete_result(incomplete, reason, None, at, offset, place)
             case SetEvicted(incomplete, why, at):
-                self._untold = True
+                self._must_persist = True
                 yield incomplete_result(incomplete, "over_limit", why.value, at, offset, place)
             case HashMismatch():
                 yield mismatch_result(event, offset, place, now)
@@ -186,7 +205,7 @@ class HashSets:
                     event, "segment_conflict", "other bytes under an id that is held", offset, place, now
                 )
             case PoisonedSegmentExcluded():
-                self._untold = True
+                self._must_persist = True
                 yield event_result(
                     event, "poisoned_segment", "not a segment of the payload with this hash", offset, place, now
                 )

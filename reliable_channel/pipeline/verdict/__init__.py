@@ -1,1 +1,1 @@
-"""What every table says of a message to ``delivery_status``."""
+"""The verdict job: judges every message known to exist by the evidence in all tables."""

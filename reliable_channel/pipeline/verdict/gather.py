@@ -1,9 +1,8 @@
-"""Gathering the evidence for verdicts, in Spark SQL over the tables (as views ``v_<table>``).
+"""Gathers the evidence for verdicts, in Spark SQL over views ``v_<table>``.
 
-Every table says something of SDS ids. What they say is laid under each other (``SAID``), summed up by id (``IDS``),
-then by message (``EVIDENCE``): a message is a unit of the surest source that claims one of its ids. Sums instead of
-joins: a join of every kind of evidence with every message made a plan that took longer to compile than to run.
-Constant text: nothing from outside is put into it.
+The statements of all tables about SDS ids are put under each other (``FACTS``), summed up by id (``IDS``), then by
+message (``EVIDENCE``): a message is the unit of the surest source that claims one of its ids. Sums replace joins: a
+join of all kinds of evidence took longer to compile than to run. The text is constant.
 """
 # ruff: noqa: S608
 
@@ -46,7 +45,7 @@ def _said(rows: str, **sayings: str) -> str:
 
 _DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coalesce(d.sds_id, d.first_sds_id)))))
         as known_id
-    from v_deliveries d left join v_messages m
+    from v_deliveries d left join v_reassembled_messages m
     on d.segment_kind is null and m.kafka_topic = d.kafka_topic and m.kafka_partition = d.kafka_partition
         and m.kafka_offset = d.kafka_offset and m.entire_message_hash = d.entire_message_hash
     where d.row_kind = 'message')"""
@@ -65,7 +64,7 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
 """A channel tells of its send, and the node of every segment of it, milliseconds apart; more than a second later the
 same payload is another send."""
 
-_ARRIVED = """(select * from v_segments s where s.sds_kind = 'content'
+_ARRIVED = """(select * from v_sds_messages s where s.sds_kind = 'content'
     -- parity that came after its message was complete; in v0.1 data segments do not tell of it
     and not (s.segment_kind = 'parity' and exists (select 1 from v_deliveries d
         where d.row_kind = 'message' and d.segment_kind is null and d.channel_id = s.channel_id
@@ -93,7 +92,7 @@ SENT_SINCE = f"""
     ), observed as (
         select {_CHANNEL}, sds_id, min(sender_id) as sender_id, min(lamport_timestamp) as lamport_timestamp,
             min({_SENT_BY}) as sent_by, min(transform(causal_history, entry -> entry.sds_id)) as history
-        from v_segments where sds_kind = 'content' group by {_CHANNEL}, sds_id
+        from v_sds_messages where sds_kind = 'content' group by {_CHANNEL}, sds_id
     ), namers as (
         select {_CHANNEL}, missing, history, previous, previous_sent_by,
             cast(array_position(history, missing) as int) as place
@@ -119,7 +118,7 @@ the first of them."""
 
 NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_lost_dependencies where false"
 
-SAID = "\nunion all ".join(
+FACTS = "\nunion all ".join(
     (
         _said(
             f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})",
@@ -199,7 +198,9 @@ EVIDENCE = f"""
             min(unit.delivered_at) as delivered_at, max(unit.reason) as reason, max(unit.data_missing) as data_missing,
             collect_set(sds_id) as ids, count(segment) as received,
             flatten(collect_list(acknowledged_by)) as acknowledgements, bool_or(undecodable) as undecodable,
-            {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+            {", ".join(f"bool_or({name}) as {name}" for name in _FACTS if name != "present")},
+            -- A store that has what came already gives nothing that is missing.
+            bool_or(present and segment is null) as present
         from claimed where source is not null
         group by {_CHANNEL}, source, unit.message_key, if(unit is null and segment is not null,
             struct(segment.sender_id, segment.entire_message_hash, if(segment.bare, sds_id, '')), null),

@@ -1,7 +1,7 @@
-"""What the evidence about one message says: a verdict and its cause, from one table of rules. No Spark, no clock.
+"""Decides the verdict on one message and its cause from its evidence, by one table of rules. No Spark, no clock.
 
-The first rule that holds decides. Three-valued (design.md *Three-valued verdict*): ``delivered``, ``missing``, and
-``unknown`` where we may simply not have looked everywhere yet; ``unknown`` is looked at again.
+The first rule that holds decides. The verdict is ``delivered``, ``missing``, or ``unknown`` where we may not have
+looked everywhere yet; ``unknown`` is judged again at the next run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class VerdictEvidence:
     """Everything the tables say about one message.
 
     ``needed``: k; ``received``: how many of its segments came; ``sent``: its sender (or anybody) dispatched it;
@@ -65,7 +65,7 @@ class Evidence:
     followed: bool = True
 
 
-Rule = tuple[Callable[[Evidence], bool], Verdict, Cause | None]
+Rule = tuple[Callable[[VerdictEvidence], bool], Verdict, Cause | None]
 
 RULES: tuple[Rule, ...] = (
     (lambda e: e.delivered and e.late, Verdict.DELIVERED, Cause.LATE),
@@ -96,6 +96,6 @@ RULES: tuple[Rule, ...] = (
 """In order. The last one: something names it, nobody has it, and no evidence says why."""
 
 
-def decide(evidence: Evidence) -> tuple[Verdict, Cause | None]:
+def decide(evidence: VerdictEvidence) -> tuple[Verdict, Cause | None]:
     """The verdict and cause of the first rule that holds."""
     return next((verdict, cause) for holds, verdict, cause in RULES if holds(evidence))

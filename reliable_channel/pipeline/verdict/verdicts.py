@@ -1,7 +1,7 @@
-"""The tables' evidence to ``delivery_status``: one row per message known to exist, replaced as the evidence grows.
+"""Writes ``delivery_status``: one row per message known to exist, replaced as the evidence grows.
 
-Units are gathered from the surest source on: messages delivered, sets that expired, what senders say they queued,
-segments that wait, ids that others name. An SDS id belongs to the first unit that claims it. The rules stand in
+Evidence is gathered from the surest source on: messages delivered, sets that expired, what senders say they queued,
+segments that wait, ids that others name. An SDS id belongs to the first unit that claims it. The rules are in
 :mod:`reliable_channel.pipeline.verdict.rules`.
 """
 
@@ -20,28 +20,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, Settings
-from reliable_channel.pipeline.clock import EPOCH, recorded
-from reliable_channel.pipeline.storage.arrow_files import dataset_of
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import open_table, read_table
-from reliable_channel.pipeline.storage.session import set_meanwhile
-from reliable_channel.pipeline.tables import (
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.tables import (
     ACKS,
     CLOCK,
     DELIVERIES,
     DELIVERY_STATUS,
     INCOMPLETE_MESSAGES,
     LOST_DEPENDENCIES,
-    MESSAGES,
     QUARANTINE,
+    REASSEMBLED_MESSAGES,
     REPAIR_REQUESTS,
-    SEGMENTS,
+    SDS_MESSAGES,
     SENDER_EVENTS,
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
-from reliable_channel.pipeline.verdict.gather import EVIDENCE, IDS, NO_SENT_SINCE, SAID, SENT_SINCE, SUSPECTS
-from reliable_channel.pipeline.verdict.rules import Evidence, decide
+from reliable_channel.pipeline.clock import EPOCH, recorded
+from reliable_channel.pipeline.delta import read_table
+from reliable_channel.pipeline.session import set_meanwhile
+from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
+from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
 
 TABLES_READ = (
     ACKS,
@@ -49,17 +50,17 @@ TABLES_READ = (
     DELIVERIES,
     INCOMPLETE_MESSAGES,
     LOST_DEPENDENCIES,
-    MESSAGES,
+    REASSEMBLED_MESSAGES,
     QUARANTINE,
     REPAIR_REQUESTS,
-    SEGMENTS,
+    SDS_MESSAGES,
     SENDER_EVENTS,
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
 KEY = ("pubsub_topic", "content_topic", "channel_id", "message_key")
 SDS_ID_TAG = b"\x12"
-"""The byte before the SDS message id on the wire: field 2, length-delimited (protocol.md §4)."""
+"""The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which cost
 as much as the rest of the planning."""
@@ -106,7 +107,7 @@ def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> Dat
         missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap[0] for gap in gaps))
         lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
     spark.sql(SENT_SINCE if gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
-    spark.sql(SAID).createOrReplaceTempView("said")
+    spark.sql(FACTS).createOrReplaceTempView("said")
     spark.sql(IDS).createOrReplaceTempView("ids")
     judge = _judge(as_of, settings, gaps)
     return spark.sql(EVIDENCE).mapInPandas(judge, DELIVERY_STATUS.ddl())
@@ -163,13 +164,14 @@ def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Gap]) -> Any:
     here = as_of.replace(tzinfo=None)
     absent = [(since.replace(tzinfo=None), until.replace(tzinfo=None)) for since, until in gaps]
     settle_delay_ms = settings.pipeline.settle_delay_ms
+    ask_stores = bool(settings.store.nodes)
     channels, read = settings.channels, frozenset(settings.bridge.content_topics)  # nothing secret goes to executors
 
     def judge(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         followed = _followed(channels, read)
         for frame in frames:
             yield pd.DataFrame(
-                [_row(row, here, settle_delay_ms, absent, followed) for row in frame.to_dict("records")],
+                [_row(row, here, settle_delay_ms, absent, followed, ask_stores) for row in frame.to_dict("records")],
                 columns=[*DELIVERY_STATUS.names()],
             )
 
@@ -182,6 +184,7 @@ def _row(
     settle_delay_ms: int,
     gaps: list[Gap],
     followed: Callable[[str, str], bool],
+    ask_stores: bool,
 ) -> dict[str, Any]:
     """One row of ``delivery_status`` from one row of evidence."""
     first_seen = row["first_seen"]
@@ -193,7 +196,7 @@ def _row(
     needed = next((int(said) for name in ("needed", "data_count") if not pd.isna(said := row[name])), 1)
     times = Counter(row["acknowledgements"])
     acknowledged_by = sorted(who for who, segments in times.items() if segments >= needed)
-    evidence = Evidence(
+    evidence = VerdictEvidence(
         delivered=row["source"] == "delivered",
         late=_true(row["late"]),
         settled=settled,
@@ -217,12 +220,26 @@ def _row(
         "sds_ids": sorted(row["ids"]),
         "verdict": verdict.value,
         "cause": cause.value if cause else None,
-        "detail": f"{evidence.received} of {needed} needed segments came" if not evidence.delivered else None,
+        "detail": None if evidence.delivered else _detail(evidence, cause, ask_stores),
         "acknowledged_by": acknowledged_by,
         "delivered_at": None if pd.isna(row["delivered_at"]) else row["delivered_at"],
         "as_of": as_of,
         "settled": settled or evidence.delivered,
     }
+
+
+def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
+    """What came of the message, and without a cause: what evidence would tell it."""
+    came = f"{evidence.received} of {evidence.needed} needed segments came"
+    if cause is Cause.PROPAGATED_NOT_STORED:
+        return f"{came}; no store node that was asked has it"
+    if cause is not None:
+        return came
+    if evidence.store_has is False:
+        return f"{came}; its sender does not say whether it was sent"
+    if not ask_stores:
+        return f"{came}; no store node is configured (store.nodes) that could be asked"
+    return f"{came}; no store node has answered for it: no retrieval hint and no sender's record names its envelope"
 
 
 def _true(value: Any) -> bool:

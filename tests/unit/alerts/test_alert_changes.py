@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.alerts.changes import Change, Key, State, changes
-from reliable_channel.alerts.measure import Reading
-from reliable_channel.alerts.rules import LossRate, Rule
+from reliable_channel.analysis.alerts.changes import AlertChange, AlertState, Key, changes
+from reliable_channel.analysis.alerts.measure import Reading
+from reliable_channel.analysis.alerts.rules import LossRate, Rule
 
 LOSS = LossRate(alert="loss", kind="loss_rate", above=0.1, severity="critical")
 OTHER = LossRate(alert="other", kind="loss_rate", above=0.1)
@@ -17,31 +17,31 @@ def reading(subject: str, value: float) -> Reading:
     return Reading(subject, value, f"{value}")
 
 
-def applied(open_alerts: dict[Key, Change], found: list[Change]) -> dict[Key, Change]:
+def applied(open_alerts: dict[Key, AlertChange], found: list[AlertChange]) -> dict[Key, AlertChange]:
     """What is open after changes."""
     after = {**open_alerts, **{(change.alert, change.subject): change for change in found}}
-    return {key: change for key, change in after.items() if change.state == State.RAISED}
+    return {key: change for key, change in after.items() if change.state == AlertState.RAISED}
 
 
-def raised(*subjects: str, rule: Rule = LOSS) -> dict[Key, Change]:
+def raised(*subjects: str, rule: Rule = LOSS) -> dict[Key, AlertChange]:
     return applied({}, changes({}, [(rule, [reading(subject, 0.5) for subject in subjects])], 100))
 
 
 def test_above_the_threshold_it_is_raised_and_at_it_is_not() -> None:
     found = changes({}, [(LOSS, [reading("a", 0.1), reading("b", 0.1001)])], 100)
-    assert [(c.subject, c.state, c.severity, c.threshold) for c in found] == [("b", State.RAISED, "critical", 0.1)]
+    assert [(c.subject, c.state, c.severity, c.threshold) for c in found] == [("b", AlertState.RAISED, "critical", 0.1)]
 
 
 def test_what_is_raised_is_not_raised_again_and_is_cleared_once() -> None:
     assert changes(raised("a"), [(LOSS, [reading("a", 0.9)])], 100) == []
     (cleared,) = changes(raised("a"), [(LOSS, [reading("a", 0.05)])], 100)
-    assert (cleared.state, cleared.value) == (State.CLEARED, 0.05)
+    assert (cleared.state, cleared.value) == (AlertState.CLEARED, 0.05)
 
 
 def test_what_cannot_be_measured_any_more_is_cleared() -> None:
     (cleared,) = changes(raised("a"), [(LOSS, [])], 100)
     assert (cleared.state, cleared.value, cleared.detail) == (
-        State.CLEARED,
+        AlertState.CLEARED,
         None,
         "there is nothing to measure any more",
     )
@@ -49,7 +49,7 @@ def test_what_cannot_be_measured_any_more_is_cleared() -> None:
 
 def test_a_rule_that_was_removed_clears_what_it_raised() -> None:
     (cleared,) = changes(raised("a"), [(OTHER, [reading("a", 0.05)])], 100)
-    assert (cleared.alert, cleared.state, cleared.detail) == ("loss", State.CLEARED, "the rule was removed")
+    assert (cleared.alert, cleared.state, cleared.detail) == ("loss", AlertState.CLEARED, "the rule was removed")
 
 
 def test_a_stranger_with_many_channels_fills_only_the_bound_and_the_worst_come_first() -> None:
@@ -69,14 +69,14 @@ MEASURED = st.lists(
 def test_after_any_history_the_same_measures_change_nothing_and_nothing_is_raised_twice(
     history: list[list[Reading]], most_open: int
 ) -> None:
-    state: dict[Key, Change] = {}
+    state: dict[Key, AlertChange] = {}
     for measured in history:
         found = changes(state, [(LOSS, measured)], most_open)
         for change in found:
-            assert ((change.alert, change.subject) in state) == (change.state == State.CLEARED)
+            assert ((change.alert, change.subject) in state) == (change.state == AlertState.CLEARED)
         state = applied(state, found)
         assert len(state) <= most_open
         assert all(r.value > LOSS.threshold for r in measured if ("loss", r.subject) in state)
         again = changes(state, [(LOSS, measured)], most_open)
-        assert [change for change in again if change.state == State.CLEARED] == []
+        assert [change for change in again if change.state == AlertState.CLEARED] == []
         assert len(state) == most_open or again == []

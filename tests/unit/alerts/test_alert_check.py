@@ -18,17 +18,17 @@ from deltalake import DeltaTable, write_deltalake
 from tenacity import wait_none
 from test_alert_measure import clock, heard, minutes
 
-from reliable_channel.alerts import check as checking
-from reliable_channel.alerts.check import Outcome, check
-from reliable_channel.alerts.log import AlertLog
-from reliable_channel.alerts.rules import parse_rules
-from reliable_channel.alerts.webhook import Webhook
+from reliable_channel.analysis.alerts import check as checking
+from reliable_channel.analysis.alerts.check import CheckResult, check
+from reliable_channel.analysis.alerts.log import AlertLog
+from reliable_channel.analysis.alerts.rules import parse_rules
+from reliable_channel.analysis.alerts.webhook import Webhook
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.pipeline.storage.arrow_files import dataset_of
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.tables import ALERTS, BY_NAME
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import ALERTS, BY_NAME
 from tests.support.sample_values import HOSTILE
 
 RULES = parse_rules("rules: [{alert: split, kind: topic_in_partitions}]", "test")
@@ -82,7 +82,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def told(settings: Settings, receiver: Receiver) -> Settings:
+def with_webhook(settings: Settings, receiver: Receiver) -> Settings:
     """The settings with the webhook."""
     url = f"http://127.0.0.1:{receiver.server_port}/{SECRET}"
     return load(
@@ -100,7 +100,7 @@ def split(settings: Settings, *topics: str) -> None:
     """Every topic is seen in two partitions, one minute before the recorded clock."""
     put(settings, "clock", clock(minutes(0)))
     both = [heard(0, minutes(-1), partition, content_topic=topic) for topic in topics for partition in (0, 1)]
-    put(settings, "segments", *both)
+    put(settings, "sds_messages", *both)
 
 
 def later(settings: Settings) -> None:
@@ -108,7 +108,7 @@ def later(settings: Settings) -> None:
     put(settings, "clock", clock(minutes(120)))
 
 
-def run(settings: Settings, **more: Any) -> Outcome:
+def run(settings: Settings, **more: Any) -> CheckResult:
     return check(settings, rules=RULES, webhook=Webhook(settings.alerts, wait=wait_none()), **more)
 
 
@@ -164,94 +164,100 @@ def test_numbers_go_on_when_retention_has_removed_the_rows(settings: Settings) -
     assert [(row["sequence"], row["state"]) for row in rows(settings)] == [(2, "raised")], "open still: raised again"
 
 
-def test_the_webhook_is_tried_again_within_a_run(told: Settings, receiver: Receiver) -> None:
-    split(told, "/a")
+def test_the_webhook_is_tried_again_within_a_run(with_webhook: Settings, receiver: Receiver) -> None:
+    split(with_webhook, "/a")
     receiver.answers = [500, 429, 503]
-    assert run(told).told == 1
+    assert run(with_webhook).sent == 1
     assert receiver.tries == 4
     (alert,) = receiver.accepted
     assert (alert["id"], alert["alert"], alert["subject"], alert["state"]) == (1, "split", "/a", "raised")
     assert alert["as_of"] == minutes(0).isoformat()
     assert receiver.headers["Authorization"] == f"Bearer {SECRET}"
-    assert run(told).told == 0, "it knows"
+    assert run(with_webhook).sent == 0, "it knows"
 
 
-def test_what_was_not_taken_is_told_by_the_next_run_in_order(told: Settings, receiver: Receiver) -> None:
-    split(told, "/a")
-    run(told)
-    later(told)
+def test_what_was_not_taken_is_told_by_the_next_run_in_order(with_webhook: Settings, receiver: Receiver) -> None:
+    split(with_webhook, "/a")
+    run(with_webhook)
+    later(with_webhook)
     receiver.answers = [500] * 4
-    outcome = run(told)
-    assert outcome.told == 0
+    outcome = run(with_webhook)
+    assert outcome.sent == 0
     assert outcome.fault is not None and "500" in str(outcome.fault)
-    put(told, "clock", clock(minutes(130)))
-    put(told, "segments", *(heard(9, minutes(129), partition) for partition in (0, 1)))
-    assert run(told).told == 2
+    put(with_webhook, "clock", clock(minutes(130)))
+    put(with_webhook, "sds_messages", *(heard(9, minutes(129), partition) for partition in (0, 1)))
+    assert run(with_webhook).sent == 2
     assert [(a["id"], a["state"]) for a in receiver.accepted] == [(1, "raised"), (2, "cleared"), (3, "raised")]
 
 
 def test_a_new_webhook_hears_what_is_open_and_no_history(
-    settings: Settings, told: Settings, receiver: Receiver
+    settings: Settings, with_webhook: Settings, receiver: Receiver
 ) -> None:
     split(settings, "/a")
     run(settings)
     later(settings)
     run(settings)
     put(settings, "clock", clock(minutes(130)))
-    put(settings, "segments", *(heard(9, minutes(129), partition, content_topic="/b") for partition in (0, 1)))
-    run(told)
+    put(settings, "sds_messages", *(heard(9, minutes(129), partition, content_topic="/b") for partition in (0, 1)))
+    run(with_webhook)
     assert [(a["id"], a["subject"]) for a in receiver.accepted] == [(3, "/b")]
-    run(told)
+    run(with_webhook)
     assert len(receiver.accepted) == 1
 
 
-def test_more_than_one_page_is_told_page_by_page(told: Settings, receiver: Receiver) -> None:
-    many = load("local", paths={"run_dir": told.paths.run_dir}, alerts={"most_open": 250})
+def test_more_than_one_page_is_told_page_by_page(with_webhook: Settings, receiver: Receiver) -> None:
+    many = load("local", paths={"run_dir": with_webhook.paths.run_dir}, alerts={"most_open": 250})
     split(many, *(f"/t{n:03}" for n in range(250)))
     run(many)
     receiver.answers = [204, 500, 500, 500, 500]
-    assert run(told).told == 100
-    assert run(told).told == 150
+    assert run(with_webhook).sent == 100
+    assert run(with_webhook).sent == 150
     assert [a["id"] for a in receiver.accepted] == [*range(1, 251)]
 
 
 @pytest.mark.parametrize("status", [401, 302, 404])
 def test_a_refusal_is_not_repeated_at_once_and_no_redirect_is_followed(
-    told: Settings, receiver: Receiver, status: int
+    with_webhook: Settings, receiver: Receiver, status: int
 ) -> None:
-    split(told, "/a")
+    split(with_webhook, "/a")
     receiver.answers = [status]
-    outcome = run(told)
+    outcome = run(with_webhook)
     assert receiver.tries == 1
     assert str(status) in str(outcome.fault)
-    assert run(told).told == 1
+    assert run(with_webhook).sent == 1
 
 
 @pytest.mark.parametrize("answers", [[401], [500] * 4, None])
 def test_the_url_and_the_token_reach_no_error_output_or_table(
-    told: Settings,
+    with_webhook: Settings,
     receiver: Receiver,
     answers: list[int] | None,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    split(told, "/a")
+    split(with_webhook, "/a")
     if answers is None:
         receiver.server_close()
     else:
         receiver.answers = answers
-    outcome = run(told)
+    outcome = run(with_webhook)
     assert outcome.fault is not None
-    seen = [str(outcome.fault), repr(outcome), told.to_yaml(), repr(told), json.dumps(rows(told), default=str)]
+    seen = [
+        str(outcome.fault),
+        repr(outcome),
+        with_webhook.to_yaml(),
+        repr(with_webhook),
+        json.dumps(rows(with_webhook), default=str),
+    ]
     # httpx logs the address of a request at INFO, which nobody sees unless it is asked for; ours must not.
     seen += [record.getMessage() for record in caplog.records if record.name.startswith("reliable_channel")]
     assert not any(SECRET in text for text in seen)
 
 
-def test_hostile_names_reach_the_webhook_as_json_strings_only(told: Settings, receiver: Receiver) -> None:
-    split(told, *HOSTILE)
-    run(told)
+def test_hostile_names_reach_the_webhook_as_json_strings_only(with_webhook: Settings, receiver: Receiver) -> None:
+    split(with_webhook, *HOSTILE)
+    run(with_webhook)
     assert {a["subject"] for a in receiver.accepted} == set(HOSTILE)
     assert not any(text in a["detail"] for a in receiver.accepted for text in HOSTILE)
     assert not any(text in value for value in receiver.headers.values() for text in HOSTILE)
@@ -264,13 +270,13 @@ def test_a_url_that_is_none_is_said_without_it(settings: Settings) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_receiver_that_never_answers_is_given_up(told: Settings, receiver: Receiver) -> None:
+def test_a_receiver_that_never_answers_is_given_up(with_webhook: Settings, receiver: Receiver) -> None:
     import httpx
 
     def silent(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("no answer", request=request)
 
-    hook = replace(Webhook(told.alerts, wait=wait_none()), transport=httpx.MockTransport(silent))
+    hook = replace(Webhook(with_webhook.alerts, wait=wait_none()), transport=httpx.MockTransport(silent))
     with pytest.raises(EnvironmentFault, match="ReadTimeout"):
         hook.tell([{"sequence": 1}])
 
@@ -308,7 +314,7 @@ def test_the_command_shows_escapes_and_fails_when_asked_to(settings: Settings, c
 
 def test_a_channel_is_named_as_people_name_it(settings: Settings, cli: Cli) -> None:
     put(settings, "clock", clock(minutes(0)))
-    put(settings, "segments", *(heard(n, minutes(-30), channel_id="talk\x1b[2J") for n in range(20)))
+    put(settings, "sds_messages", *(heard(n, minutes(-30), channel_id="talk\x1b[2J") for n in range(20)))
     said = cli("alerts", "check")[1].splitlines()
     assert said[0].startswith("1 alert is raised")
     assert said[1].startswith("  warning  silent_channel  channel talk\\x1b[2J of /")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from reliable_channel.alerts.rules import load_rules
-from reliable_channel.pipeline.operations.measures import measures
-from reliable_channel.pipeline.operations.metrics import PrometheusMetrics
-from reliable_channel.pipeline.running.queries import CHAIN
+from reliable_channel.analysis.alerts.rules import load_rules
+from reliable_channel.pipeline.runner.measures import measures
+from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
+from reliable_channel.pipeline.runner.queries import CHAIN
 
 CONF = Path(__file__).parents[3] / "conf"
 GROUPS: list[dict[str, Any]] = yaml.safe_load((CONF / "prometheus-rules.yml").read_text(encoding="utf-8"))["groups"]
@@ -34,7 +34,7 @@ def served() -> set[str]:
 def written() -> set[str]:
     """The names of metrics that a query with every feature writes."""
     kafka = {"endOffset": {"t": {"0": 1}}, "latestOffset": {"t": {"0": 2}}}
-    table = {"endOffset": {"reservoirVersion": 3}, "description": "DeltaSource[file:/x/segments]"}
+    table = {"endOffset": {"reservoirVersion": 3}, "description": "DeltaSource[file:/x/sds_messages]"}
     state = {"numRowsTotal": 1, "memoryUsedBytes": 1, "commitTimeMs": 1, "numRowsDroppedByWatermark": 0}
     progress = {"sources": [kafka, table], "stateOperators": [state], "durationMs": {"triggerExecution": 1}}
     return set(measures(progress, {"quarantined_rows": 1, "failed_rows": 0}, lambda name, version: 0))

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from reliable_channel.alerts.measure import LONGEST_SUBJECT, Reading, as_of, readings
-from reliable_channel.alerts.rules import Rule, load_rules, parse_rules
+from reliable_channel.analysis.alerts.measure import LONGEST_SUBJECT, Reading, as_of, readings
+from reliable_channel.analysis.alerts.rules import Rule, load_rules, parse_rules
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.tables import BY_NAME
-from reliable_channel.report.lake import Lake
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import BY_NAME
 from tests.support.sample_values import HOSTILE, at
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
@@ -51,7 +51,7 @@ def measured(tmp_path: Path) -> Callable[..., list[Reading]]:
     """``measured(rule)``: its readings at noon on the recorded clock."""
 
     def measure(text: str, now: dt.datetime = NOON) -> list[Reading]:
-        return readings(Lake(PathSettings(data_dir=str(tmp_path))), rule(text), NOON, now)
+        return readings(TableSnapshot(PathSettings(data_dir=str(tmp_path))), rule(text), NOON, now)
 
     return measure
 
@@ -124,7 +124,7 @@ def test_quarantine_counts_records_once_whether_they_were_envelopes_or_not(write
 def test_a_channel_is_silent_by_the_clock_of_its_own_partition(write: Write, measured: Any) -> None:
     write("clock", clock(minutes(0)), clock(minutes(-28), partition=1), {**clock(minutes(60)), "kind": "closing"})
     write(
-        "segments",
+        "sds_messages",
         *(heard(n, minutes(-30)) for n in range(3)),
         *(heard(n, minutes(-30), partition=1, channel_id="behind") for n in range(3)),
         heard(9, minutes(-30), channel_id="hardly known"),
@@ -138,8 +138,8 @@ def test_a_channel_is_silent_by_the_clock_of_its_own_partition(write: Write, mea
 
 def test_a_content_topic_in_two_partitions_is_seen_and_ticks_are_not(write: Write, measured: Any) -> None:
     ticks = ({**heard(n, minutes(-1), partition=n), "sds_kind": "tick", "content_topic": None} for n in range(3))
-    write("segments", heard(1, minutes(-1)), heard(2, minutes(-1), partition=1), *ticks)
-    write("segments", heard(3, minutes(-1), content_topic="/once"))
+    write("sds_messages", heard(1, minutes(-1)), heard(2, minutes(-1), partition=1), *ticks)
+    write("sds_messages", heard(3, minutes(-1), content_topic="/once"))
     found = measured("kind: topic_in_partitions")
     assert found == [Reading("/c", 2.0, "in 2 partitions"), Reading("/once", 1.0, "in 1 partitions")]
 
@@ -177,21 +177,21 @@ def test_a_stopped_clock_is_measured_by_the_wall_clock(write: Write, measured: A
 
 
 def test_a_subject_of_any_length_is_bounded_and_stays_distinct(write: Write, measured: Any) -> None:
-    write("segments", heard(1, minutes(-1), content_topic="x" * 9_000 + "1"))
-    write("segments", heard(2, minutes(-1), content_topic="x" * 9_000 + "2"))
+    write("sds_messages", heard(1, minutes(-1), content_topic="x" * 9_000 + "1"))
+    write("sds_messages", heard(2, minutes(-1), content_topic="x" * 9_000 + "2"))
     subjects = {r.subject for r in measured("kind: topic_in_partitions")}
     assert len(subjects) == 2
     assert all(len(subject) <= LONGEST_SUBJECT for subject in subjects)
 
 
 def test_where_nothing_is_nothing_is_measured(tmp_path: Path) -> None:
-    lake = Lake(PathSettings(data_dir=str(tmp_path)))
+    lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
     assert as_of(lake) is None
     assert [readings(lake, rule, None, NOON) for rule in load_rules()] == [[] for _ in load_rules()]
 
 
 def test_hostile_names_are_subjects_as_they_are_and_no_detail_holds_them(sample_tables: Path) -> None:
-    lake = Lake(PathSettings(data_dir=str(sample_tables)))
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
     assert as_of(lake) == at(3_600), "the closing tick, an hour later, is no time that passed"
     silent = readings(lake, rule("kind: silent_channel, above_ms: 1, at_least: 1"), at(3_600), NOON)
     assert {json.loads(r.subject)[2] for r in silent} >= {text for text in HOSTILE if len(text) < 500}

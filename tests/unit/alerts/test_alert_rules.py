@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.alerts.rules import KINDS, load_rules, parse_rules
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline.operations.measures import measures
+from reliable_channel.analysis.alerts.rules import KINDS, load_rules, parse_rules
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.pipeline.runner.measures import measures
 
 SHIPPED = load_rules()
 

@@ -9,12 +9,12 @@ from typing import get_args
 
 import pytest
 
-from reliable_channel.alerts.rules import Rule, load_rules, parse_rules
-from reliable_channel.alerts.webhook import PAGE
+from reliable_channel.analysis.alerts.rules import Rule, load_rules, parse_rules
+from reliable_channel.analysis.alerts.webhook import PAGE
 from reliable_channel.cli import main
 from reliable_channel.config import load
-from reliable_channel.pipeline.storage.ddl import create_table
-from reliable_channel.pipeline.tables import ALERTS, CLOCK
+from reliable_channel.lake.create import create_table
+from reliable_channel.lake.tables import ALERTS, CLOCK
 
 DOCS = Path(__file__).parents[3] / "docs"
 TEXT = next(DOCS.rglob("alerts.md")).read_text(encoding="utf-8")

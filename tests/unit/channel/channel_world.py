@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from reliable_channel.channel import ChannelEvent, ReliableChannel, ReliableChannelConfig, create_reliable_channel
-from reliable_channel.sds import SdsConfig
+from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.memory import Link, MemoryNetwork, MemoryNode, perfect_link
-from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.waku import WakuMessage
 
 TOPIC = "/reliable-channel/1/tests/proto"
 CHANNEL = "lobby"

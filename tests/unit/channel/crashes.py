@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reliable_channel.channel import ChannelKey, Persistence
+from reliable_channel.channel.api import _nodes
 from reliable_channel.channel.persistence import LabelledSend, StoredChannel
-from reliable_channel.channel.registry import _nodes
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import RequestId
 from reliable_channel.transport.memory import MemoryNode
-from reliable_channel.wire.waku import WakuMessage
 
 
 class Crash(BaseException):
@@ -63,8 +63,8 @@ class MortalPersistence:
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         self.fuse.burn(lambda: self.inner.compact(key, snapshot, fingerprint))
 
-    def told(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
-        self.fuse.burn(lambda: self.inner.told(key, events, sequence))
+    def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
+        self.fuse.burn(lambda: self.inner.mark_reported(key, events, sequence))
 
     def forget(self, key: ChannelKey) -> None:
         self.inner.forget(key)

@@ -6,7 +6,7 @@ import pytest
 from channel_world import World, quick
 
 from reliable_channel.channel import MessageDelivered, SegmentSent
-from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.core.segmentation import SegmentationConfig
 
 SEGMENTED = SegmentationConfig(segment_size_bytes=64)
 

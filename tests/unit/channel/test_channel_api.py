@@ -1,4 +1,4 @@
-"""The calls of the Reliable Channel API and what they promise (protocol.md §7)."""
+"""The calls of the Reliable Channel API and what they promise (RELIABLE-CHANNEL-API)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from reliable_channel.channel import (
     ChannelClosedError,
     ChannelEvent,
     ChannelExistsError,
+    ChannelKey,
     ChannelNotStartedError,
     MemoryPersistence,
     MessageAcknowledged,
@@ -20,18 +21,21 @@ from reliable_channel.channel import (
     ReliableChannelConfig,
     ReliableChannelOptions,
     ReliableEnvelope,
+    SdsConfig,
     SegmentSent,
     SendingMessage,
     SendState,
     close_channel,
+    create_node,
     create_reliable_channel,
     open_channel,
+    send,
     send_envelope,
 )
-from reliable_channel.errors import ConfigurationError, EmptyMessage, LocalError, MessageTooLarge
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.sds import SdsConfig
-from reliable_channel.wire.waku import RELIABLE_CHANNEL_META
+from reliable_channel.core.errors import ConfigurationError, EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.sds import SdsConfig as CoreSdsConfig
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META
 
 
 @pytest.fixture
@@ -274,6 +278,40 @@ def test_open_channel_takes_defaults_from_the_node_configuration_and_stops_a_nod
     assert node.health().state == "Unhealthy"
 
 
+def test_channels_of_a_created_node_take_its_configuration_and_its_persistence(world: World) -> None:
+    kept = MemoryPersistence(keeps_journal=True)
+    limit = RateLimitConfig(enabled=True, messages_per_epoch=20)
+    sds = SdsConfig(max_retransmissions=3, persistence=kept)
+    node = create_node(NodeConfig(node=world.network.node("dora"), sds_config=sds, rate_limit_config=limit))
+    node.start()
+    with create_reliable_channel(node, CHANNEL, TOPIC, "dora", clock=world.network.clock, threaded=False) as channel:
+        config = channel._driver._config
+        assert (config.sds, config.rate_limit) == (sds.core(), limit)
+        channel.send(b"hello")
+        channel.step()
+        stored = kept.load(ChannelKey(channel.pubsub_topic, TOPIC, CHANNEL, "dora"))
+    assert stored.snapshot is not None or stored.journal
+
+
+def test_what_a_channel_configures_itself_stands_before_the_node(world: World) -> None:
+    node = create_node(NodeConfig(node=world.network.node("dora"), sds_config=SdsConfig(max_retransmissions=3)))
+    config = ReliableChannelConfig(sds=CoreSdsConfig(max_retransmissions=8))
+    with create_reliable_channel(node, CHANNEL, TOPIC, "dora", config=config, threaded=False) as channel:
+        assert channel._driver._config.sds.max_retransmissions == 8
+
+
+def test_without_a_channel_a_message_is_sent_as_one_ephemeral_envelope(
+    world: World, pair: tuple[Recorder, Recorder]
+) -> None:
+    node = world.node("alice")
+    assert send(None, b"hello", node=node, content_topic="/plain/1/x/proto")
+    world.run(500)
+    _, envelope = world.on_wire[-1]
+    assert (envelope.payload, envelope.content_topic, envelope.ephemeral) == (b"hello", "/plain/1/x/proto", True)
+    with pytest.raises(LocalError, match="needs a node and a content topic"):
+        send(None, b"hello")  # type: ignore[call-overload]
+
+
 def test_a_reliable_envelope_goes_to_the_channel_it_names_and_without_one_as_ephemeral(
     world: World, pair: tuple[Recorder, Recorder]
 ) -> None:
@@ -314,13 +352,19 @@ def test_empty_and_overlong_names_are_refused(world: World, names: tuple[str, st
         create_reliable_channel(world.node("alice"), *names, threaded=False)
 
 
-def test_every_default_of_the_seeds_is_there() -> None:
+def test_every_default_of_the_specifications_is_there() -> None:
     config = ReliableChannelConfig()
     assert (config.segmentation.segment_size_bytes, config.segmentation.enable_reed_solomon) == (102_400, False)
     assert (config.sds.acknowledgement_timeout_ms, config.sds.max_retransmissions) == (5_000, 5)
     assert (config.sds.causal_history_size, config.history_backend, config.encryption) == (2, "memory", None)
-    assert config.rate_limit == RateLimitConfig(enabled=False, epoch_size_ms=600_000)
-    assert ReliableChannelConfig.of_002().rate_limit.enabled
+    assert config.rate_limit == RateLimitConfig(enabled=None, epoch_size_ms=600_000)
+    march = ReliableChannelConfig.of_march_2026()
+    assert (march.rate_limit.enabled, march.rate_limit.epoch_size_ms) == (True, 600_000)
+    assert (march.verify_chunk_chain, march.history_backend) == (True, "memory")
+    assert march.segmentation.segment_size_bytes == 102_400
+    sds = march.sds
+    assert (sds.acknowledgement_timeout_ms, sds.max_retransmissions, sds.causal_history_size) == (5_000, 5, 2)
+    assert sds.retransmission_backoff == 1.0, "its waits are fixed"
     options = ReliableChannelOptions()
     assert (options.sync_min_interval_ms, options.retry_interval_ms, options.max_retry_attempts) == (30_000, 30_000, 10)
     assert (options.retrieve_frequency_ms, options.sweep_in_buf_interval_ms) == (10_000, 5_000)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.channel.arrivals import Arrivals
+from reliable_channel.channel.incoming import Arrivals
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import ReceivedEnvelope, Source
-from reliable_channel.wire.waku import WakuMessage
 
 
 def envelope(size: int) -> ReceivedEnvelope:

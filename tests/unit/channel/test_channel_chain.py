@@ -1,4 +1,4 @@
-"""``verify_chunk_chain`` (seed 002): a segment counts only when its link to its predecessor does."""
+"""``verify_chunk_chain`` (March 2026 revision): a segment counts only when its link to its predecessor does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from channel_world import World, drop, quick
 
 from reliable_channel.channel import MemoryPersistence
-from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.core.segmentation import SegmentationConfig
 
 PARITY = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5, set_timeout_ms=10_000)
 QUIET = {"repair": False, "sync_min_interval_ms": 0, "acknowledgement_timeout_ms": 10**9}

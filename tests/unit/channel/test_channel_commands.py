@@ -10,7 +10,7 @@ from channel_world import CHANNEL, TOPIC, World
 from reliable_channel.channel import SqlitePersistence, create_reliable_channel
 from reliable_channel.cli import main
 from reliable_channel.config import load
-from reliable_channel.gateway.participant import Participant, channel_config
+from reliable_channel.gateway.participant import ParticipantOptions, channel_config
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -52,7 +52,7 @@ def test_the_status_is_for_people_and_shows_no_control_characters(
     database, name = tmp_path / "channel.sqlite", "alice\x1b[2J"
     persistence = SqlitePersistence(database)
     settings = load("local", paths={"run_dir": str(tmp_path)})
-    config = channel_config(settings, Participant(CHANNEL, TOPIC, name, database), persistence)
+    config = channel_config(settings, ParticipantOptions(CHANNEL, TOPIC, name, database), persistence)
     world = World()
     with create_reliable_channel(
         world.node("alice"), CHANNEL, TOPIC, name, config=config, clock=world.network.clock, threaded=False
@@ -61,6 +61,6 @@ def test_the_status_is_for_people_and_shows_no_control_characters(
     persistence.close()
     status, out, _ = run(capsys, "channel", "status", CHANNEL, "--database", str(database))
     assert status == 0
-    assert "sends  1 sending, 0 sent, 0 delivered, 0 failed\n" in out
+    assert "sends  1 sending, 0 queued, 0 sent, 0 delivered, 0 failed\n" in out
     assert "alice\\x1b[2J" in out
     assert "\x1b" not in out

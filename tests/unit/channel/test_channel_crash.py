@@ -23,10 +23,10 @@ from reliable_channel.channel import (
     SqlitePersistence,
 )
 from reliable_channel.channel.events import SendEvent
-from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.transport.memory import Faults
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.transport.memory import LinkFaults
 
 NAMES = ("alice", "bob")
 
@@ -186,7 +186,7 @@ def no_id_and_no_clock_value_came_twice(world: World) -> None:
 
 
 def lossy(seed: int) -> World:
-    return World(Faults(loss=0.1, duplication=0.1, min_delay_ms=1, max_delay_ms=300, seed=seed).link())
+    return World(LinkFaults(loss=0.1, duplication=0.1, min_delay_ms=1, max_delay_ms=300, seed=seed).link())
 
 
 SMALL = SegmentationConfig(segment_size_bytes=128, enable_reed_solomon=True, parity_rate=0.5)

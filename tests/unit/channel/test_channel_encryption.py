@@ -1,4 +1,4 @@
-"""The encryption hook and the AES-GCM that is ready to use (protocol.md §7)."""
+"""The encryption hook and the AES-GCM that is ready to use (RELIABLE-CHANNEL-API)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from reliable_channel.channel import AesGcm, IncompleteEncryptionError, MessageSendError, aes_gcm
 from reliable_channel.channel.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, DecryptionRefusedError
-from reliable_channel.errors import ConfigurationError, LocalError
-from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.core.errors import ConfigurationError, LocalError
+from reliable_channel.core.segmentation import SegmentationConfig
 
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
 PUBSUB = "/waku/2/rs/0/0"

@@ -9,25 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.effects import Deliver, Effect, Emit
 from reliable_channel.channel.events import ChannelProblem
-from reliable_channel.channel.inputs import Heard, Ticked
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.wire.hashing import js_message_id
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.channel.steps import Deliver, Effect, Emit, EnvelopeReceived, Ticked
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.hashing import js_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 NOW = 1_700_000_000_000
 OK = js_message_id(b"ok")
 
 
-def heard(sender: str, lamport: int, history: tuple[str, ...] = (), content: bytes = b"ok") -> Heard:
+def heard(sender: str, lamport: int, history: tuple[str, ...] = (), content: bytes = b"ok") -> EnvelopeReceived:
     entries = tuple(HistoryEntry(name) for name in history)
     message = SdsMessage(sender, js_message_id(content), "talk", lamport, entries, content=content)
-    return Heard(NOW + 100, encode_sds_message(message), bytes(32))
+    return EnvelopeReceived(NOW + 100, encode_sds_message(message), bytes(32))
 
 
-def told(inputs: list[Heard]) -> tuple[list[tuple[str, int | None, str]], list[Effect]]:
+def told(inputs: list[EnvelopeReceived]) -> tuple[list[tuple[str, int | None, str]], list[Effect]]:
     """Sender, Lamport timestamp and id of everything delivered; and the problems."""
     machine = ChannelMachine("talk", "alice", "/talk/1/c/proto", ReliableChannelConfig(), SegmentationConfig())
     machine.apply(Ticked(NOW - 1_000))
@@ -62,7 +61,7 @@ def test_a_text_that_waits_and_an_equal_one_that_does_not_are_each_delivered(wai
         max_size=12,
     )
 )
-def test_every_send_is_delivered_once_in_any_order(inputs: list[Heard]) -> None:
+def test_every_send_is_delivered_once_in_any_order(inputs: list[EnvelopeReceived]) -> None:
     messages, _ = told([*inputs, heard("dave", NOW, content=b"why")])
     assert max(Counter(messages).values()) == 1
     assert len(messages) == len({each.data for each in inputs}) + 1

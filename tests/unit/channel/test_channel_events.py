@@ -9,7 +9,7 @@ import pytest
 from channel_world import World, quick
 
 from reliable_channel.channel import ChannelEvent, MessageReceived, MessageSent
-from reliable_channel.channel.emitter import EventEmitter
+from reliable_channel.channel.event_dispatcher import EventEmitter
 
 
 def received(number: int) -> MessageReceived:

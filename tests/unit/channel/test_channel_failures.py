@@ -9,11 +9,11 @@ from channel_world import CHANNEL, TOPIC, World, quick
 from crashes import kill
 
 from reliable_channel.channel import ChannelProblem, MessageReceived
-from reliable_channel.channel.inputs import Heard, encode_input
 from reliable_channel.channel.persistence import MemoryPersistence
-from reliable_channel.sds import SdsChannel, Step
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.channel.steps import EnvelopeReceived, encode_input
+from reliable_channel.core.sds import SdsChannel, SdsStep
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage
 
 BAD = "fails"
 PUBSUB_TOPIC = "/waku/2/rs/0/0"
@@ -24,7 +24,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     """SDS fails on some messages when it has changed the state already; the error's text holds the content."""
     real = SdsChannel.receive
 
-    def receive(self: SdsChannel, message: SdsMessage, now: int, **options: Any) -> Step:
+    def receive(self: SdsChannel, message: SdsMessage, now: int, **options: Any) -> SdsStep:
         step = real(self, message, now, **options)
         if message.message_id.startswith(BAD):
             raise KeyError(message.content)
@@ -82,7 +82,7 @@ def test_the_event_names_the_input_and_holds_no_payload(failing: None) -> None:
     world.run(1_000)
     (problem,) = bob.of(ChannelProblem)
     assert (problem.kind, problem.sds_id) == ("input_failed", BAD)
-    assert problem.detail.startswith("Heard of 'mallory': KeyError in receive, line ")
+    assert problem.detail.startswith("EnvelopeReceived of 'mallory': KeyError in receive, line ")
     assert "payload" not in problem.detail
     world.close()
 
@@ -98,7 +98,9 @@ def test_a_journal_that_holds_a_failing_input_does_not_stop_a_start(failing: Non
         world.run(1_000)
     (kept,) = persistence._channels.values()
     for place in (len(kept.journal), 1, 0):
-        kept.journal.insert(place, encode_input(Heard(world.now, envelope(world, f"{BAD}{place}").payload, None)))
+        kept.journal.insert(
+            place, encode_input(EnvelopeReceived(world.now, envelope(world, f"{BAD}{place}").payload, None))
+        )
     del world.recorders["bob"]
     kill(world.node("bob"))
     again = world.join("bob", quick(persistence=persistence))
@@ -118,7 +120,7 @@ def test_timers_on_which_it_fails_do_not_spin(monkeypatch: pytest.MonkeyPatch) -
     world.run(1_000)
     calls, since, real = 0, world.now, SdsChannel.tick
 
-    def tick(self: SdsChannel, now: int) -> Step:
+    def tick(self: SdsChannel, now: int) -> SdsStep:
         nonlocal calls
         if now < since:
             return real(self, now)

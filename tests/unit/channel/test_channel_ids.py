@@ -4,10 +4,10 @@ import pytest
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import DamagedStore
-from reliable_channel.channel.inputs import SendRequested
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.wire.hashing import joined_message_id, sds_message_id
+from reliable_channel.channel.steps import SendRequested
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.hashing import joined_message_id, sds_message_id
 
 NOW = 1_700_000_000_000
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.channel.inputs import (
+from reliable_channel.channel.steps import (
     Closing,
     DispatchDone,
     DispatchFailed,
-    Heard,
+    EnvelopeReceived,
     Input,
     Opened,
     SendRequested,
@@ -16,7 +16,7 @@ from reliable_channel.channel.inputs import (
     decode_input,
     encode_input,
 )
-from reliable_channel.wire._pb import channel_state_pb2 as pb
+from reliable_channel.core.wire._pb import channel_state_pb2 as pb
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ from reliable_channel.wire._pb import channel_state_pb2 as pb
         SendRequested(7, b""),
         SendRequested(7, bytes(200), "id"),
         SendRequested(0, bytes(1_048_576), "i" * 64),
-        Heard(7, bytes(20_000), b"h" * 32),
-        Heard(7, b"x", None),
+        EnvelopeReceived(7, bytes(20_000), b"h" * 32),
+        EnvelopeReceived(7, b"x", None),
         DispatchDone(7, "id", b"h" * 32, own=False),
         DispatchFailed(7, "id", True, "why"),
     ],

@@ -6,11 +6,11 @@ import pytest
 from channel_world import World
 
 from reliable_channel.config import ChannelsSettings, PipelineSettings
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.segment import Segment, encode_segment
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.wire.segment import Segment, encode_segment
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
 
 TOPIC = "/reliable-channel/1/talk/proto"
 BROKEN = encode_segment(Segment(keccak256(b"whole"), 9, 3, None, False, b"the ninth of three"))

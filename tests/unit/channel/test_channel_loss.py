@@ -23,13 +23,13 @@ from reliable_channel.channel import (
     SendingMessage,
     SendState,
 )
-from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.store.model import StorePage
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.transport.memory import Faults
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.memory import LinkFaults
+from reliable_channel.transport.store.model import StorePage
 
 SMALL_SEGMENTS = SegmentationConfig(segment_size_bytes=64)
 WITH_PARITY = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
@@ -323,7 +323,7 @@ def test_hostile_bytes_on_the_topic_are_problems_told_and_the_channel_goes_on() 
 def test_over_any_lossy_network_everything_arrives_once_and_is_acknowledged(
     seed: int, loss: float, duplication: float, sizes: list[int], parity: bool, participants: int
 ) -> None:
-    faults = Faults(loss=loss, duplication=duplication, min_delay_ms=5, max_delay_ms=900, seed=seed)
+    faults = LinkFaults(loss=loss, duplication=duplication, min_delay_ms=5, max_delay_ms=900, seed=seed)
     world = World(faults.link())
     config = replace(quick(), segmentation=WITH_PARITY if parity else SMALL_SEGMENTS)
     names = ("alice", "bob", "carol")[:participants]

@@ -24,7 +24,7 @@ from reliable_channel.channel import (
     SqlitePersistence,
 )
 from reliable_channel.channel.persistence import StoredChannel
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 
 KEY = ChannelKey("/waku/2/rs/0/0", "/t/1/x/proto", "lobby", "alice")
 OTHER = replace(KEY, channel_id="other")
@@ -48,8 +48,8 @@ def test_what_is_appended_is_loaded_in_order_and_by_channel(backend: Persistence
 
 def test_a_snapshot_replaces_journal_and_marks_but_not_the_sequence(backend: Persistence) -> None:
     backend.append(KEY, [b"1"], "f")
-    backend.told(KEY, ["a", "b"], 2)
-    assert backend.load(KEY).told == {"a", "b"}
+    backend.mark_reported(KEY, ["a", "b"], 2)
+    assert backend.load(KEY).reported == {"a", "b"}
     backend.compact(KEY, b"snapshot", "g")
     assert backend.load(KEY) == StoredChannel(b"snapshot", (), frozenset(), 2, "g")
     backend.forget(KEY)
@@ -83,15 +83,15 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) ->
     first.close()
     with sqlite3.connect(path) as old:  # what the first schema called the notes, and where it had its snapshots
         old.executescript(
-            "ALTER TABLE told RENAME COLUMN event TO delivery; ALTER TABLE told RENAME TO handed_over;"
+            "ALTER TABLE reported RENAME COLUMN event TO delivery; ALTER TABLE reported RENAME TO handed_over;"
             "INSERT INTO handed_over VALUES (1, 'sds id'); DROP TABLE snapshot;"
             "ALTER TABLE channel ADD COLUMN snapshot BLOB; UPDATE channel SET snapshot = x'00ff' WHERE id = 1;"
             "PRAGMA user_version=1"
         )
     old.close()
     now = SqlitePersistence(path)
-    told = frozenset({"reliable:message:received sds id"})
-    assert now.load(KEY) == StoredChannel(b"\x00\xff", (b"1",), told, 0, "f")
+    reported = frozenset({"reliable:message:received sds id"})
+    assert now.load(KEY) == StoredChannel(b"\x00\xff", (b"1",), reported, 0, "f")
     assert now.load(OTHER) == StoredChannel(None, (b"1",), frozenset(), 0, "f")
 
 

@@ -1,8 +1,9 @@
-"""The rate limit of a node over its channels (protocol.md §6)."""
+"""The rate limit of a node over its channels (17/WAKU2-RLN-RELAY)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from typing import Literal
 
 import pytest
 from channel_world import World, quick
@@ -15,15 +16,17 @@ from reliable_channel.channel import (
     MessageSent,
     RateLimitApproached,
 )
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.segmentation import SegmentationConfig
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 
 EPOCH_MS = 600_000
 
 
-def limited(messages: int, **changes: object) -> object:
-    return quick(rate_limit=RateLimitConfig(enabled=True, messages_per_epoch=messages), **changes)
+def limited(messages: int, counts: Literal["envelopes", "messages"] = "messages", **changes: object) -> object:
+    limit = RateLimitConfig(enabled=True, messages_per_epoch=messages, counts=counts)
+    return quick(rate_limit=limit, **changes)
 
 
 def at_epoch_start(world: World) -> None:
@@ -125,18 +128,37 @@ def test_what_waited_for_its_epoch_when_the_channel_closed_is_sent_after_a_resta
     assert [event.sequence for event in bob.of(MessageReceived)] == [1, 2]
 
 
-def test_retransmissions_do_not_count_unless_asked_to() -> None:
+def test_by_the_specified_rule_retransmissions_do_not_count() -> None:
     world = World(lambda *_: ())
     at_epoch_start(world)
-    config = limited(1, sds={"sync_min_interval_ms": 0})
-    alice = world.join("alice", config)  # type: ignore[arg-type]
+    alice = world.join("alice", limited(1, sds={"sync_min_interval_ms": 0}))  # type: ignore[arg-type]
     alice.channel.send(b"lost")
     world.run(40_000, step_ms=1_000)
     assert len(world.node("alice").sent) == 4
-    counted = World(lambda *_: ())
-    at_epoch_start(counted)
-    limit = RateLimitConfig(enabled=True, messages_per_epoch=1, count_control_traffic=True)
-    alice = counted.join("alice", replace(quick(sds={"sync_min_interval_ms": 0}), rate_limit=limit))
-    alice.channel.send(b"lost")
-    counted.run(40_000, step_ms=1_000)
-    assert len(counted.node("alice").sent) == 1
+
+
+def test_every_envelope_counts_and_four_messages_take_two_epochs_of_two() -> None:
+    world = World()
+    at_epoch_start(world)
+    alice, bob = world.join("alice", limited(2, "envelopes")), world.join("bob")  # type: ignore[arg-type]
+    for number in range(4):
+        alice.channel.send(b"message %d" % number)
+    world.run(4 * EPOCH_MS, step_ms=2_000)
+    assert bob.payloads == [b"message %d" % number for number in range(4)]
+    epochs = [(message.timestamp or 0) // 1_000_000 // EPOCH_MS for message in world.node("alice").sent]
+    assert Counter(epochs).most_common(1)[0][1] == 2
+    assert len(set(epochs[:4])) == 2
+
+
+def test_content_goes_before_retransmissions_that_have_waited_longer() -> None:
+    world = World(lambda *_: ())
+    at_epoch_start(world)
+    config = limited(1, "envelopes", sds={"sync_min_interval_ms": 0})
+    alice = world.join("alice", config)  # type: ignore[arg-type]
+    alice.channel.send(b"first")
+    world.run(60_000, step_ms=1_000)  # its retransmission waits
+    alice.channel.send(b"second")
+    world.run(2 * EPOCH_MS, step_ms=2_000)
+    ids = [decode_sds_message(message.payload, WireFamily.SPEC).message_id for message in world.node("alice").sent]
+    assert ids == [ids[0], ids[1], ids[0]]
+    assert ids[1] != ids[0]

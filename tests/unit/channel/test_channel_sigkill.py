@@ -18,11 +18,11 @@ import pytest
 from channel_world import CHANNEL, TOPIC, Recorder, quick
 
 from reliable_channel.channel import create_reliable_channel
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, encode_waku_message
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import decode_sds_message
-from reliable_channel.wire.waku import WakuMessage, decode_waku_message, encode_waku_message
 
 PUBSUB = "/waku/2/rs/0/0"
 LIVES = 8

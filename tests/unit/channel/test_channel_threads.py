@@ -219,7 +219,7 @@ def test_a_full_node_is_asked_again_and_never_waited_for(pumped: Pumped) -> None
     node, asked = pumped.network.node("alice"), []
     send = node.send
 
-    def full_at_first(*arguments: Any, max_wait_s: float | None = None) -> RequestId:
+    def full_at_first(*arguments: Any, max_wait_s: float | None = None, **_: Any) -> RequestId:
         asked.append(max_wait_s)
         if len(asked) < 3:
             raise PendingLimitError("10 send requests are pending.", "Try again later.")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import yaml
 
+from reliable_channel.analysis.dashboard import render, windows
+from reliable_channel.analysis.dashboard.figures import MOST_ROWS
+from reliable_channel.analysis.report.acks_matrix import MOST_NAMES
+from reliable_channel.analysis.report.snapshot import MEMORY_LIMIT, PATIENCE_S
 from reliable_channel.config import load
-from reliable_channel.dashboard import render, windows
-from reliable_channel.dashboard.figures import MOST_ROWS
-from reliable_channel.report.acks_matrix import MOST_NAMES
-from reliable_channel.report.lake import MEMORY_LIMIT, PATIENCE_S
 
 TEXT = next((Path(__file__).parents[3] / "docs").rglob("dashboard.md")).read_text(encoding="utf-8")
 

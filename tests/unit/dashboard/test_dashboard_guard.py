@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.dashboard.serve import serve
 from reliable_channel.config import PathSettings, load
-from reliable_channel.dashboard.app import create_app
-from reliable_channel.dashboard.serve import serve
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 

@@ -15,17 +15,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from starlette.testclient import TestClient
 
+from reliable_channel.analysis.dashboard import page_cache
+from reliable_channel.analysis.dashboard import text as shown_as
+from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.dashboard.figures import _DARK, _prepared
+from reliable_channel.analysis.dashboard.page_cache import PageCache
+from reliable_channel.analysis.dashboard.quarantine import MEANINGS
 from reliable_channel.config import PathSettings
-from reliable_channel.dashboard import shelf as shelving
-from reliable_channel.dashboard import text as shown_as
-from reliable_channel.dashboard.app import create_app
-from reliable_channel.dashboard.figures import _DARK, _prepared
-from reliable_channel.dashboard.quarantine import MEANINGS
-from reliable_channel.dashboard.shelf import Shelf
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.tables import BY_NAME
-from reliable_channel.wire.malformed import Reason
+from reliable_channel.core.wire.malformed import Reason
+from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import BY_NAME
 from tests.support.sample_values import HOSTILE, PUBSUB_TOPIC, digest, topic_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -118,7 +118,7 @@ def client(sample_tables: Path) -> TestClient:
 def over(place: Path, **more: Any) -> TestClient:
     """A dashboard over other tables, which looks at them anew with every request."""
     paths = PathSettings(data_dir=str(place))
-    app = create_app(paths, shelf=Shelf(paths, fresh_s=0), **more)
+    app = create_app(paths, cache=PageCache(paths, fresh_s=0), **more)
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
@@ -203,7 +203,7 @@ def test_the_matrix_says_who_has_confirmed_whom(client: TestClient, sample_table
 
 
 def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient, sample_tables: Path) -> None:
-    segments = rows_of(DeltaTable(str(sample_tables / "segments")))
+    segments = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
     one = next(s for s in segments if s["channel_id"] == "files" and s["segment_kind"] == "data")
     wanted = [one["sds_id"], one["sds_id"][:10], one["envelope_hash"].hex(), "0x" + one["entire_message_hash"].hex()]
     for name in wanted:
@@ -282,7 +282,9 @@ def test_an_unchanged_page_is_neither_asked_for_nor_made_again(
 ) -> None:
     first = client.get(FILES + "&last=7d")
     asked: list[str] = []
-    monkeypatch.setattr("reliable_channel.report.lake.Lake.arrow", lambda self, sql, *_: asked.append(sql))
+    monkeypatch.setattr(
+        "reliable_channel.analysis.report.snapshot.TableSnapshot.arrow", lambda self, sql, *_: asked.append(sql)
+    )
     again = client.get(FILES + "&last=7d", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert client.get(FILES + "&last=7d").content == first.content
@@ -312,13 +314,13 @@ def test_a_table_that_grows_gives_another_page(sample_tables: Path, tmp_path: Pa
 def test_many_requests_share_one_look_at_the_tables(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     looked: list[str] = []
-    opened = shelving.Lake
-    monkeypatch.setattr(shelving, "Lake", lambda paths: looked.append("look") or opened(paths))
-    shelf = Shelf(PathSettings(data_dir=str(sample_tables)), fresh_s=1, monotonic=lambda: now[0])
-    lakes = [shelf.lake() for _ in range(5)]
+    opened = page_cache.TableSnapshot
+    monkeypatch.setattr(page_cache, "TableSnapshot", lambda paths: looked.append("look") or opened(paths))
+    cache = PageCache(PathSettings(data_dir=str(sample_tables)), fresh_s=1, monotonic=lambda: now[0])
+    lakes = [cache.lake() for _ in range(5)]
     assert len({id(lake) for lake in lakes}) == 1
     now[0] = 1.0
-    assert shelf.lake() is not lakes[0]
+    assert cache.lake() is not lakes[0]
     assert len(looked) == 3, "at the start, at the first request, and after a second"
 
 
@@ -390,7 +392,7 @@ def test_a_table_that_no_job_has_written_yet_is_named_with_its_job(sample_tables
     Page(text)
     # Without verdicts there are channels and messages all the same.
     assert "files" in client.get("/channels?last=all").text
-    segments = rows_of(DeltaTable(str(place / "segments")))
+    segments = rows_of(DeltaTable(str(place / "sds_messages")))
     one = next(s for s in segments if s["channel_id"] == "files")
     page = client.get("/message?" + urlencode({**key_of("files"), "key": one["sds_id"]}))
     assert page.status_code == 200 and "not judged" in page.text
@@ -424,7 +426,7 @@ def test_a_fault_of_ours_shows_no_trace(
     def fault(*_: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("reliable_channel.dashboard.channels.page", fault)
+    monkeypatch.setattr("reliable_channel.analysis.dashboard.channels.page", fault)
     answer = over(sample_tables).get("/channels")
     assert answer.status_code == 500
     assert "secret detail" not in answer.text and "Traceback" not in answer.text

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import reliable_channel.dashboard
+import reliable_channel.analysis.dashboard
 
-PLACE = Path(reliable_channel.dashboard.__file__).parent
+PLACE = Path(reliable_channel.analysis.dashboard.__file__).parent
 STYLE = (PLACE / "static" / "style.css").read_text(encoding="utf-8")
 TEMPLATES = sorted((PLACE / "templates").glob("*.html"))
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from reliable_channel.channel.events import MessageDelayed, MessageSendError, MessageSent
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging import channel_evidence
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
-from reliable_channel.wire.hashing import keccak256
 from tests.support.messaging_world import CONTENT, PUBSUB, KeptFeed
 
 WHOLE = keccak256(b"whole")

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID
 from reliable_channel.messaging.confirmation import background_subscription
 from reliable_channel.messaging.sender_events import SenderEventKind
-from reliable_channel.store.model import StorePage, StoreQuery
 from reliable_channel.transport.base import FailureReason, StoreUnavailable
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sharding import Autosharding
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.store.model import StorePage, StoreQuery
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World, config
 
 MINUTE = 60_000
@@ -114,19 +114,36 @@ def test_the_query_halts_while_unhealthy_and_resumes(new_world: Callable[..., Wo
     assert asked.queries
 
 
-def test_a_message_the_next_query_does_not_find_is_sent_again_once(new_world: Callable[..., World]) -> None:
+def test_a_message_that_no_store_has_is_sent_again_three_times_and_then_carries_an_error(
+    new_world: Callable[..., World],
+) -> None:
     world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
     world.network.store_keeps = lambda message: False
     request_id = world.send()
+    world.run(3 * MINUTE + 1_000)
+    assert world.record(request_id).error is None
     world.run(5 * MINUTE)
-    assert [message.payload for message in world.transport.sent] == [b"hello", b"hello"]
-    first, second = world.transport.sent
-    assert second.timestamp is not None and first.timestamp is not None
-    assert second.timestamp > first.timestamp, "gossip drops equal bytes, and stores refuse old ones"
+    assert [message.payload for message in world.transport.sent] == [b"hello"] * 4
+    stamps = [message.timestamp for message in world.transport.sent]
+    assert stamps == sorted(set(stamps)), "gossip drops equal bytes, and stores refuse old ones"
     record = world.record(request_id)
-    assert (record.sent, record.stored, record.message) == (True, False, second)
+    assert (record.sent, record.sending, record.stored) == (True, False, False)
+    assert (record.error or "").startswith("not_stored: no store has it after it was sent 4 times")
+    assert world.names().count("message:error") == 1
     kinds = [row.event for row in world.feed.rows]
-    assert kinds.count(SenderEventKind.RESENT) == kinds.count(SenderEventKind.NOT_STORED) == 1
+    assert (kinds.count(SenderEventKind.RESENT), kinds.count(SenderEventKind.NOT_STORED)) == (3, 1)
+
+
+def test_a_store_that_has_the_message_after_all_clears_the_error(new_world: Callable[..., World]) -> None:
+    world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
+    world.network.store_keeps = lambda message: False
+    request_id = world.send()
+    world.run(6 * MINUTE)
+    assert world.record(request_id).error is not None
+    world.network.store.add(PUBSUB, world.transport.sent[-1])
+    world.run(MINUTE)
+    record = world.record(request_id)
+    assert (record.stored, record.error) == (True, None)
 
 
 def test_a_message_sent_again_and_then_stored_is_stored(new_world: Callable[..., World]) -> None:

@@ -13,10 +13,12 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 DOCUMENT = (ROOT / "docs" / "messaging-conformance.md").read_text(encoding="utf-8")
 ROWS = [
-    [cell.strip() for cell in line.strip("|").split(" | ")]
+    [cell.strip() for cell in re.split(r" \|(?: |$)", line.strip().removeprefix("|"))]
     for line in DOCUMENT.splitlines()
     if re.match(r"\| \d+ \|", line)
 ]
+KEEPERS = {"yes", "bridge", "node", "refused", "none", "–"}
+"""Who keeps a rule with a transport."""
 LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD not", "MAY", "RECOMMENDED"}
 
 
@@ -28,7 +30,8 @@ def functions(file: Path) -> set[str]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_every_row_names_existing_tests_or_a_reason(row: list[str]) -> None:
-    number, level, rule, shown_by, *remarks = row
+    number, level, rule, waku_rest, kafka, shown_by, *remarks = row
+    assert {waku_rest, kafka} <= KEEPERS
     assert level in LEVELS
     assert rule
     named = re.findall(r"`([^`]+\.py)::([^`]+)`", shown_by)
@@ -36,6 +39,12 @@ def test_every_row_names_existing_tests_or_a_reason(row: list[str]) -> None:
         path = ROOT / file if "/" in file else HERE / file
         assert test in functions(path), f"row {number}: {file}::{test} does not exist"
     assert named or (remarks and remarks[0].strip(" |")), f"row {number} names neither a test nor a reason"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row[3] != row[4]], ids=lambda row: row[0])
+def test_what_differs_over_kafka_is_tested_over_kafka(row: list[str]) -> None:
+    """A setting that is refused, an order of stores that is another, the bridge's own protocols."""
+    assert re.search(r"tests/kafka/|test_over_kafka_", row[5]), row
 
 
 def test_the_rows_are_numbered_without_gaps() -> None:

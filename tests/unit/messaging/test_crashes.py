@@ -15,13 +15,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reliable_channel.core.rate_limit import Traffic
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import Message, MessagingNode, PlainEncoder
 from reliable_channel.transport.base import FailureReason, NodeEvent, RequestId, SendFailed, Sent
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.node import NodeBase, new_request_id
 from reliable_channel.transport.sharding import NamedTopic
-from reliable_channel.wire.waku import WakuMessage
 from tests.support.messaging_world import CONTENT, PUBSUB, World, config
 
 # Not "duplicate": after a time-out it counts as sent, and this network would not have the message.
@@ -118,7 +119,12 @@ class AnsweringNode(NodeBase):
         self._pool.shutdown()
 
     def send(
-        self, message: WakuMessage, pubsub_topic: str | None = None, *, max_wait_s: float | None = None
+        self,
+        message: WakuMessage,
+        pubsub_topic: str | None = None,
+        *,
+        max_wait_s: float | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         request_id = new_request_id()
         self._pool.submit(self._emit, self._sent(request_id, message, PUBSUB))
@@ -135,12 +141,20 @@ class AnsweringNode(NodeBase):
 
 def test_many_threads_send_and_cancel_at_once_and_every_request_is_told_once() -> None:
     told: list[NodeEvent] = []
-    node = MessagingNode(config(), AnsweringNode())
-    node.add_listener(told.append)
-    node.start()
+    ended: set[str] = set()
     everything_told = threading.Event()
     requests: list[str] = []
-    node.add_listener(lambda event: everything_told.set() if len(told) >= 400 else None)
+    node = MessagingNode(config(), AnsweringNode())
+
+    def note(event: NodeEvent) -> None:
+        told.append(event)
+        if isinstance(event, Sent | SendFailed):
+            ended.add(event.request_id)
+            if len(ended) == 400:
+                everything_told.set()
+
+    node.add_listener(note)
+    node.start()
 
     def work(number: int) -> None:
         for turn in range(50):

@@ -1,4 +1,4 @@
-"""Health: the seed's criteria by mode, and one event per change."""
+"""Health: the specified criteria by mode, and one event per change."""
 
 from __future__ import annotations
 

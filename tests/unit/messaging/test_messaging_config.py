@@ -1,4 +1,4 @@
-"""The configuration of the seed: what must be given, the defaults, and what is refused by name."""
+"""The configuration of MESSAGING-API: what must be given, the defaults, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.messaging import MessagingConfig, Mode
 
 NODE = "/dns4/node.example/tcp/443/wss/p2p/16Uiu2HAm"
 MINIMAL: dict[str, Any] = {"mode": "edge", "cluster_id": 1, "shards": [0, 3], "bootstrap_nodes": [NODE]}
 
 
-def test_defaults_are_those_of_the_seed() -> None:
+def test_defaults_are_those_of_the_specification() -> None:
     config = MessagingConfig.of(**MINIMAL)
     assert config.mode is Mode.EDGE
     assert config.store_confirmation is False

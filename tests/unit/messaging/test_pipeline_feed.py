@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import KafkaFeed
 from reliable_channel.messaging.sender_events import SenderEventKind, sender_event, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, SendBufferFull, Source
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.wire.segment import Dialect, Segment, encode_segment
-from reliable_channel.wire.waku import WakuMessage, message_hash
 from tests.support.messaging_world import CONTENT, PUBSUB
 
 MESSAGE = WakuMessage(b"plain", CONTENT, timestamp=1)

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.records import MAX_ERROR_CHARACTERS, MessageRecord
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.base import FailureReason
-from reliable_channel.wire.waku import WakuMessage, message_hash
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 
@@ -257,7 +257,8 @@ def test_a_second_process_on_the_same_database_is_refused(new_world: Callable[..
     database = tmp_path / "messages.sqlite"
     new_world(database).send()
     code = (
-        "import sys; from reliable_channel.messaging.store import RecordStore; from reliable_channel import errors\n"
+        "import sys; from reliable_channel.messaging.store import RecordStore\n"
+        "from reliable_channel.core import errors\n"
         "try: RecordStore(sys.argv[1], 1, 1)\n"
         "except errors.EnvironmentFault as fault: print(fault)"
     )

@@ -1,4 +1,4 @@
-"""The REST API: every path, status code and error text of the seed, over a node in memory."""
+"""The REST API: every path, status code and error text of MESSAGING-API, over a node in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_send_without_a_pubsub_topic_takes_the_nodes_own(client: TestClient, wor
     assert world.record(answer.json()["requestId"]).pubsub_topic == PUBSUB
 
 
-def test_send_to_an_unsupported_pubsub_topic_is_404_with_the_seeds_sentence(client: TestClient) -> None:
+def test_send_to_an_unsupported_pubsub_topic_is_404_with_the_specified_sentence(client: TestClient) -> None:
     answer = client.post("/send", json={**MESSAGE, "pubsubTopic": "string"})
     assert answer.status_code == 404
     assert answer.json() == {"error": "Failed to send message. Target pubsubTopic 'string' not supported."}
@@ -134,7 +134,7 @@ def test_subscribe_read_and_unsubscribe(client: TestClient, world: World) -> Non
     assert client.get("/subscriptions").json() == []
 
 
-def test_subscribe_to_an_unsupported_cluster_is_404_with_the_seeds_sentence(client: TestClient) -> None:
+def test_subscribe_to_an_unsupported_cluster_is_404_with_the_specified_sentence(client: TestClient) -> None:
     answer = client.post("/subscribe", json={"pubsubTopic": "/waku/2/rs/0/2", "contentTopic": "/example/2/rfc/proto"})
     assert answer.status_code == 404
     assert answer.json() == {"error": "Cannot create subscription. clusterId 0 is not supported."}
@@ -160,7 +160,7 @@ def test_message_by_request_id_and_by_hash(client: TestClient, world: World) -> 
         ({"hash": "abc123"}, "Message with hash 'abc123' not found"),
     ],
 )
-def test_message_not_found_is_404_with_the_seeds_sentence(
+def test_message_not_found_is_404_with_the_specified_sentence(
     refusing: TestClient, query: dict[str, str], text: str
 ) -> None:
     answer = refusing.get("/message", params=query)
@@ -175,7 +175,7 @@ def test_message_not_found_is_404_with_the_seeds_sentence(
         ({"subscriptionId": GUID, "skip": 1, "take": 0}, f"No messages found for subscriptionId '{GUID}'"),
     ],
 )
-def test_messages_not_found_is_404_with_the_seeds_sentence(
+def test_messages_not_found_is_404_with_the_specified_sentence(
     refusing: TestClient, query: dict[str, Any], text: str
 ) -> None:
     answer = refusing.get("/messages", params=query)
@@ -243,7 +243,7 @@ def test_history_without_a_store_is_503(client: TestClient, world: World) -> Non
     assert (answer.status_code, set(answer.json())) == (503, {"error"})
 
 
-def test_the_openapi_document_names_every_path_of_the_seed(client: TestClient) -> None:
+def test_the_openapi_document_names_every_path_of_the_specification(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     calls = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     assert calls >= {

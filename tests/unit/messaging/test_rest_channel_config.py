@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from reliable_channel.channel import SqlitePersistence
+from reliable_channel.channel import ReliableChannelConfig, SqlitePersistence
 from reliable_channel.config import Settings, load
+from reliable_channel.core.wire.bloom import FilterFamily
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.gateway.api import channel_config
 from reliable_channel.gateway.participant import topic_config
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.wire.bloom import FilterFamily
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import WireFamily, decode_sds_message
-from reliable_channel.wire.segment import Dialect
 from tests.support.messaging_world import World
 
 KEYED = "/app/1/keyed/proto"
@@ -104,3 +105,20 @@ def test_family_filter_and_dialect_of_a_topic_belong_together(configured: Settin
     plain = topic_config(configured, PLAIN)
     assert (plain.sds.wire_family, plain.sds.filter_format.family) == (WireFamily.SPEC, FilterFamily.SPEC)
     assert plain.segmentation.dialect is Dialect.V01
+
+
+DECIDED_ELSEWHERE = {"encryption", "history_backend", "database", "persistence", "auto_start"}
+"""By the keys of the content topic, and by whoever opens the channel."""
+
+
+@pytest.mark.parametrize(
+    "name", [one.name for one in fields(ReliableChannelConfig) if one.name not in DECIDED_ELSEWHERE]
+)
+def test_every_option_of_a_participant_has_a_key(name: str) -> None:
+    section, key, value = {
+        "segmentation": ("segmentation", "segment_size_bytes", 1_000),
+        "sds": ("sds", "max_retransmissions", 3),
+        "rate_limit": ("rate_limit", "messages_per_epoch", 7),
+    }.get(name, ("participant", name, True if name in ("query_on_connect", "verify_chunk_chain") else 12_345))
+    found = getattr(topic_config(load("local", **{section: {key: value}}), PLAIN), name)
+    assert (found if section == "participant" else getattr(found, key)) == value

@@ -14,11 +14,11 @@ from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.events import MessageReceived
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.channel_log import ChannelLog
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS
-from reliable_channel.rate_limit import RateLimitConfig
-from reliable_channel.wire.hashing import keccak256
 from tests.support.messaging_world import World
 
 TOPIC = "/reliable-channel/1/lobby/proto"

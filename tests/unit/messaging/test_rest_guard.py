@@ -10,7 +10,7 @@ from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.messaging.rest.guard import Guard, GuardMiddleware
+from reliable_channel.messaging.rest.guard import ApiGuard, ApiGuardMiddleware
 from reliable_channel.transport.serving import allowed
 from tests.support.messaging_world import World
 
@@ -43,9 +43,9 @@ def test_a_body_that_does_not_come_is_408() -> None:
     async def unreachable(*_: Any) -> None:
         raise AssertionError("a refused call reached the application")
 
-    guard = Guard(None, allowed(()), 1_000, body_timeout_s=0.01)
+    guard = ApiGuard(None, allowed(()), 1_000, body_timeout_s=0.01)
     scope = {"type": "http", "method": "POST", "path": "/send", "headers": [(b"host", b"localhost")]}
-    asyncio.run(GuardMiddleware(unreachable, guard)(scope, never, keep))
+    asyncio.run(ApiGuardMiddleware(unreachable, guard)(scope, never, keep))
     assert answered[0]["status"] == 408
 
 

@@ -11,7 +11,7 @@ from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging import idempotency
 from reliable_channel.messaging.idempotency import IdempotencyKey, KeyStore
 from reliable_channel.messaging.store import RecordStore

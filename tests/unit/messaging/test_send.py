@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from reliable_channel.errors import EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.core.errors import EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError
 from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.messaging.sending import PendingLimitError
-from reliable_channel.transport.base import FailureReason, SendFailed, Sent
+from reliable_channel.transport.base import FailureReason, Queued, SendFailed, Sent
 from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.wire.waku import WakuMessage, message_hash
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 SICK = Health(HealthState.UNHEALTHY, "no peers")
@@ -29,6 +30,25 @@ def test_send_returns_a_guid_and_the_record_goes_from_sending_to_sent(world: Wor
     record = world.record(request_id)
     assert (record.sending, record.sent, record.request_id) == (False, True, request_id)
     assert world.transport.sent == [record.message]
+
+
+def test_a_request_and_its_attempt_are_one_transaction_and_its_end_another(world: World) -> None:
+    transactions: list[str] = []
+    world.node._ledger.records._connection.set_trace_callback(
+        lambda statement: transactions.append(statement) if statement.startswith("BEGIN") else None
+    )
+    world.send()
+    assert len(transactions) == 1
+    world.run()
+    assert world.transport.sent
+    assert len(transactions) == 2
+
+
+def test_an_attempt_that_was_cancelled_before_it_was_handed_over_is_not_made(world: World) -> None:
+    request_id = world.send()
+    world.node.cancel_request(request_id)
+    world.run()
+    assert world.transport.sent == []
 
 
 def test_what_the_message_omits_is_supplied_and_what_it_gives_is_kept(world: World) -> None:
@@ -77,9 +97,9 @@ def test_a_failing_network_is_tried_four_times_over_seven_seconds_and_then_given
     tried: list[int] = []
     send = world.transport.send
 
-    def counted(*arguments: object) -> object:
+    def counted(*arguments: object, **options: object) -> object:
         tried.append(world.clock.now_ns() // 1_000_000)
-        return send(*arguments)  # type: ignore[arg-type]
+        return send(*arguments, **options)  # type: ignore[arg-type]
 
     world.transport.send = counted  # type: ignore[assignment, method-assign]
     request_id = world.send()
@@ -235,20 +255,20 @@ def test_a_transport_that_raises_changes_nothing_for_the_caller_but_the_error(wo
     assert world.record(request_id).sent
 
 
-def _raising(*_: object) -> str:
+def _raising(*_: object, **__: object) -> str:
     raise OSError("broken pipe")
 
 
 def test_a_transport_that_never_answers_counts_as_unreachable(new_world: Callable[..., World]) -> None:
     world = new_world(attempt_timeout_ms=5_000)
-    world.transport.send = lambda *_: "lost"  # type: ignore[assignment, method-assign]
+    world.transport.send = lambda *_, **__: "lost"  # type: ignore[assignment, method-assign]
     request_id = world.send()
     world.run(5_000)
     assert (world.record(request_id).error or "").startswith("unreachable")
 
 
 def test_an_answer_that_comes_before_send_returns_is_not_lost(world: World) -> None:
-    def at_once(message: WakuMessage, pubsub_topic: str) -> str:
+    def at_once(message: WakuMessage, pubsub_topic: str, **_: object) -> str:
         event = Sent("inner", message, pubsub_topic, message_hash(pubsub_topic, message), 0)  # type: ignore[arg-type]
         world.node._on_transport(event)
         return "inner"
@@ -294,3 +314,40 @@ def test_the_senders_own_records_tell_the_whole_story(world: World) -> None:
     world.run()
     assert world.feed.rows[-1].event is SenderEventKind.SENT
     assert world.feed.envelopes == [("sender", world.transport.sent[0])]
+
+
+def test_what_waits_in_kafka_is_queued_until_a_bridge_has_dispatched_it(new_world: Callable[..., World]) -> None:
+    world = new_world(attempt_timeout_ms=5_000)
+    inner: list[WakuMessage] = []
+
+    def queued(message: WakuMessage, pubsub_topic: str, **_: object) -> str:
+        inner.append(message)
+        world.node._on_transport(Queued("inner", 0))  # type: ignore[arg-type]
+        return "inner"
+
+    world.transport.send = queued  # type: ignore[assignment, method-assign]
+    request_id = world.send()
+    world.run(60_000)
+    record = world.record(request_id)
+    assert (record.sending, record.queued, record.sent, record.error) == (True, True, False, None)
+    assert len(inner) == 1, "a queued message has no time-out"
+    assert world.node.get_pending_requests() == [request_id]
+    restamped = replace(inner[0], timestamp=5)
+    found = message_hash(PUBSUB, restamped)
+    world.node._on_transport(Sent("inner", restamped, PUBSUB, found, 0))  # type: ignore[arg-type]
+    record = world.record(request_id)
+    assert (record.sending, record.queued, record.sent) == (False, False, True)
+    assert (record.message_hash, record.message.timestamp) == (found, 5), "the envelope that went out"
+
+
+def test_a_queued_message_that_a_bridge_refuses_carries_the_error(world: World) -> None:
+    def queued(*_: object, **__: object) -> str:
+        world.node._on_transport(Queued("inner", 0))  # type: ignore[arg-type]
+        return "inner"
+
+    world.transport.send = queued  # type: ignore[assignment, method-assign]
+    request_id = world.send()
+    world.run()
+    world.node._on_transport(SendFailed("inner", FailureReason.REFUSED, "spam", 0))  # type: ignore[arg-type]
+    record = world.record(request_id)
+    assert (record.sending, record.queued, record.sent, record.error) == (False, False, False, "refused: spam")

@@ -6,13 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.messaging.outcome import ACCEPTED, RETRY_DELAYS_MS, Answer, Outcome, Verdict, decide
-from reliable_channel.messaging.send_service import FINAL, TRANSITIONS, Input, Request, SendService, State
+from reliable_channel.messaging.outcome import (
+    ACCEPTED,
+    RETRY_DELAYS_MS,
+    AttemptResult,
+    PeerResponse,
+    RetryDecision,
+    decide,
+)
+from reliable_channel.messaging.send_service import (
+    FINAL,
+    TRANSITIONS,
+    Input,
+    RequestProgress,
+    RequestState,
+    SendService,
+)
 
-IN_DOUBT = Outcome(Answer.IN_DOUBT, "time-out")
-TRY_AGAIN = Outcome(Answer.TRY_AGAIN, "no peers")
-REFUSED = Outcome(Answer.REFUSED, "bad message")
-DUPLICATE = Outcome(Answer.DUPLICATE, "duplicate")
+IN_DOUBT = AttemptResult(PeerResponse.IN_DOUBT, "time-out")
+TRY_AGAIN = AttemptResult(PeerResponse.TRY_AGAIN, "no peers")
+REFUSED = AttemptResult(PeerResponse.REFUSED, "bad message")
+DUPLICATE = AttemptResult(PeerResponse.DUPLICATE, "duplicate")
 
 
 def service(usable: bool = True, max_in_flight: int = 100) -> SendService:
@@ -27,23 +41,23 @@ def taken(made: SendService, now: int) -> str | None:
 
 
 @pytest.mark.parametrize("given_input", list(Input))
-@pytest.mark.parametrize("state", list(State))
-def test_every_state_either_moves_as_the_table_says_or_stays(state: State, given_input: Input) -> None:
+@pytest.mark.parametrize("state", list(RequestState))
+def test_every_state_either_moves_as_the_table_says_or_stays(state: RequestState, given_input: Input) -> None:
     made = service()
-    request = Request("r", state)
+    request = RequestProgress("r", state)
     made._move(request, given_input)
     assert request.state is TRANSITIONS.get((state, given_input), state)
 
 
 def test_a_final_state_is_left_only_by_sending_again() -> None:
-    assert {given_input for state, given_input in TRANSITIONS if state in FINAL} == {Input.AGAIN}
+    assert {given_input for state, given_input in TRANSITIONS if state in FINAL} == {Input.RESCHEDULE}
 
 
 def test_three_retries_follow_after_one_two_and_four_seconds() -> None:
     made, now, waits = service(), 0, []
     made.submit("a")
     assert taken(made, now) == "a"
-    while made.outcome("a", TRY_AGAIN, now) is Verdict.RETRY:
+    while made.outcome("a", TRY_AGAIN, now) is RetryDecision.RETRY:
         due = made.next_due()
         assert due is not None
         assert taken(made, due - 1) is None, "not before it is due"
@@ -92,9 +106,9 @@ def test_a_fresh_request_gets_its_first_attempt_while_unhealthy_and_then_waits()
     made = service(usable=False)
     made.submit("a")
     assert taken(made, 0) == "a"
-    assert made.outcome("a", IN_DOUBT, 0) is Verdict.RETRY
+    assert made.outcome("a", IN_DOUBT, 0) is RetryDecision.RETRY
     found = made.find("a")
-    assert found is not None and found.state is State.HALTED
+    assert found is not None and found.state is RequestState.HALTED
     assert taken(made, 60_000) is None
 
 
@@ -113,8 +127,8 @@ def test_a_cancelled_request_is_never_attempted_and_its_answer_no_longer_counts(
 
 @pytest.mark.parametrize("retries", range(len(RETRY_DELAYS_MS) + 1))
 def test_duplicate_counts_as_sent_only_after_an_attempt_in_doubt(retries: int) -> None:
-    assert decide(Answer.DUPLICATE, retries, in_doubt=True) is Verdict.SENT
-    assert decide(Answer.DUPLICATE, retries, in_doubt=False) is not Verdict.SENT
+    assert decide(PeerResponse.DUPLICATE, retries, in_doubt=True) is RetryDecision.SENT
+    assert decide(PeerResponse.DUPLICATE, retries, in_doubt=False) is not RetryDecision.SENT
 
 
 def test_a_time_out_followed_by_duplicate_is_sent() -> None:
@@ -123,7 +137,7 @@ def test_a_time_out_followed_by_duplicate_is_sent() -> None:
     made.take(0)
     made.outcome("a", IN_DOUBT, 0)
     made.take(1_000)
-    assert made.outcome("a", DUPLICATE, 1_000) is Verdict.SENT
+    assert made.outcome("a", DUPLICATE, 1_000) is RetryDecision.SENT
 
 
 def test_new_bytes_are_in_doubt_no_longer() -> None:
@@ -133,27 +147,27 @@ def test_new_bytes_are_in_doubt_no_longer() -> None:
     made.outcome("a", IN_DOUBT, 0)
     made.restamped("a")
     made.take(1_000)
-    assert made.outcome("a", DUPLICATE, 1_000) is Verdict.RETRY
+    assert made.outcome("a", DUPLICATE, 1_000) is RetryDecision.RETRY
 
 
 def test_what_the_peer_refuses_for_good_is_not_tried_again() -> None:
     made = service()
     made.submit("a")
     made.take(0)
-    assert made.outcome("a", REFUSED, 0) is Verdict.FAILED
+    assert made.outcome("a", REFUSED, 0) is RetryDecision.FAILED
 
 
 def test_an_answer_counts_once() -> None:
     made = service()
     made.submit("a")
     made.take(0)
-    assert made.outcome("a", TRY_AGAIN, 0) is Verdict.RETRY
+    assert made.outcome("a", TRY_AGAIN, 0) is RetryDecision.RETRY
     assert made.outcome("a", ACCEPTED, 0) is None
 
 
 def test_a_new_round_has_one_attempt_and_three_retries() -> None:
     made, now, attempts = service(), 0, 0
-    made.again("a", now)
+    made.reschedule("a", now)
     while (due := made.next_due()) is not None:
         assert taken(made, due) == "a"
         attempts += 1
@@ -203,7 +217,7 @@ def test_whatever_happens_a_request_is_pending_until_exactly_one_end(steps: list
             request = made.take(now)
             assert request is None or (request.request_id in known - ended and request.retries <= 3)
         elif what in answers:
-            if made.outcome(request_id, answers[what], now) in (Verdict.SENT, Verdict.FAILED):
+            if made.outcome(request_id, answers[what], now) in (RetryDecision.SENT, RetryDecision.FAILED):
                 ended.add(request_id)
         elif what == "cancel":
             if made.cancel(request_id):
@@ -211,7 +225,7 @@ def test_whatever_happens_a_request_is_pending_until_exactly_one_end(steps: list
         elif what in ("ill", "well"):
             made.set_usable(what == "well")
         elif what == "retry" and request_id in ended:
-            made.again(request_id, now)
+            made.reschedule(request_id, now)
             ended.discard(request_id)
         assert set(made.pending()) == known - ended
         assert len(made.pending()) == len(set(made.pending()))

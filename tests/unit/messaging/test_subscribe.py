@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from reliable_channel.errors import LocalError
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID, MessageRecord, PlainDecoder, UnsupportedTopicError
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
 from reliable_channel.transport.base import Node, Received
-from reliable_channel.wire.waku import WakuMessage
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 
@@ -218,7 +218,7 @@ def test_the_node_port_receives_what_it_subscribed_to(world: World) -> None:
     node.remove_listener(told.append)
 
 
-def test_what_only_the_seeds_subscribers_want_does_not_reach_the_port(world: World) -> None:
+def test_what_only_the_subscribers_want_does_not_reach_the_port(world: World) -> None:
     told: list[object] = []
     world.node.add_listener(told.append)
     world.subscribe()

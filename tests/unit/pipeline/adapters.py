@@ -7,16 +7,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from reliable_channel.analysis.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
 from reliable_channel.config import load
-from reliable_channel.pipeline.ack.observed import InputRow
+from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.pipeline.ack.observer import ChannelObserver
+from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
-from reliable_channel.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
-from reliable_channel.sds import SdsConfig
-from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.wire.sds import HistoryEntry
 
 TOPIC = "waku.envelopes"
 SETS = SegmentationConfig(set_timeout_ms=600_000)
@@ -33,7 +33,8 @@ class Adapters:
         self._sds = sds or SdsConfig()
         self._sets: dict[bytes, HashSets] = {}
         self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
-        self._payloads: dict[str, bytes] = {}
+        self._payloads: dict[tuple[int, str], bytes] = {}
+        """By the offset of the record that made them whole, and the SDS id."""
         self._expiry_ms = expiry_ms
         self.tables = Observed()
         self.outputs: list[tuple[str, str]] = []
@@ -55,7 +56,7 @@ class Adapters:
         rows.append(("message", {**message, "event_us": at_ms * 1000}))
         rows.sort(key=lambda r: ("completed", "message", "repaired").index(r[0]))
         if content and row.segment_kind == "bare":
-            self._payloads[str(row.sds_id)] = content
+            self._payloads[offset, str(row.sds_id)] = content
         observer = self._channels.setdefault(key, ChannelObserver(key, None, self._sds, self._expiry_ms))
         for _, fields in rows:
             self._take(observer, InputRow(**{k: v for k, v in fields.items() if k in InputRow._fields}))
@@ -103,7 +104,7 @@ class Adapters:
             fields["event_us"] = at_ms * 1000
             fields["entire_message_hash"] = row.entire_message_hash
             if result.kind == "message" and result.payload is not None:
-                self._payloads[fields["first_sds_id"]] = result.payload
+                self._payloads[offset, fields["first_sds_id"]] = result.payload
             if result.kind in ("repaired", "completed"):
                 history = json.loads(json.dumps(fields.get("causal_history"))) or []
                 fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in history)
@@ -136,7 +137,7 @@ class Adapters:
             row = DeliveredMessage(
                 channel,
                 f["sender_id"],
-                self._payloads.get(first),
+                self._payloads.get((f["kafka_offset"], first)),
                 f["first_lamport_timestamp"],
                 first,
                 f["delivery_seq"],

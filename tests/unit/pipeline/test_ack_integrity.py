@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reliable_channel.pipeline.ack.observed import InputRow, Output
+from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.wire.hashing import sha256
+from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.sds import SdsChannel, SdsConfig
-from reliable_channel.wire.hashing import sha256
-from reliable_channel.wire.sds import HistoryEntry
+from reliable_channel.pipeline.ack.records import InputRow, Output
 
 KEY = ("p", "c", "talk")
 NOW = 1_767_225_600_000

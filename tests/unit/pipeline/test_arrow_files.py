@@ -1,4 +1,4 @@
-"""Every reader without Spark opens a table's files in one way (``pipeline/storage/arrow_files.py`` says why)."""
+"""Every reader without Spark opens a table's files in one way (``lake/read.py`` says why)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as fs
 from deltalake import DeltaTable, write_deltalake
 
-from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
+from reliable_channel.lake.read import dataset_of, rows_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,7 +30,7 @@ def test_nothing_opens_files_another_way() -> None:
         str(file.relative_to(ROOT))
         for folder in ("reliable_channel", "jobs", "bench", "tests")
         for file in (ROOT / folder).rglob("*.py")
-        if file.name != "arrow_files.py"
+        if file.name != "read.py"
         if ".to_pyarrow" + "_" in file.read_text(encoding="utf-8")
     ]
     assert others == []
@@ -40,7 +40,7 @@ def test_a_process_may_end_right_after_reading(tmp_path: Path) -> None:
     for number in range(8):
         write_deltalake(tmp_path / "t", pa.table({"a": [number] * 1_000}), mode="append")
     read = (
-        "from deltalake import DeltaTable; from reliable_channel.pipeline.storage.arrow_files import rows_of; "
+        "from deltalake import DeltaTable; from reliable_channel.lake.read import rows_of; "
         f"print(len(rows_of(DeltaTable({str(tmp_path / 't')!r}))))"
     )
     ended = [

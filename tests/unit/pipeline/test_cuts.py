@@ -21,15 +21,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import load
-from reliable_channel.pipeline import open_keys
-from reliable_channel.pipeline.ack.observed import InputRow, Output
+from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.hashing import sds_message_id, sha256
+from reliable_channel.pipeline import timers
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.ack.records import InputRow, Output
+from reliable_channel.pipeline.reassembly import combiner, memory
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.storage.result_files import RESULTS, Fields, ResultFiles, Sorted, unpacked
-from reliable_channel.sds import SdsChannel, SdsConfig
-from reliable_channel.segmentation import SegmentationConfig, contents_for
-from reliable_channel.wire.hashing import sds_message_id, sha256
+from reliable_channel.pipeline.result_files import RESULTS, Fields, ResultFiles, Sorted, unpacked
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 START = 1_767_225_600_000
@@ -64,25 +64,26 @@ class Reassembly:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
         self.settings = load("local", paths={"run_dir": place}).model_copy(update={"segmentation": CONFIG})
-        for name in ("messages", "sds_input", "channel_events"):
+        for name in ("reassembled_messages", "ordered_sds_messages", "channel_events"):
             Path(self.settings.paths.table(name)).mkdir(parents=True, exist_ok=True)
         self.states: dict[bytes, FakeState] = {}
-        self.open = open_keys.OpenKeys()
+        self.open = timers.Timers()
         self.rows: list[tuple[str, Fields]] = []
         self.incomplete: list[Fields] = []
+        self.failed_rows = 0
         self._monkeypatch = monkeypatch
 
     def batch(self, rows: list[dict[str, Any]]) -> None:
         before = copy.deepcopy(self.open)
-        self._monkeypatch.setattr(open_keys, "open_keys", lambda paths, job: before)
+        self._monkeypatch.setattr(timers, "timers_of", lambda paths, job: before)
         known = self._completed()
         self._monkeypatch.setattr(memory, "completed_before", lambda paths, hashes, since, places: known)
         segments = [row for row in rows if row["kind"] == "segment"]
         ticks = pd.DataFrame([row for row in rows if row["kind"] == "tick"])
-        batches = [pa.RecordBatch.from_pylist(segments, schema=reassembly._ARROW)] if segments else []
-        out = [b.to_pandas() for b in reassembly.combiner(self.settings)(iter(batches))]
+        batches = [pa.RecordBatch.from_pylist(segments, schema=combiner.ROW_SCHEMA)] if segments else []
+        out = [b.to_pandas() for b in combiner.Combiner(self.settings)(iter(batches))]
         if len(ticks):
-            out += list(reassembly.woken(self.settings.paths)(iter([ticks])))
+            out += list(reassembly.due_timer_rows(self.settings.paths)(iter([ticks])))
         if not out:
             return
         frame = pd.concat(out)
@@ -96,29 +97,31 @@ class Reassembly:
 
     def _take(self, results: Sorted) -> None:
         """As the last task does: the tables' rows, whoever wrote them."""
-        with ResultFiles(self.settings.paths, reassembly._KINDS) as files:
+        with ResultFiles(self.settings.paths, combiner.KINDS) as files:
             files.add(results)
             written = files.finish()
         for file in written:
             read = pq.read_table(Path(self.settings.paths.table(file.table)) / file.path)
             self.rows += [(file.table, row) for row in read.to_pylist()]
-        for kind, fields in files.told:
-            if kind == "open_key":
-                self.open.apply(open_keys.KeyChange(fields["key"], PLACE, fields["due"]))
+        for kind, fields in files.driver_results:
+            if kind == "timer":
+                self.open.apply(timers.TimerChange(fields["key"], PLACE, fields["due"]))
+            elif kind == "failed_rows":
+                self.failed_rows += fields["rows"]
             else:
                 self.incomplete.append(fields)
 
     def _completed(self) -> dict[bytes, list[memory.Done]]:
-        """What ``messages`` says after the micro-batches so far."""
+        """What ``reassembled_messages`` says after the micro-batches so far."""
         found: dict[bytes, list[memory.Done]] = {}
-        for row in [row for table, row in self.rows if table == "messages"]:
+        for row in [row for table, row in self.rows if table == "reassembled_messages"]:
             found.setdefault(row["entire_message_hash"], []).append(memory.done(row))
         return found
 
     def tables(self) -> dict[str, list[str]]:
         """What the tables would hold; a set of late leftovers of a rebuilt message is not incomplete."""
         found: dict[str, list[str]] = {}
-        known = [set(row["sds_ids"]) for table, row in self.rows if table == "messages"]
+        known = [set(row["sds_ids"]) for table, row in self.rows if table == "reassembled_messages"]
         for table, row in self.rows:
             found.setdefault(table, []).append(repr(sorted(row.items())))
         for fields in self.incomplete:
@@ -187,7 +190,7 @@ def _as_rows(arrivals: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]
 
 
 def _segment(sender: str, sds_id: str, lamport: int, content: bytes, at: int, payload: bytes) -> dict[str, Any]:
-    from reliable_channel.wire.hashing import keccak256
+    from reliable_channel.core.wire.hashing import keccak256
 
     return {
         "state_key": keccak256(payload),
@@ -230,7 +233,7 @@ def test_the_same_payload_sent_again_is_another_message_in_every_cut(
 ) -> None:
     sends = len({row["send"] for row in rows if "send" in row})
     tables = reassembled(rows, cuts, monkeypatch).tables()
-    assert (len(tables["messages"]), len(tables.get("incomplete", []))) == (sends, 0)
+    assert (len(tables["reassembled_messages"]), len(tables.get("incomplete", []))) == (sends, 0)
 
 
 def reassembled(rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> Reassembly:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Reason
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, Decoded, RecordDecoder
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.malformed import Reason
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
-from reliable_channel.wire.segment import Dialect, Segment, encode_segment
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
 
 TOPIC = "/app/1/chat/proto"
 PUBSUB = b"/waku/2/rs/1/0"
@@ -104,7 +104,7 @@ def test_a_record_time_of_2_to_the_62_is_refused() -> None:
     assert decode(envelope(sds()), at_ms=2**62).reason == Reason.RECORD_TIME_OUT_OF_RANGE.value
 
 
-SEGMENTS = {
+SDS_MESSAGES = {
     "hash of 31 bytes": ({"entire_message_hash": b"h" * 31}, Reason.SEGMENT_HASH_LENGTH),
     "index = count": ({"index": 2}, Reason.SEGMENT_INDEX),
     "zero counts": ({"data_count": 0}, Reason.SEGMENT_COUNT),
@@ -113,7 +113,7 @@ SEGMENTS = {
 }
 
 
-@pytest.mark.parametrize(("changes", "reason"), SEGMENTS.values(), ids=SEGMENTS.keys())
+@pytest.mark.parametrize(("changes", "reason"), SDS_MESSAGES.values(), ids=SDS_MESSAGES.keys())
 def test_what_looks_like_a_broken_segment_is_reported_and_kept_as_bare_payload(
     changes: dict[str, object], reason: Reason
 ) -> None:
@@ -208,7 +208,7 @@ def encrypted(tmp_path: Path, store_plaintext: bool = True) -> tuple[RecordDecod
 def test_an_encrypted_channel_is_opened_with_any_of_its_keys(tmp_path: Path) -> None:
     reader, cipher = encrypted(tmp_path)
     row = reader.decode(envelope(cipher.encrypt(sds(b"secret"))), PUBSUB, b"relay", NOW_MS * 1000)
-    assert (row.kind, row.content, row.sealed) == ("sds", b"secret", False)
+    assert (row.kind, row.content, row.encrypted) == ("sds", b"secret", False)
 
 
 def test_plaintext_is_refused_where_a_key_is_configured(tmp_path: Path) -> None:
@@ -228,5 +228,5 @@ def test_without_plaintext_only_hash_and_size_are_kept(tmp_path: Path) -> None:
     reader, cipher = encrypted(tmp_path, store_plaintext=False)
     sealed = cipher.encrypt(sds(b"secret"))
     row = reader.decode(envelope(sealed), PUBSUB, b"relay", NOW_MS * 1000)
-    assert (row.content, row.content_bytes, row.sealed) == (sealed, 6, True)
+    assert (row.content, row.content_bytes, row.encrypted) == (sealed, 6, True)
     assert row.entire_message_hash == keccak256(b"secret")

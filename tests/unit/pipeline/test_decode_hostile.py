@@ -7,7 +7,7 @@ import time
 import pytest
 from test_decode import NOW_MS, PUBSUB, decode, decoder, envelope, sds, segment
 
-from reliable_channel.wire.hashing import keccak256
+from reliable_channel.core.wire.hashing import keccak256
 
 SIZE = 149_000
 

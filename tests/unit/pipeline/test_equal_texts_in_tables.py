@@ -7,9 +7,9 @@ from adapters import Adapters
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.wire.hashing import js_message_id, sds_message_id
-from reliable_channel.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 
 T0 = 1_767_225_600_000
 TOPIC = "/reliable-channel/1/chat/proto"

@@ -10,14 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
+from reliable_channel.evidence.intake import EvidenceRecord, position, rows_from, write
+from reliable_channel.lake import tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of, rows_of
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, to_json
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.ingest.evidence import EvidenceRecord, position, rows_from, write
-from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import open_table
 from reliable_channel.transport.base import Source
-from reliable_channel.transport.bridge_state import Gap
+from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.evidence import gap_record, sightings_record
 
 TOPIC = "waku.evidence"
@@ -46,7 +46,7 @@ def sender_record(number: int) -> bytes:
 
 
 def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None:
-    gap = Gap(from_ms=AT_MS, to_ms=AT_MS + 60_000, cause="bridge_restart")
+    gap = BridgeGap(from_ms=AT_MS, to_ms=AT_MS + 60_000, cause="bridge_restart")
     _, gap_value = gap_record(gap, "unfilled", "http://node", [("/waku/2/rs/1/0", None)], AT_MS + 61_000)
     records = [EvidenceRecord(0, 0, sender_record(0)), EvidenceRecord(0, 1, gap_value), EvidenceRecord(0, 2, b"noise")]
     assert write(paths, TOPIC, records, "waku.envelopes") == 2
@@ -60,7 +60,7 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
 def test_a_gap_is_one_row_however_often_stores_were_asked_for_it(paths: PathSettings) -> None:
     offset = 0
     for attempts, status in ((0, "open"), (1, "open"), (2, "open"), (3, "filled")):
-        gap = Gap(AT_MS, AT_MS + 60_000, "node_unreachable", attempts)
+        gap = BridgeGap(AT_MS, AT_MS + 60_000, "node_unreachable", attempts)
         _, value = gap_record(gap, status, "http://node", [("/waku/2/rs/1/0", None)], AT_MS, vantage="north")
         _, other = gap_record(gap, "open", "http://other", [("/waku/2/rs/1/0", None)], AT_MS, vantage="south")
         write(paths, TOPIC, [EvidenceRecord(0, offset, value), EvidenceRecord(0, offset + 1, other)], "waku.envelopes")

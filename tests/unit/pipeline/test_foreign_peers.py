@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 from adapters import Adapters
 
+from reliable_channel.analysis.report.check import check
 from reliable_channel.config import ChannelsSettings, ChannelTopic, load
+from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.report.check import check
 from reliable_channel.simulation.foreign import Foreign
 from reliable_channel.simulation.participant import sds_config
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
-from reliable_channel.wire.sds import WireFamily
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 TOPIC = "/reliable-channel/1/chat/proto"
@@ -89,10 +89,7 @@ def test_ours_and_theirs_hear_each_other_and_ours_are_acknowledged(mix: str) -> 
                 assert all((name, sds_id) in journal.heard for name in everybody)
 
 
-NOT_MENDED = pytest.mark.xfail(reason="sync messages of nim-sds are named, and missing here", strict=False)
-
-
-@pytest.mark.parametrize("mix", [pytest.param(m, marks=NOT_MENDED) if "nim" in m else m for m in MIXES])
+@pytest.mark.parametrize("mix", list(MIXES))
 def test_nothing_is_missing_where_nothing_is_lost(mix: str) -> None:
     world = simulate(conversation(0, MIXES[mix], 0.0))
     tables = {table for table, _ in written(world).outputs}

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.core.wire.malformed import Reason
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.ingest.decode import Decoded
-from reliable_channel.wire.malformed import Reason
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
-from reliable_channel.wire.segment import Dialect, Segment, encode_segment
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
 
 REASONS = {reason.value for reason in Reason}
 texts = st.text(min_size=1, max_size=20)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from reliable_channel.core.segmentation import SegmentationConfig, split
+from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.pipeline.reassembly.set_results import Result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
-from reliable_channel.segmentation import SegmentationConfig, split
-from reliable_channel.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
-SEGMENTS = split(bytes(range(200)), CONFIG)
+SDS_MESSAGES = split(bytes(range(200)), CONFIG)
 
 
 def row(offset: int, index: int, sender: str = "alice", fill: int | None = None, event_us: int = 0) -> SegmentRow:
-    segment = SEGMENTS[index]
+    segment = SDS_MESSAGES[index]
     if fill is not None:
         segment = replace(segment, payload=bytes([fill]) * len(segment.payload))
     content = encode_segment(segment)

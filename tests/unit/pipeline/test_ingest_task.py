@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings, QuotaSettings
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.ingest.admission import candidates_in
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.pipeline.ingest.task import DECODED, Answer, IngestTask
-from reliable_channel.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask
 
 TOPIC, PUBSUB = "/app/1/chat/proto", "/waku/2/rs/1/0"
 START_US = 1_767_225_600_000_000
@@ -78,7 +78,7 @@ def decoded(records: list[dict[str, Any]], channels: ChannelsSettings) -> pa.Str
 
 def run(
     records: list[dict[str, Any]], cuts: list[int], refused: dict[tuple[str, int, int], str]
-) -> tuple[Answer, dict[str, list[dict[str, Any]]]]:
+) -> tuple[IngestResult, dict[str, list[dict[str, Any]]]]:
     channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
     table = pa.Table.from_pylist(records, schema=SCHEMA)
     ends = sorted({0, len(records), *(cut % (len(records) + 1) for cut in cuts)})
@@ -86,19 +86,21 @@ def run(
     batches = [table.slice(a, b - a).combine_chunks().to_batches()[0] for a, b in pairwise(ends)]
     with tempfile.TemporaryDirectory() as place:
         paths = PathSettings(run_dir=place)
-        for name in ("envelopes", "segments", "quarantine"):
+        for name in ("envelopes", "sds_messages", "quarantine"):
             Path(paths.table(name)).mkdir(parents=True)
         task = IngestTask(paths, PipelineSettings().quarantine_raw_bytes, 60_000, {PLACE: START_US + 3}, refused)
-        answer = Answer.of(json.loads(row["answer"]) for batch in task(iter(batches)) for row in batch.to_pylist())
+        result = IngestResult.of(
+            json.loads(row["task_result"]) for batch in task(iter(batches)) for row in batch.to_pylist()
+        )
         rows = {
-            file.table: pq.read_table(Path(paths.table(file.table)) / file.path).to_pylist() for file in answer.files
+            file.table: pq.read_table(Path(paths.table(file.table)) / file.path).to_pylist() for file in result.files
         }
-        topics = {(group[0], group[2][:2]) for group in answer.groups}
+        topics = {(group[0], group[2][:2]) for group in result.groups}
         quotas = QuotaSettings(window_ms=60_000)
-        asked = [*candidates_in(answer.files, paths, quotas, topics)]
-    assert sum(one.cost.messages for one in asked) == sum(group[3].messages for group in answer.groups)
-    assert [one.offset for one in asked] == [row["kafka_offset"] for row in rows.get("segments", [])]
-    return answer, rows
+        asked = [*candidates_in(result.files, paths, quotas, topics)]
+    assert sum(one.cost.messages for one in asked) == sum(group[3].messages for group in result.groups)
+    assert [one.offset for one in asked] == [row["kafka_offset"] for row in rows.get("sds_messages", [])]
+    return result, rows
 
 
 @settings(max_examples=40, deadline=None)
@@ -111,20 +113,20 @@ def test_a_cut_into_arrow_batches_decides_nothing(
         offset += jump
         records.append(record(offset, kind, START_US + 10 - late))
     refused = {(*PLACE, records[index]["offset"]): "quota" for index in above if index < len(records)}
-    answer, rows = run(records, cuts, refused)
+    result, rows = run(records, cuts, refused)
     whole, all_rows = run(records, [], refused)
     assert rows == all_rows
-    assert (answer.parts, sorted(answer.groups)) == (whole.parts, sorted(whole.groups))
+    assert (result.parts, sorted(result.groups)) == (whole.parts, sorted(whole.groups))
 
     kinds = {r["offset"]: kind for r, (_, kind, _) in zip(records, steps, strict=True)}
     times = [row["event_time"] for row in rows.get("envelopes", [])]
     assert times == sorted(times), "event time never goes back"
     sent = [o for o, kind in kinds.items() if kind == "sds" and (*PLACE, o) not in refused]
-    assert [row["kafka_offset"] for row in rows.get("segments", [])] == sent
+    assert [row["kafka_offset"] for row in rows.get("sds_messages", [])] == sent
     assert {row["kafka_offset"] for row in rows.get("quarantine", [])} == {
         o for o, kind in kinds.items() if kind in ("bad", "none") or (*PLACE, o) in refused
     }
-    (part,) = answer.parts.values()
+    (part,) = result.parts.values()
     missing = {o for jump in part.jumps for o in range(jump.first, jump.last + 1)}
     assert missing == set(range(part.first_offset, part.last_offset + 1)) - kinds.keys()
     assert part.quarantined == len(rows.get("quarantine", []))
@@ -134,4 +136,4 @@ def test_a_cut_into_arrow_batches_decides_nothing(
 def test_an_answer_can_be_read_by_a_driver_that_got_two() -> None:
     one, _ = run([record(1, "sds", START_US)], [], {})
     told = json.loads(json.dumps({"parts": [], "groups": [], "files": one.files}))
-    assert Answer.of([told, told]).files == one.files * 2
+    assert IngestResult.of([told, told]).files == one.files * 2

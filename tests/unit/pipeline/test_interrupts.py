@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from reliable_channel.pipeline.running.interrupts import noted_interrupts
+from reliable_channel.runtime.interrupts import noted_interrupts
 
 
 @pytest.mark.parametrize(

@@ -11,40 +11,41 @@ import pytest
 from deltalake import DeltaTable
 
 from reliable_channel.config import Settings, load
-from reliable_channel.pipeline.clock import Reached
+from reliable_channel.lake.append import BatchSink, append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import DAY_MS, SDS_MESSAGES
+from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
-from reliable_channel.pipeline.operations import maintain, maintain_plan
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.commits import unread_of
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import BatchSink, append_rows, open_table
-from reliable_channel.pipeline.tables import DAY_MS, SEGMENTS
+from reliable_channel.pipeline.maintenance import maintain, maintain_plan
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
-RETENTION_MS = SEGMENTS.retention_ms or 0
+RETENTION_MS = SDS_MESSAGES.retention_ms or 0
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     found = load("local", pipeline={"vacuum_retention_ms": HOUR_MS}).with_run_dir(tmp_path)
-    create_tables(found.paths, (SEGMENTS,))
+    create_tables(found.paths, (SDS_MESSAGES,))
     return found
 
 
 def append(settings: Settings, offset: int, age_ms: int) -> None:
     """A micro-batch with one row."""
-    files = tick_files(settings.paths, {("t", 0): Reached((NOW_MS - age_ms) * 1000, offset + 1)}, 10**15)
-    BatchSink(settings.paths, "stream", offset).add_files(SEGMENTS, files)
+    files = tick_files(settings.paths, {("t", 0): Progress((NOW_MS - age_ms) * 1000, offset + 1)}, 10**15)
+    BatchSink(settings.paths, "stream", offset).add_files(SDS_MESSAGES, files)
 
 
 def offsets(settings: Settings) -> list[int]:
-    return sorted(row["kafka_offset"] for row in rows_of(open_table(settings.paths, SEGMENTS)))
+    return sorted(row["kafka_offset"] for row in rows_of(open_table(settings.paths, SDS_MESSAGES)))
 
 
-def maintained(settings: Settings, *, dry_run: bool = False) -> maintain.Outcome:
-    (outcome,) = maintain.run(settings, dry_run=dry_run, only=("segments",), now_ms=NOW_MS)
+def maintained(settings: Settings, *, dry_run: bool = False) -> maintain.MaintenanceResult:
+    (outcome,) = maintain.run(settings, dry_run=dry_run, only=("sds_messages",), now_ms=NOW_MS)
     return outcome
 
 
@@ -52,14 +53,14 @@ def test_rows_past_their_retention_are_deleted_and_no_stream_reads_that(settings
     ages = [RETENTION_MS + DAY_MS, RETENTION_MS + 1, RETENTION_MS, RETENTION_MS - 1, 0]
     for offset, age in enumerate(ages):
         append(settings, offset, age)
-    unread = [commit.version for commit in unread_of(open_table(settings.paths, SEGMENTS), 0)]
+    unread = [commit.version for commit in unread_of(open_table(settings.paths, SDS_MESSAGES), 0)]
     assert maintained(settings, dry_run=True).rows_deleted == 2
     assert offsets(settings) == [0, 1, 2, 3, 4]
     outcome = maintained(settings)
     assert (outcome.rows_deleted, outcome.files_before, outcome.files_after) == (2, 5, 1)
     assert offsets(settings) == [2, 3, 4]
     append(settings, 5, 0)
-    later = [commit.version for commit in unread_of(open_table(settings.paths, SEGMENTS), 0)]
+    later = [commit.version for commit in unread_of(open_table(settings.paths, SDS_MESSAGES), 0)]
     assert later[:-1] == unread
     assert maintained(settings).rows_deleted == 0
 
@@ -87,7 +88,7 @@ def test_files_that_a_running_task_has_written_stay_and_old_orphans_go(
 ) -> None:
     monkeypatch.setattr(maintain_plan, "STREAM_READERS", {})
     append(settings, 0, 0)
-    place = Path(settings.paths.table(SEGMENTS.name))
+    place = Path(settings.paths.table(SDS_MESSAGES.name))
     for name, age_s in (("young", 600), ("orphan", 3 * 3600)):
         file = place / f"part-{name}.parquet"
         file.write_bytes(b"not committed")
@@ -102,9 +103,9 @@ def test_files_that_a_running_task_has_written_stay_and_old_orphans_go(
 def test_one_file_is_left_alone(settings: Settings) -> None:
     append(settings, 0, 0)
     maintained(settings)
-    version = open_table(settings.paths, SEGMENTS).version()
+    version = open_table(settings.paths, SDS_MESSAGES).version()
     maintained(settings)
-    assert open_table(settings.paths, SEGMENTS).version() == version
+    assert open_table(settings.paths, SDS_MESSAGES).version() == version
 
 
 def test_a_z_order_keeps_every_row_and_lets_a_query_skip_files(
@@ -123,17 +124,17 @@ def test_a_z_order_keeps_every_row_and_lets_a_query_skip_files(
             }
             for number in range(3_000)
         ]
-        append_rows(settings.paths, SEGMENTS, as_arrow(rows, SEGMENTS))
+        append_rows(settings.paths, SDS_MESSAGES, as_arrow(rows, SDS_MESSAGES))
 
     def contents() -> list[tuple[object, ...]]:
-        found = rows_of(open_table(settings.paths, SEGMENTS), ["kafka_offset", "event_time", "content_topic"])
+        found = rows_of(open_table(settings.paths, SDS_MESSAGES), ["kafka_offset", "event_time", "content_topic"])
         return sorted(tuple(row.values()) for row in found)
 
     before = contents()
 
     def holding(topic: str) -> float:
         """The share of files that may hold rows of ``topic``, by their statistics."""
-        files = pa.table(open_table(settings.paths, SEGMENTS).get_add_actions(flatten=True)).to_pylist()
+        files = pa.table(open_table(settings.paths, SDS_MESSAGES).get_add_actions(flatten=True)).to_pylist()
         return sum(f["min.content_topic"] <= topic <= f["max.content_topic"] for f in files) / len(files)
 
     assert holding("/0") == 1
@@ -147,5 +148,5 @@ def test_a_large_table_is_compacted_and_not_written_anew(settings: Settings, mon
     for offset in range(3):
         append(settings, offset, 0)
     assert maintained(settings).files_after == 1
-    last = open_table(settings.paths, SEGMENTS).history(1)[0]
+    last = open_table(settings.paths, SDS_MESSAGES).history(1)[0]
     assert (last["operation"], last["operationMetrics"]["plannerStrategy"]) == ("OPTIMIZE", "preserveLocality")

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from reliable_channel.config import Settings, load
-from reliable_channel.pipeline.operations.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans
-from reliable_channel.pipeline.tables import BY_NAME, DAY_MS
+from reliable_channel.lake.tables import BY_NAME, DAY_MS
+from reliable_channel.pipeline.maintenance.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -48,41 +48,43 @@ def kept_ms(settings: Settings, table: str, now_ms: int) -> tuple[int, str | Non
 
 
 def test_files_stay_for_the_slowest_reader_and_no_longer(settings: Settings) -> None:
-    table = commits(settings, "segments", 4)
+    table = commits(settings, "sds_messages", 4)
     times = {entry["version"]: entry["timestamp"] for entry in table.history()}
     configured = settings.pipeline.vacuum_retention_ms
     now = times[3] + configured + 10 * DAY_MS
-    assert kept_ms(settings, "segments", now) == (now - times[0] + CLOCK_SKEW_MS, "reassembly"), "it has not started"
+    assert kept_ms(settings, "sds_messages", now) == (now - times[0] + CLOCK_SKEW_MS, "reassembly"), (
+        "it has not started"
+    )
     reader(settings, "reassembly", table, 3)
-    assert kept_ms(settings, "segments", now) == (now - times[3] + CLOCK_SKEW_MS, "reassembly")
+    assert kept_ms(settings, "sds_messages", now) == (now - times[3] + CLOCK_SKEW_MS, "reassembly")
     reader(settings, "another", table, 1)
-    assert kept_ms(settings, "segments", now) == (now - times[1] + CLOCK_SKEW_MS, "another")
+    assert kept_ms(settings, "sds_messages", now) == (now - times[1] + CLOCK_SKEW_MS, "another")
     for query in ("another", "reassembly"):
         reader(settings, query, table, 4)
-    assert kept_ms(settings, "segments", now) == (configured, None)
+    assert kept_ms(settings, "sds_messages", now) == (configured, None)
     table.optimize.compact()
-    assert kept_ms(settings, "segments", now) == (configured, None), "what OPTIMIZE wrote nobody has to read"
+    assert kept_ms(settings, "sds_messages", now) == (configured, None), "what OPTIMIZE wrote nobody has to read"
 
 
 def test_what_a_running_micro_batch_has_written_stays(settings: Settings) -> None:
-    table = commits(settings, "segments", 1)
+    table = commits(settings, "sds_messages", 1)
     reader(settings, "reassembly", table, 1)
     configured = settings.pipeline.vacuum_retention_ms
     now = int(NOON.timestamp() * 1000)
-    assert kept_ms(settings, "segments", now) == (configured, None)
+    assert kept_ms(settings, "sds_messages", now) == (configured, None)
     planned = Path(settings.paths.checkpoint("reassembly")) / "offsets" / "1"
     planned.write_text(f'v1\n{{"batchTimestampMs":{now - configured}}}\n{json.dumps(reads(table, 1))}')
-    assert kept_ms(settings, "segments", now) == (configured + CLOCK_SKEW_MS, "reassembly")
+    assert kept_ms(settings, "sds_messages", now) == (configured + CLOCK_SKEW_MS, "reassembly")
 
 
 def test_every_table_keeps_what_its_definition_says(settings: Settings) -> None:
-    commits(settings, "segments", 1)
-    commits(settings, "open_keys", 1)
+    commits(settings, "sds_messages", 1)
+    commits(settings, "timers", 1)
     now = int(NOON.timestamp() * 1000) + 100 * DAY_MS
     cuts = {plan.table.name: plan.delete_before for plan in plans(settings, now)}
-    retention = BY_NAME["segments"].retention_ms
+    retention = BY_NAME["sds_messages"].retention_ms
     assert retention is not None
-    assert cuts == {"segments": dt.datetime.fromtimestamp((now - retention) / 1000, dt.UTC), "open_keys": None}
+    assert cuts == {"sds_messages": dt.datetime.fromtimestamp((now - retention) / 1000, dt.UTC), "timers": None}
 
 
 def clock(*rows: tuple[int, int, int]) -> pa.Table:

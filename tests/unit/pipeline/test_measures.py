@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,9 +15,11 @@ from deltalake.exceptions import DeltaError
 from prometheus_client import generate_latest
 
 from reliable_channel.config import load
-from reliable_channel.pipeline.operations import counters, metrics
-from reliable_channel.pipeline.operations.measures import measures
-from reliable_channel.pipeline.operations.metrics import MetricsListener, PrometheusMetrics, _served
+from reliable_channel.pipeline import counters
+from reliable_channel.pipeline.runner import metrics
+from reliable_channel.pipeline.runner.measures import measures
+from reliable_channel.pipeline.runner.metrics import MetricsListener, PrometheusMetrics, served
+from reliable_channel.transport.serving import DEFAULT_LIMITS
 
 PROGRESS: dict[str, Any] = {
     "id": "q1",
@@ -31,9 +36,9 @@ PROGRESS: dict[str, Any] = {
         {"numRowsTotal": 3, "numRowsUpdated": 1, "memoryUsedBytes": 24, "numRowsDroppedByWatermark": 0},
     ],
     "sources": [
-        {"description": "DeltaSource[file:/data/tables/segments]",
+        {"description": "DeltaSource[file:/data/tables/sds_messages]",
          "endOffset": {"reservoirId": "x", "reservoirVersion": 6, "index": -1}},
-        {"description": "DeltaSource[file:/data/tables/segments]",
+        {"description": "DeltaSource[file:/data/tables/sds_messages]",
          "endOffset": json.dumps({"reservoirId": "x", "reservoirVersion": 6, "index": -1})},
     ],
 }  # fmt: skip
@@ -61,7 +66,7 @@ def test_a_micro_batch_in_numbers() -> None:
         "state_commit_ms": 7.0,
         "dropped_by_watermark_rows": 1.0,
     }
-    assert set(asked) == {("segments", 6)}
+    assert set(asked) == {("sds_messages", 6)}
 
 
 def test_the_wait_for_a_turn_is_no_work() -> None:
@@ -112,18 +117,26 @@ def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest
     free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
     prometheus = PrometheusMetrics()
     prometheus.running("ack", True)
-    server = _served(free, prometheus, 0)
-    try:
-        host, port = server.server_address[:2]
-        assert host == "127.0.0.1"
+    with served(free, prometheus, 0) as port:
+        assert port is not None
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             assert b'reliable_channel_query_running{query="ack"} 1.0' in answer.read()
         taken = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": port})})
-        assert _served(taken, prometheus, 0) is None
-        assert "set metrics.port" in caplog.text
-    finally:
-        server.shutdown()
-        server.server_close()
+        with served(taken, prometheus, 0) as second:
+            assert second is None
+        assert "Set metrics.port" in caplog.text
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30)
+
+
+def test_the_endpoint_closes_connections_that_ask_nothing() -> None:
+    settings = load("local")
+    free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
+    with served(free, PrometheusMetrics(), 0) as port, ExitStack() as opened:
+        for _ in range(DEFAULT_LIMITS.per_peer + 10):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            assert answer.status == 200
 
 
 @pytest.mark.parametrize(

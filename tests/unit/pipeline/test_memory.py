@@ -1,4 +1,4 @@
-"""What was rebuilt before is found in ``messages``, without what the same micro-batch wrote."""
+"""What was rebuilt before is found in ``reassembled_messages``, without what the same micro-batch wrote."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline import tables
+from reliable_channel.core.segmentation import CompletedSend
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.follow import DataFile, DeltaFollower
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.reassembly.memory import Done, Rebuilt, completed_before
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.increments import DataFile, Followed
-from reliable_channel.pipeline.storage.io import append_rows
-from reliable_channel.segmentation import CompletedSend
 
 START_MS = 1_767_225_600_000
 HASH = b"h" * 32
@@ -59,8 +59,8 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
 
 
 def write(paths: PathSettings, rows: list[dict[str, object]]) -> None:
-    create_tables(paths, (tables.MESSAGES,))
-    append_rows(paths, tables.MESSAGES, as_arrow(rows, tables.MESSAGES))
+    create_tables(paths, (tables.REASSEMBLED_MESSAGES,))
+    append_rows(paths, tables.REASSEMBLED_MESSAGES, as_arrow(rows, tables.REASSEMBLED_MESSAGES))
 
 
 def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_asks_for(
@@ -71,13 +71,13 @@ def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_a
     for number in range(20):
         write(paths, [message(number, START_MS + number * hour, bytes([number]) * 32, [f"id{number}"])])
     read: list[list[str]] = []
-    true_read = Followed.read
+    true_read = DeltaFollower.read
 
-    def counted(self: Followed, file: DataFile, columns: list[str], where: object = None) -> object:
+    def counted(self: DeltaFollower, file: DataFile, columns: list[str], where: object = None) -> object:
         read.append(columns)
         return true_read(self, file, columns, where)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Followed, "read", counted)
+    monkeypatch.setattr(DeltaFollower, "read", counted)
     rebuilt = Rebuilt(paths)
     since = (START_MS + 15 * hour) * 1000
     assert rebuilt.rows({bytes([3]) * 32}, since).num_rows == 0, "before that time"
@@ -86,7 +86,7 @@ def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_a
     assert rebuilt.rows({bytes([17]) * 32, b"x" * 32}, since)["sds_ids"].to_pylist() == [["id17"]]
     assert len(read) == 1, "the one file it stands in"
     write(paths, [message(20, START_MS + 20 * hour, b"x" * 32, ["new"])])
-    DeltaTable(paths.table("messages")).optimize.compact()
+    DeltaTable(paths.table("reassembled_messages")).optimize.compact()
     assert rebuilt.rows({b"x" * 32}, since)["sds_ids"].to_pylist() == [["new"]], "compacted meanwhile"
     write(paths, [message(21, START_MS + 40 * hour, b"y" * 32, ["newer"])])
     read.clear()

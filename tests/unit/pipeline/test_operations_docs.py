@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from test_measures import PROGRESS
 
 from reliable_channel.cli import main
 from reliable_channel.config import load
-from reliable_channel.pipeline.operations import metrics
-from reliable_channel.pipeline.operations.measures import measures
-from reliable_channel.pipeline.running.queries import CHAIN
+from reliable_channel.pipeline.runner import metrics
+from reliable_channel.pipeline.runner.measures import measures
+from reliable_channel.pipeline.runner.queries import CHAIN
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ reliable-channel (.+)$", PAGE, re.MULTILINE)
@@ -37,12 +38,16 @@ def test_every_command_and_option_exists(command: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("command", STATUS)
-def test_status_runs_where_nothing_is(
+def test_status_where_nothing_is_says_so_and_fails(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
-    out = run(capsys, *command.split())
-    assert '"tables": []' in out if "--json" in command else out.startswith("There are no tables under")
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    out, err = capsys.readouterr()
+    assert ended.value.code == 1
+    assert f"There are no Delta tables under {tmp_path}" in err
+    assert json.loads(out)["tables"] == [] if "--json" in command else out == ""
 
 
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
@@ -72,7 +77,7 @@ def test_the_series_named_are_those_we_serve() -> None:
 
 
 def test_the_ports_named_are_those_of_the_jobs() -> None:
-    from reliable_channel.pipeline.running.job import _port_offset
+    from reliable_channel.pipeline.runner.job import _port_offset
 
     first = load("local").metrics.port
     named = re.findall(r"(ingest|reassembly|ack) (\d{4})", PAGE)

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.ack.deliver import chunks
 from reliable_channel.pipeline.ack.payloads import MARGIN_US, Payloads, Wanted
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_rows
-from reliable_channel.pipeline.tables import SEGMENTS
 
 NOW_US = 1_767_225_600_000_000
 
 
-def append(paths: PathSettings, partition: int, offsets: range, *, sealed: bool = False) -> None:
+def append(paths: PathSettings, partition: int, offsets: range, *, encrypted: bool = False) -> None:
     rows = [
         {
             "kafka_topic": "t",
@@ -29,17 +29,17 @@ def append(paths: PathSettings, partition: int, offsets: range, *, sealed: bool 
             "event_time": NOW_US + offset,
             "entire_message_hash": base64.b64encode(bytes([partition, offset])).decode(),
             "content": base64.b64encode(b"%d/%d" % (partition, offset)).decode(),
-            "sealed": sealed,
+            "encrypted": encrypted,
         }
         for offset in offsets
     ]
-    append_rows(paths, SEGMENTS, as_arrow(rows, SEGMENTS))
+    append_rows(paths, SDS_MESSAGES, as_arrow(rows, SDS_MESSAGES))
 
 
 def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
-    create_tables(paths, (SEGMENTS,))
-    payloads = Payloads(paths, SEGMENTS.name)
+    create_tables(paths, (SDS_MESSAGES,))
+    payloads = Payloads(paths, SDS_MESSAGES.name)
     append(paths, 0, range(5))
     append(paths, 1, range(5))
 
@@ -50,8 +50,8 @@ def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     asked = {wanted(0, 1), wanted(1, 1), wanted(1, 4), wanted(2, 1), other_hash}
     assert payloads.find(asked, NOW_US) == {wanted(0, 1): b"0/1", wanted(1, 1): b"1/1", wanted(1, 4): b"1/4"}
     append(paths, 2, range(9))
-    append(paths, 3, range(3), sealed=True)
-    assert payloads.find({wanted(2, 1), wanted(3, 1)}, NOW_US) == {wanted(2, 1): b"2/1"}, "read on; sealed has none"
+    append(paths, 3, range(3), encrypted=True)
+    assert payloads.find({wanted(2, 1), wanted(3, 1)}, NOW_US) == {wanted(2, 1): b"2/1"}, "read on; encrypted has none"
     assert payloads.find({wanted(2, 1)}, NOW_US + 2 * MARGIN_US) == {}, "older than what was asked for"
     assert payloads.find({wanted(0, 4)}, NOW_US) == {wanted(0, 4): b"0/4"}, "back again"
 

@@ -1,4 +1,4 @@
-"""Tables and checkpoints may be anywhere: nothing in the pipeline assumes a local disk (docs/scale-out.md)."""
+"""Tables and checkpoints may be anywhere: neither lake nor pipeline assumes a local disk (docs/scale-out.md)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import reliable_channel.pipeline
+import reliable_channel
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.checkpoints import filesystem
+from reliable_channel.lake.checkpoints import filesystem
 
 MODULES = sorted(
     module
-    for module in Path(reliable_channel.pipeline.__file__).parent.rglob("*.py")
+    for folder in ("lake", "pipeline")
+    for module in (Path(reliable_channel.__file__).parent / folder).rglob("*.py")
     if module.stem != "rebuild"  # swaps directories where they are local, and refuses to where they are not
 )
 LOCAL = {"pathlib", "shutil", "tempfile", "glob"}
@@ -33,7 +34,7 @@ def test_no_module_of_the_pipeline_touches_local_files(module: Path) -> None:
 @pytest.mark.parametrize("scheme", ["s3a", "s3", "gs", "abfss", "hdfs"])
 def test_tables_and_checkpoints_keep_their_uri(scheme: str) -> None:
     paths = PathSettings(data_dir=f"{scheme}://bucket/tables/", checkpoint_dir=f"{scheme}://bucket/checkpoints")
-    assert paths.table("segments") == f"{scheme}://bucket/tables/segments"
+    assert paths.table("sds_messages") == f"{scheme}://bucket/tables/sds_messages"
     assert paths.checkpoint("ack") == f"{scheme}://bucket/checkpoints/ack"
 
 

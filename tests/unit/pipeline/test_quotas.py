@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import Quota, QuotaSettings
-from reliable_channel.pipeline.ingest.quotas import Candidate, Cost, Refused, Spent
+from reliable_channel.pipeline.ingest.quotas import COSTING, Candidate, Cost, QuotaUsage, Refused, costs_of
 
 PLENTY = Quota(messages=10**9, bytes=10**9, segments=10**9, named_ids=10**9)
 FEW = PLENTY.model_copy(update={"messages": 3})
@@ -37,7 +39,7 @@ def message(offset: int, sender: str, *, channel: str = "talk", window: int = 0,
     return Candidate(("t", 0), offset, window, ("p", "c", channel, sender), Cost(**{"messages": 1, **cost}))
 
 
-def judged(spent: Spent, batch: Sequence[Candidate]) -> list[Refused]:
+def judged(spent: QuotaUsage, batch: Sequence[Candidate]) -> list[Refused]:
     """One micro-batch, summed as Spark sums it."""
     groups: dict[tuple[object, ...], Cost] = {}
     for one in batch:
@@ -55,7 +57,7 @@ def offsets(refused: Iterable[Refused]) -> list[int]:
 
 
 def test_who_floods_uses_up_its_own_quota_only() -> None:
-    spent = Spent(QuotaSettings(sender=FEW, channel=FEW.model_copy(update={"messages": 5}), content_topic=PLENTY))
+    spent = QuotaUsage(QuotaSettings(sender=FEW, channel=FEW.model_copy(update={"messages": 5}), content_topic=PLENTY))
     refused = judged(spent, [*(message(n, "mallory") for n in range(100)), message(100, "alice"), message(101, "bob")])
     assert offsets(refused) == [*range(3, 100)]
     assert {one.detail for one in refused} == {"quotas.sender.messages is 3 in 600000 ms"}
@@ -63,12 +65,12 @@ def test_who_floods_uses_up_its_own_quota_only() -> None:
 
 def test_many_names_together_are_held_by_the_quota_of_the_channel_and_of_the_content_topic() -> None:
     quotas = QuotaSettings(sender=FEW, channel=FEW.model_copy(update={"messages": 5}), content_topic=PLENTY)
-    refused = judged(Spent(quotas), [message(n, f"mallory{n}") for n in range(8)])
+    refused = judged(QuotaUsage(quotas), [message(n, f"mallory{n}") for n in range(8)])
     assert [(one.offset, one.detail.split()[0]) for one in refused] == [
         (n, "quotas.channel.messages") for n in (5, 6, 7)
     ]
     quotas = QuotaSettings(sender=PLENTY, channel=PLENTY, content_topic=FEW)
-    refused = judged(Spent(quotas), [message(n, "mallory", channel=f"talk{n}") for n in range(4)])
+    refused = judged(QuotaUsage(quotas), [message(n, "mallory", channel=f"talk{n}") for n in range(4)])
     assert [(one.offset, one.detail.split()[0]) for one in refused] == [(3, "quotas.content_topic.messages")]
 
 
@@ -76,11 +78,11 @@ def test_many_names_together_are_held_by_the_quota_of_the_channel_and_of_the_con
 def test_every_kind_of_cost_counts_and_a_smaller_message_may_still_fit(name: str) -> None:
     quotas = QuotaSettings(sender=PLENTY.model_copy(update={name: 10}))
     batch = [message(n, "alice", **{name: cost}) for n, cost in enumerate([6, 6, 4])]
-    assert offsets(judged(Spent(quotas), batch)) == [1]
+    assert offsets(judged(QuotaUsage(quotas), batch)) == [1]
 
 
 def test_a_new_window_is_a_new_quota() -> None:
-    spent = Spent(QuotaSettings(sender=FEW))
+    spent = QuotaUsage(QuotaSettings(sender=FEW))
     assert offsets(judged(spent, [message(n, "alice", window=n // 4) for n in range(8)])) == [3, 7]
 
 
@@ -107,12 +109,12 @@ def test_no_cut_and_no_restart_changes_an_answer(
         Candidate(("t", 0), offset, window, ("p", topic, channel, sender), cost)
         for offset, (window, (sender, channel, topic, _, cost)) in enumerate(zip(windows, drawn, strict=True))
     ]
-    expected = judged(Spent(TIGHT, pattern_of), rows)
-    spent, found = Spent(TIGHT, pattern_of), []
+    expected = judged(QuotaUsage(TIGHT, pattern_of), rows)
+    spent, found = QuotaUsage(TIGHT, pattern_of), []
     edges = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     for start, end in itertools.pairwise(edges):
         if restarts:  # what was admitted stands in the table, and is read from there
-            spent = Spent(TIGHT, pattern_of)
+            spent = QuotaUsage(TIGHT, pattern_of)
             gone = set(offsets(found))
             for row in rows[:start]:
                 if row.offset not in gone:
@@ -139,17 +141,17 @@ def test_no_cut_and_no_restart_changes_an_answer(
 def test_topics_invented_to_match_a_pattern_share_its_quota() -> None:
     """Each content topic had a quota of its own, and anybody can invent topics that match ``/my-app/1/*/proto``."""
     quotas = WIDE.model_copy(update={"pattern": FEW})
-    refused = judged(Spent(quotas, pattern_of), [topics(n, n) for n in range(6)])
+    refused = judged(QuotaUsage(quotas, pattern_of), [topics(n, n) for n in range(6)])
     assert [(one.offset, one.detail.split()[0]) for one in refused] == [
         (n, "quotas.pattern.messages") for n in (3, 4, 5)
     ]
     named = [Candidate(("t", 0), n, 0, ("p", "1", "talk", "alice"), Cost(1)) for n in range(6)]
-    assert judged(Spent(quotas, pattern_of), named) == []
+    assert judged(QuotaUsage(quotas, pattern_of), named) == []
 
 
 def test_all_content_topics_of_a_pubsub_topic_share_a_quota() -> None:
     quotas = WIDE.model_copy(update={"pubsub_topic": FEW})
-    refused = judged(Spent(quotas), [topics(n, n) for n in range(5)])
+    refused = judged(QuotaUsage(quotas), [topics(n, n) for n in range(5)])
     assert [(one.offset, one.detail.split()[0]) for one in refused] == [
         (n, "quotas.pubsub_topic.messages") for n in (3, 4)
     ]
@@ -183,7 +185,7 @@ def test_an_honest_sender_with_less_than_an_equal_share_is_never_refused_for_str
     for place in sorted(places):
         stream.insert(place, sender(9))
     rows = [Candidate(("t", 0), offset, 0, who, Cost(1)) for offset, who in enumerate(stream)]
-    refused = judged(Spent(quotas, pattern_of), rows)
+    refused = judged(QuotaUsage(quotas, pattern_of), rows)
     assert not [one for one in refused if stream[one.offset] == sender(9)]
     assert len(rows) - len(refused) <= 2 * quota.messages
 
@@ -191,4 +193,60 @@ def test_an_honest_sender_with_less_than_an_equal_share_is_never_refused_for_str
 def test_no_scope_gets_above_twice_its_quota_however_many_names_are_invented() -> None:
     quotas = WIDE.model_copy(update={"pubsub_topic": PLENTY.model_copy(update={"messages": 50})})
     rows = [topics(n % (n // 7 + 1), n, sender=f"m{n}") for n in range(3_000)]
-    assert 50 <= len(rows) - len(judged(Spent(quotas), rows)) <= 100
+    assert 50 <= len(rows) - len(judged(QuotaUsage(quotas), rows)) <= 100
+
+
+# ---- what a message takes ------------------------------------------------------------------------------------------
+
+ENTRIES = pa.list_(pa.struct([("sds_id", pa.string()), ("retrieval_hint", pa.binary()), ("sender_id", pa.string())]))
+SCHEMA = pa.schema(
+    [
+        ("sds_id", pa.string()),
+        ("sender_id", pa.string()),
+        ("content_bytes", pa.int32()),
+        ("segment_kind", pa.string()),
+        ("causal_history", ENTRIES),
+        ("repair_request", ENTRIES),
+    ]
+)
+entry = st.fixed_dictionaries(
+    {
+        "sds_id": st.text(max_size=5),
+        "retrieval_hint": st.none() | st.binary(max_size=9),
+        "sender_id": st.none() | st.text("aé👍", max_size=3),
+    }
+)
+rows = st.fixed_dictionaries(
+    {
+        "sds_id": st.text("aé", min_size=1, max_size=5),
+        "sender_id": st.none() | st.text("aé", max_size=5),
+        "content_bytes": st.none() | st.integers(0, 2**31 - 1),
+        "segment_kind": st.sampled_from([None, "bare", "data", "parity"]),
+        "causal_history": st.none() | st.lists(entry, max_size=3),
+        "repair_request": st.none() | st.lists(entry, max_size=3),
+    }
+)
+
+
+def plain_cost(row: dict[str, Any]) -> Cost:
+    named = [*(row["causal_history"] or ()), *(row["repair_request"] or ())]
+    texts = [row["sds_id"], row["sender_id"], *(each[name] for each in named for name in ("sds_id", "sender_id"))]
+    size = sum(len((text or "").encode()) for text in texts) + sum(len(each["retrieval_hint"] or b"") for each in named)
+    segments = int(row["segment_kind"] in ("data", "parity"))
+    return Cost(1, (row["content_bytes"] or 0) + size, segments, len(named))
+
+
+@given(st.lists(rows, max_size=8), st.integers(0, 3))
+def test_a_message_takes_the_bytes_of_all_that_it_names(messages: list[dict[str, Any]], skipped: int) -> None:
+    batch = pa.RecordBatch.from_pylist(messages, schema=SCHEMA).slice(min(skipped, len(messages)))
+    found = costs_of({name: batch.column(name) for name in COSTING})
+    costs = [Cost(*cost) for cost in zip(*(found[name].to_pylist() for name in Cost._fields), strict=True)]
+    assert costs == [plain_cost(row) for row in messages[skipped:]]
+
+
+def test_a_sync_message_full_of_ids_is_not_free() -> None:
+    named = [{"sds_id": "i" * 1_024, "retrieval_hint": bytes(256), "sender_id": "s" * 1_024}] * 60
+    sync = dict.fromkeys(SCHEMA.names) | {"sds_id": "sync", "sender_id": "mallory", "causal_history": named}
+    batch = pa.RecordBatch.from_pylist([sync], schema=SCHEMA)
+    found = costs_of({name: batch.column(name) for name in COSTING})
+    assert found["bytes"].to_pylist() == [60 * (2 * 1_024 + 256) + len("syncmallory")]

@@ -17,21 +17,25 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import Settings, StoreAuditSettings, load
-from reliable_channel.gateway.delta_source import DeltaSource
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.refetch.audit import threshold_of
-from reliable_channel.pipeline.refetch.rounds import Outcome, refetch
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.io import append_rows, open_table
-from reliable_channel.store.client import RetryPolicy, StoreClient
-from reliable_channel.store.memory_source import MemorySource
-from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
-from reliable_channel.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
-from reliable_channel.store.server import create_app
-from reliable_channel.store.source import answer
+from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.evidence.audit import threshold_of
+from reliable_channel.evidence.delta_source import DeltaSource
+from reliable_channel.evidence.refetch import RefetchResult, refetch
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.transport.http import BoundedHttp
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.transport.store.client import RetryPolicy, StoreClient
+from reliable_channel.transport.store.memory_source import MemorySource
+from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
+from reliable_channel.transport.store.server import create_app
+from reliable_channel.transport.store.source import answer
 from tests.support.http_server import running
 
 PUBSUB, TOPIC = "/waku/2/rs/1/0", "/reliable-channel/1/chat/proto"
@@ -71,7 +75,7 @@ def settings_in(place: Path) -> Settings:
     found = load("local", paths={"run_dir": str(place)})
     for table in (
         tables.REFETCH_REQUESTS,
-        tables.SEGMENTS,
+        tables.SDS_MESSAGES,
         tables.ENVELOPES,
         tables.SOURCE_GAPS,
     ):
@@ -94,7 +98,7 @@ def request(settings: Settings, sds_id: str, message: WakuMessage, attempt: int 
     append_rows(settings.paths, tables.REFETCH_REQUESTS, as_arrow([row], tables.REFETCH_REQUESTS))
 
 
-def run(settings: Settings, *nodes: MemoryNode) -> tuple[Outcome, list[StoreEntry]]:
+def run(settings: Settings, *nodes: MemoryNode) -> tuple[RefetchResult, list[StoreEntry]]:
     written: list[StoreEntry] = []
 
     def write_back(entries: Sequence[StoreEntry]) -> None:
@@ -114,7 +118,7 @@ def test_what_a_store_has_goes_back_to_kafka_and_each_node_is_recorded(settings:
     request(settings, "m2", LOST)
     outcome, written = run(settings, MemoryNode("a", STORED), MemoryNode("b"), MemoryNode("c", broken=True))
     assert [entry.message for entry in written] == [STORED]
-    assert outcome == Outcome(requests=2, gaps=0, written=1)
+    assert outcome == RefetchResult(requests=2, gaps=0, written=1)
     assert presence(settings) == {
         ("a", "m1"): "present",
         ("a", "m2"): "absent",
@@ -128,7 +132,7 @@ def test_what_a_store_has_goes_back_to_kafka_and_each_node_is_recorded(settings:
 @hypothesis_settings(max_examples=15, deadline=None)
 @given(junk=st.lists(st.binary(max_size=80), max_size=5))
 def test_a_hint_of_any_bytes_spoils_no_other_question(junk: list[bytes]) -> None:
-    """Hints are other people's words: those that can be no message hash are left alone."""
+    """Hints are other people's words: those that can be no message hash count as none."""
     with tempfile.TemporaryDirectory() as place:
         settings = settings_in(Path(place))
         request(settings, "m1", STORED)
@@ -137,7 +141,7 @@ def test_a_hint_of_any_bytes_spoils_no_other_question(junk: list[bytes]) -> None
         request(settings, "m2", STORED, attempt=1, hint=b"")
         outcome, written = run(settings, MemoryNode("a", STORED))
         assert [entry.message for entry in written] == [STORED]
-        assert outcome.requests == 1 + sum(len(hint) == 32 for hint in junk)
+        assert outcome.requests == 2 + len(junk)
 
 
 def test_an_attempt_is_asked_once_and_a_new_attempt_again(settings: Settings) -> None:
@@ -153,8 +157,8 @@ def test_an_attempt_is_asked_once_and_a_new_attempt_again(settings: Settings) ->
 
 def test_what_has_come_meanwhile_is_not_asked_for(settings: Settings) -> None:
     request(settings, "m1", STORED)
-    simple = tuple(column for column in tables.SEGMENTS.columns if "STRUCT" not in column.type)
-    table = tables.Table("segments", "", "", simple, ())
+    simple = tuple(column for column in tables.SDS_MESSAGES.columns if "STRUCT" not in column.type)
+    table = tables.Table("sds_messages", "", "", simple, ())
     row = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 1, "sds_id": "m1", "channel_id": "talk"}
     append_rows(settings.paths, table, as_arrow([{**row, "pubsub_topic": PUBSUB, "content_topic": TOPIC}], table))
     outcome, _ = run(settings, MemoryNode("a", STORED))
@@ -188,13 +192,13 @@ def test_a_gap_is_filled_by_its_time_range_once(settings: Settings) -> None:
     node = MemoryNode("a", STORED, LOST, outside)
     outcome, written = run(settings, node)
     assert [entry.message for entry in written] == [STORED], "inside the gap and not here yet"
-    assert outcome == Outcome(requests=0, gaps=1, written=1)
-    assert run(settings, node)[0] == Outcome()
+    assert outcome == RefetchResult(requests=0, gaps=1, written=1)
+    assert run(settings, node)[0] == RefetchResult()
 
 
 def test_without_store_nodes_nothing_happens(settings: Settings) -> None:
     request(settings, "m1", STORED)
-    assert run(settings)[0] == Outcome()
+    assert run(settings)[0] == RefetchResult()
 
 
 @pytest.fixture
@@ -231,7 +235,7 @@ def test_a_store_of_our_own_answers_over_http_from_its_envelopes(
     written: list[StoreEntry] = []
     client = StoreClient([another_store], RetryPolicy(attempts=1))
     outcome = refetch(settings, client, written.extend)
-    assert outcome == Outcome(requests=2, gaps=0, written=1)
+    assert outcome == RefetchResult(requests=2, gaps=0, written=1)
     (entry,) = written
     assert entry.message is not None and entry.verified
     assert (message_hash(PUBSUB, entry.message), entry.pubsub_topic) == (message_hash(PUBSUB, STORED), PUBSUB)
@@ -271,7 +275,7 @@ def test_a_store_that_forgot_what_was_seen_here_is_found_without_anybody_missing
     settings = audited_share(settings, 1)
     stored, forgotten = seen(settings, STORED, minutes=10), seen(settings, LOST, minutes=10)
     outcome, written = run(settings, MemoryNode("a", STORED), MemoryNode("b", broken=True))
-    assert (outcome, written) == (Outcome(audited=2), [])
+    assert (outcome, written) == (RefetchResult(audited=2), [])
     assert audits(settings) == {
         ("a", stored): "present",
         ("a", forgotten): "absent",
@@ -319,3 +323,76 @@ def test_only_the_share_is_asked_for(settings: Settings) -> None:
     hashes = [seen(settings, message, minutes=10) for message in messages]
     run(audited_share(settings, 0.5), MemoryNode("a"))
     assert {hash_ for _, hash_ in audits(settings)} == {hash_ for hash_ in hashes if hash_[0] < 128}
+
+
+def sent(settings: Settings, sds_id: str, message: WakuMessage, at_s: int = START_S) -> None:
+    """The sender's own record that it dispatched the message."""
+    row = {
+        "pubsub_topic": PUBSUB,
+        "content_topic": TOPIC,
+        "channel_id": "talk",
+        "sender_id": "alice",
+        "sds_id": sds_id,
+        "event": "sent",
+        "envelope_hash": base64.b64encode(message_hash(PUBSUB, message)).decode(),
+        "event_time": at_s * 10**6,
+    }
+    create_tables(settings.paths, (tables.SENDER_EVENTS, tables.CLOCK))
+    append_rows(settings.paths, tables.SENDER_EVENTS, as_arrow([row], tables.SENDER_EVENTS))
+
+
+def reached(settings: Settings, at_s: int) -> None:
+    """The recorded clock."""
+    row = {"kafka_topic": "waku.envelopes", "kafka_partition": 0, "query_id": "q", "batch_id": 0}
+    row |= {"event_time": at_s * 10**6, "next_offset": 1}
+    append_rows(settings.paths, tables.CLOCK, as_arrow([row], tables.CLOCK))
+
+
+def test_what_its_sender_dispatched_and_nobody_saw_or_names_is_asked_for(settings: Settings) -> None:
+    sent(settings, "m1", STORED)
+    sent(settings, "m2", LOST)
+    reached(settings, START_S + 3_000)
+    broken = MemoryNode("b", broken=True)
+    outcome, written = run(settings, MemoryNode("a", STORED), broken)
+    assert outcome.requests == 2
+    assert [entry.message for entry in written] == [STORED]
+    assert presence(settings)["a", "m2"] == "absent"
+    assert run(settings, MemoryNode("a", STORED))[0].requests == 0, "a node has answered for both"
+
+
+def test_what_was_dispatched_a_moment_ago_may_still_come(settings: Settings) -> None:
+    sent(settings, "m1", STORED)
+    reached(settings, START_S + 1)
+    assert run(settings, MemoryNode("a", STORED))[0].requests == 0
+
+
+def sds(message_id: str, at_s: int, sender_id: str = "alice") -> WakuMessage:
+    """An envelope with an SDS message of that id."""
+    message = SdsMessage(sender_id, message_id, "talk", lamport_timestamp=at_s * 1000, content=b"text")
+    return WakuMessage(encode_sds_message(message), TOPIC, timestamp=at_s * 10**9)
+
+
+@pytest.mark.parametrize("keys", [(), ("key.file",)])
+def test_a_request_without_a_hint_is_asked_by_content_topic_and_time(settings: Settings, keys: tuple[str, ...]) -> None:
+    topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=keys)
+    settings = settings.model_copy(update={"channels": ChannelsSettings(content_topics=(topic,))})
+    wanted, other, early = sds("m1", START_S - 60), sds("m9", START_S - 60), sds("m1", START_S - 7_200, "mallory")
+    encrypted = WakuMessage(b"\xff" * 40, TOPIC, timestamp=(START_S - 30) * 10**9)
+    elsewhere = WakuMessage(wanted.payload, "/other/1/chat/proto", timestamp=wanted.timestamp)
+    request(settings, "m1", STORED, hint=b"")
+    request(settings, "m2", STORED, hint=b"status-go's own form of a hint")
+    node = MemoryNode("a", wanted, other, early, encrypted, elsewhere)
+    outcome, written = run(settings, node, MemoryNode("b"), MemoryNode("c", broken=True))
+    assert {entry.message for entry in written} == ({wanted, encrypted} if keys else {wanted})
+    assert outcome == RefetchResult(requests=2, gaps=0, written=2 if keys else 1)
+    assert presence(settings) == {
+        ("a", "m1"): "present",
+        ("a", "m2"): "absent",
+        ("b", "m1"): "absent",
+        ("b", "m2"): "absent",
+        ("c", "m1"): "error",
+        ("c", "m2"): "error",
+    }
+    asked = node.asked
+    assert run(settings, node)[0] == RefetchResult()
+    assert node.asked == asked, "one attempt is asked for once"

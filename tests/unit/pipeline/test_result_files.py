@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.result_files import RESULTS, _gathered, _writer, packed, sorted_out
-from reliable_channel.pipeline.storage.task_files import compressible
-from reliable_channel.pipeline.tables import ACKS, DELIVERIES, Table
-from reliable_channel.wire.bloom import FilterFormat
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.lake.files import compressible
+from reliable_channel.lake.tables import ACKS, DELIVERIES, Table
+from reliable_channel.pipeline.result_files import RESULTS, _gathered, _writer, packed, sorted_out
 
-KINDS = {"acks": ACKS.name, "deliveries": DELIVERIES.name, "late": DELIVERIES.name, "open_key": None}
+KINDS = {"acks": ACKS.name, "deliveries": DELIVERIES.name, "late": DELIVERIES.name, "timer": None}
 RESULT = st.tuples(
     st.sampled_from(sorted(KINDS)),
     st.fixed_dictionaries({"sds_id": st.text(max_size=4)}, optional={"kafka_offset": st.integers(0, 1 << 40)}),
@@ -38,13 +38,13 @@ def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path)
     paths = PathSettings(run_dir=str(tmp_path))
     for table in (ACKS, DELIVERIES):
         Path(paths.table(table.name)).mkdir(parents=True)
-    keys = [[("deliveries", {"sds_id": f"{n}"}), ("open_key", {"key": n})] for n in range(40)]
+    keys = [[("deliveries", {"sds_id": f"{n}"}), ("timer", {"key": n})] for n in range(40)]
     blobs = [blob for results in keys for blob in packed(results, KINDS)]
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS] * len(blobs), "results": pa.array(blobs, pa.binary())})
-    (answer,) = _writer(paths, KINDS, {})(iter([batch]))
+    (result,) = _writer(paths, KINDS, {})(iter([batch]))
     (file,) = Path(paths.table(DELIVERIES.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == [f"{n}" for n in range(40)]
-    assert '["open_key", {"key": 39}]' in answer["answer"][0].as_py()
+    assert '["timer", {"key": 39}]' in result["task_result"][0].as_py()
     assert not [*Path(paths.table(ACKS.name)).glob("*.parquet")]
 
 
@@ -61,10 +61,10 @@ def test_the_task_that_writes_rows_of_a_table_writes_what_follows_from_them(tmp_
     results = [("deliveries", {"sds_id": f"{n}"}) for n in range(12)]
     (blob,) = packed(results, KINDS)
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS], "results": pa.array([blob], pa.binary())})
-    (answer,) = _writer(paths, KINDS, {DELIVERIES.name: long_ids})(iter([batch]))
+    (result,) = _writer(paths, KINDS, {DELIVERIES.name: long_ids})(iter([batch]))
     (file,) = Path(paths.table(ACKS.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == ["10", "11"]
-    assert answer["answer"][0].as_py().count(".parquet") == 2
+    assert result["task_result"][0].as_py().count(".parquet") == 2
 
 
 def test_what_is_random_is_not_compressed_and_an_empty_filter_is() -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.config import Settings, load
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.pipeline.running.settings_guard import _WRITES, RECORD, check
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_rows
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
+from reliable_channel.pipeline.runner.settings_guard import _WRITES, RECORD, check
 from tests.support import error_page
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -48,6 +49,8 @@ def write(settings: Settings, query: str, offsets: list[str], commits: int, oper
     for part in ("offsets", "commits", *(f"state/{number}" for number in range(operators))):
         (root / part).mkdir(parents=True, exist_ok=True)
     (root / "metadata").write_text('{"id":"b6cfcac8"}')
+    if query == "ack" and not (root / RECORD).exists():
+        (root / RECORD).write_text(json.dumps({"state_version": str(STATE_VERSION)}))
     for number, text in enumerate(offsets):
         (root / "offsets" / str(number)).write_text(text)
         (root / "offsets" / f".{number}.crc").write_bytes(b"crc\x00")
@@ -154,3 +157,15 @@ def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str
         assert error_page.expected("A checkpoint that is gone").fullmatch(str(fault.value))
     write(settings, query, [batch()], 1)
     check(settings, query, SESSION)
+
+
+def test_state_in_which_a_channel_was_one_value_is_refused(settings: Settings) -> None:
+    """Before, the record said nothing about the version of the state."""
+    check(settings, "ack", SESSION)
+    root = write(settings, "ack", [batch(delta(1))], commits=1)
+    check(settings, "ack", SESSION)
+    recorded = json.loads((root / RECORD).read_text())
+    del recorded["state_version"]
+    (root / RECORD).write_text(json.dumps(recorded))
+    with pytest.raises(ConfigurationError, match=r"ack was made by another version .*Run that version, or .*rebuild"):
+        check(settings, "ack", SESSION)

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from reliable_channel.analysis.status import collect
+from reliable_channel.analysis.status_text import lines, shown
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.operations.status import collect
-from reliable_channel.pipeline.operations.status_text import lines, shown
-from reliable_channel.pipeline.storage.commits import unread
+from reliable_channel.lake import tables
+from reliable_channel.lake.history import unread
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 HOSTILE = "\x1b[2J\u202eevil\n\\x"
@@ -61,14 +61,6 @@ def key(number: int, batch: int, due: dt.datetime | None, query_id: str = "q1") 
     return {"job": "reassembly", "query_id": query_id, "batch_id": batch, "key": str(number), "due": due, **place}
 
 
-def test_nothing_there_yet_is_said_with_what_to_do(settings: Settings) -> None:
-    report = collect(settings)
-    assert report["tables"] == []
-    assert lines(report) == [
-        f"There are no tables under {settings.paths.data_dir} yet. Start with `reliable-channel run`."
-    ]
-
-
 def test_rows_versions_and_writes_come_from_the_logs(settings: Settings) -> None:
     for count in (2, 3):
         write(settings, tables.QUARANTINE, [{"reason": "null_value"}] * count)
@@ -81,22 +73,22 @@ def test_rows_versions_and_writes_come_from_the_logs(settings: Settings) -> None
 
 def test_the_lag_of_a_job_is_what_it_has_not_read(settings: Settings) -> None:
     for count in (2, 3, 4):
-        table_id = write(settings, tables.SEGMENTS, [{"sds_id": "x"}] * count)
+        table_id = write(settings, tables.SDS_MESSAGES, [{"sds_id": "x"}] * count)
     checkpoint(settings, "reassembly", "q1", reads(table_id, 1))
     source = collect(settings)["jobs"][0]["sources"][0]
-    assert (source["source"], source["behind"], source["commits"]) == ("segments", 7, 2)
-    assert any("segments: 7 rows behind, since " in line for line in lines(collect(settings)))
+    assert (source["source"], source["behind"], source["commits"]) == ("sds_messages", 7, 2)
+    assert any("sds_messages: 7 rows behind, since " in line for line in lines(collect(settings)))
 
 
 def test_maintenance_is_not_lag(settings: Settings) -> None:
     for _ in range(2):
-        table_id = write(settings, tables.SEGMENTS, [{"sds_id": "x"}])
+        table_id = write(settings, tables.SDS_MESSAGES, [{"sds_id": "x"}])
     checkpoint(settings, "reassembly", "q1", reads(table_id, 2))
-    table = DeltaTable(settings.paths.table("segments"))
+    table = DeltaTable(settings.paths.table("sds_messages"))
     table.optimize.compact()
     table.delete("sds_id = 'x'")
-    assert DeltaTable(settings.paths.table("segments")).version() == 3
-    assert "    segments: nothing left to read" in lines(collect(settings))
+    assert DeltaTable(settings.paths.table("sds_messages")).version() == 3
+    assert "    sds_messages: nothing left to read" in lines(collect(settings))
 
 
 def test_the_history_of_spark_and_of_delta_rs_is_understood() -> None:
@@ -120,7 +112,7 @@ def test_ingest_is_behind_kafka_by_offsets(settings: Settings) -> None:
 def test_a_broker_that_fails_or_hangs_leaves_the_lag_unknown(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliable_channel.pipeline.operations.status.KAFKA_PATIENCE_S", 0.05)
+    monkeypatch.setattr("reliable_channel.analysis.status.KAFKA_PATIENCE_S", 0.05)
     write(settings, tables.ENVELOPES, [{"value": b"x"}])
     checkpoint(settings, "ingest", "q0", {"waku.envelopes": {"0": 10}})
     released = threading.Event()
@@ -138,11 +130,11 @@ def test_a_broker_that_fails_or_hangs_leaves_the_lag_unknown(
 
 
 def test_open_sets_are_those_whose_last_change_has_a_timer(settings: Settings) -> None:
-    write(settings, tables.OPEN_KEYS, [key(1, 1, NOON), key(2, 1, NOON), key(3, 1, NOON, "an old checkpoint")])
+    write(settings, tables.TIMERS, [key(1, 1, NOON), key(2, 1, NOON), key(3, 1, NOON, "an old checkpoint")])
     later = NOON + dt.timedelta(minutes=1)
-    write(settings, tables.OPEN_KEYS, [key(1, 2, None), key(2, 3, later)])
+    write(settings, tables.TIMERS, [key(1, 2, None), key(2, 3, later)])
     checkpoint(settings, "reassembly", "q1")
-    assert collect(settings)["open_keys"] == {"reassembly": {"open": 1, "next_due": later.isoformat()}}
+    assert collect(settings)["timers"] == {"reassembly": {"open": 1, "next_due": later.isoformat()}}
 
 
 def test_quarantine_is_counted_by_reason(settings: Settings) -> None:
@@ -178,14 +170,24 @@ def test_names_from_the_network_cannot_act_on_the_terminal(
             assert "\\x1b[2J\\u202eevil\\n\\\\x" in out
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_place_without_tables_is_a_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path, form: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--no-kafka", "--tables", str(tmp_path / "wrong"), *form])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 1
+    assert f"There are no Delta tables under {tmp_path / 'wrong'}." in err
+    assert not form or json.loads(out)["tables"] == []
+
+
 def test_long_names_are_cut() -> None:
     assert shown("a" * 1_000) == "a" * 80 + "…"
 
 
 def test_status_does_not_load_spark() -> None:
     code = (
-        "import sys, reliable_channel.cli, reliable_channel.pipeline.operations.status as s;"
-        "import reliable_channel.pipeline.operations.status_text;"
+        "import sys, reliable_channel.cli, reliable_channel.analysis.status as s;"
+        "import reliable_channel.analysis.status_text;"
         "sys.exit('pyspark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.pipeline.tables import TABLES, Column, Table
-from reliable_channel.pipeline.tables.docs import markdown, shown
+from reliable_channel.lake.tables import TABLES, Column, Table
+from reliable_channel.lake.tables.docs import markdown, shown
 
 each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 UNITS = {"ms", "ms since 1970", "ns since 1970", "bytes", "32 bytes", ""}

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings, load
-from reliable_channel.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.tables import SEGMENTS, SOURCE_GAPS, TABLES
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of, public_dataset
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SDS_MESSAGES, SOURCE_GAPS, TABLES, Table
 from tests.support import error_page
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> PathSettings:
     found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, (SEGMENTS,))
+    create_tables(found, (SDS_MESSAGES,))
     return found
 
 
 def changed(paths: PathSettings, *actions: dict[str, Any]) -> None:
     """The table's log with other actions of the kinds given, as another engine could have written it."""
-    log = Path(paths.table(SEGMENTS.name)) / "_delta_log" / f"{0:020d}.json"
+    log = Path(paths.table(SDS_MESSAGES.name)) / "_delta_log" / f"{0:020d}.json"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     new = {kind: action for each in actions for kind, action in each.items()}
     lines = [{kind: {**line[kind], **new.get(kind, {})} for kind in line} for line in lines]
@@ -33,7 +39,7 @@ def changed(paths: PathSettings, *actions: dict[str, Any]) -> None:
 
 
 def metadata(paths: PathSettings) -> dict[str, Any]:
-    log = Path(paths.table(SEGMENTS.name)) / "_delta_log" / f"{0:020d}.json"
+    log = Path(paths.table(SDS_MESSAGES.name)) / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     return next(dict(action["metaData"]) for action in actions if "metaData" in action)
 
@@ -56,9 +62,11 @@ def test_every_table_that_this_version_creates_is_one_that_it_writes(tmp_path: P
 
 
 def test_a_check_constraint_is_refused_by_name(paths: PathSettings) -> None:
-    DeltaTable(paths.table(SEGMENTS.name)).alter.add_constraint({"no_ticks": "sds_kind <> 'tick'"})
-    with pytest.raises(ConfigurationError, match=r"segments has the constraint no_ticks \(CHECK .*rebuild") as fault:
-        create_tables(paths, (SEGMENTS,))
+    DeltaTable(paths.table(SDS_MESSAGES.name)).alter.add_constraint({"no_ticks": "sds_kind <> 'tick'"})
+    with pytest.raises(
+        ConfigurationError, match=r"sds_messages has the constraint no_ticks \(CHECK .*rebuild"
+    ) as fault:
+        create_tables(paths, (SDS_MESSAGES,))
     assert error_page.expected("A table that another engine altered").fullmatch(str(fault.value))
 
 
@@ -75,8 +83,8 @@ def test_a_property_that_changes_what_writers_owe_is_refused_by_name(
     paths: PathSettings, key: str, value: str, name: str
 ) -> None:
     with_property(paths, **{key: value})
-    with pytest.raises(ConfigurationError, match=f"segments has {name}, which"):
-        create_tables(paths, (SEGMENTS,))
+    with pytest.raises(ConfigurationError, match=f"sds_messages has {name}, which"):
+        create_tables(paths, (SDS_MESSAGES,))
 
 
 def test_a_generated_column_is_refused(paths: PathSettings) -> None:
@@ -84,7 +92,7 @@ def test_a_generated_column_is_refused(paths: PathSettings) -> None:
     schema["fields"][0]["metadata"]["delta.generationExpression"] = "upper('t')"
     changed(paths, {"metaData": {"schemaString": json.dumps(schema)}})
     with pytest.raises(ConfigurationError, match="a generated column"):
-        create_tables(paths, (SEGMENTS,))
+        create_tables(paths, (SDS_MESSAGES,))
 
 
 @pytest.mark.parametrize(
@@ -97,13 +105,13 @@ def test_a_generated_column_is_refused(paths: PathSettings) -> None:
 def test_a_feature_of_the_protocol_is_refused_by_name(paths: PathSettings, features: list[str], says: str) -> None:
     changed(paths, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
     with pytest.raises(ConfigurationError, match=says):
-        create_tables(paths, (SEGMENTS,))
+        create_tables(paths, (SDS_MESSAGES,))
 
 
 def test_features_that_nothing_uses_do_no_harm(paths: PathSettings) -> None:
     features = ["appendOnly", "invariants", "checkConstraints", "changeDataFeed"]
     changed(paths, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
-    create_tables(paths, (SEGMENTS,))
+    create_tables(paths, (SDS_MESSAGES,))
 
 
 def test_a_table_that_cannot_be_created_is_named_with_its_place(tmp_path: Path) -> None:
@@ -112,3 +120,27 @@ def test_a_table_that_cannot_be_created_is_named_with_its_place(tmp_path: Path) 
     Path(found.data_dir).write_text("a file where the directory should be")
     with pytest.raises(EnvironmentFault, match=r"source_gaps could not be created under .* can be written to"):
         create_tables(found, (SOURCE_GAPS,))
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table.former_name], ids=lambda table: table.name)
+def test_a_table_under_the_name_of_an_earlier_version_is_refused_and_left_alone(tmp_path: Path, table: Table) -> None:
+    found = load("local").with_run_dir(tmp_path).paths
+    create_tables(found, (replace(table, name=table.former_name, former_name=""),))
+    with pytest.raises(ConfigurationError, match=f"The table {table.former_name} .* {table.name} now") as fault:
+        create_tables(found, TABLES)
+    assert error_page.expected("A table under an earlier name").fullmatch(str(fault.value))
+    assert not Path(found.table(table.name)).exists()
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table.clock_rows], ids=lambda table: table.name)
+def test_only_the_jobs_see_the_rows_of_the_recorded_clock(tmp_path: Path, table: Table) -> None:
+    found = load("local").with_run_dir(tmp_path).paths
+    create_tables(found, (table,))
+    kinds = ["content", "tick", None]
+    rows = [{"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": n, "sub_order": 0} for n in range(3)]
+    rows = [{name: value for name, value in row.items() if name in table.names()} for row in rows]
+    append_rows(found, table, as_arrow([{**r, table.clock_rows: k} for r, k in zip(rows, kinds, strict=True)], table))
+    opened = open_table(found, table)
+    assert public_dataset(opened).to_table()["kafka_offset"].to_pylist() == [0, 2]
+    assert dataset_of(opened).count_rows() == 3
+    assert len(TableSnapshot(found).select(f"FROM {table.name}")) == 2

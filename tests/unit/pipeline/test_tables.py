@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.pipeline.tables import TABLES, Table
-from reliable_channel.pipeline.tables.docs import markdown
+from reliable_channel.lake.tables import TABLES, Table
+from reliable_channel.lake.tables.docs import markdown
 
 each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 

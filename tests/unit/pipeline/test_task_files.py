@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline.storage.arrow_schema import arrow_schema
-from reliable_channel.pipeline.storage.task_files import Bounds, TaskFiles, indexed
-from reliable_channel.pipeline.tables import INDEXED_COLUMNS, QUARANTINE, SEGMENTS, TABLES
+from reliable_channel.lake.files import Bounds, TaskFiles, indexed
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import INDEXED_COLUMNS, QUARANTINE, SDS_MESSAGES, TABLES
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 ROWS = st.lists(
@@ -34,12 +34,12 @@ ROWS = st.lists(
 
 
 def segments(rows: list[dict[str, object]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=arrow_schema(SEGMENTS))
+    return pa.Table.from_pylist(rows, schema=arrow_schema(SDS_MESSAGES))
 
 
 @given(ROWS, st.integers(1, 8))
 def test_no_row_is_outside_the_bounds_wherever_the_rows_are_cut(rows: list[dict[str, object]], cut: int) -> None:
-    bounds = Bounds(SEGMENTS)
+    bounds = Bounds(SDS_MESSAGES)
     for part in (rows[:cut], rows[cut:]):
         bounds.add(segments(part))
     told = json.loads(bounds.json())
@@ -62,7 +62,7 @@ def test_no_row_is_outside_the_bounds_wherever_the_rows_are_cut(rows: list[dict[
 
 def test_what_is_written_can_be_read_and_is_told(tmp_path: Path) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
-    Path(paths.table("segments")).mkdir(parents=True)
+    Path(paths.table("sds_messages")).mkdir(parents=True)
     rows = [
         {"kafka_topic": "t", "kafka_partition": 1, "kafka_offset": n, "event_time": n, "content": bytes([n]) * 9}
         for n in range(5)
@@ -70,10 +70,10 @@ def test_what_is_written_can_be_read_and_is_told(tmp_path: Path) -> None:
     with TaskFiles(paths) as files:
         files.add(QUARANTINE, pa.table({}))  # nothing refused: no file
         for row in rows:
-            files.add(SEGMENTS, segments([row]).to_batches()[0])
+            files.add(SDS_MESSAGES, segments([row]).to_batches()[0])
         (file,) = files.finish()
-    assert file.table == "segments"
-    place = Path(paths.table("segments")) / file.path
+    assert file.table == "sds_messages"
+    place = Path(paths.table("sds_messages")) / file.path
     assert place.stat().st_size == file.bytes
     read = pq.read_table(place)
     assert read["content"].to_pylist() == [row["content"] for row in rows]
@@ -83,12 +83,12 @@ def test_what_is_written_can_be_read_and_is_told(tmp_path: Path) -> None:
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
-    Path(paths.table("segments")).mkdir(parents=True)
+    Path(paths.table("sds_messages")).mkdir(parents=True)
     row = {"kafka_topic": "t", "kafka_partition": 1, "kafka_offset": 0}
     with pytest.raises(RuntimeError, match="in the middle"), TaskFiles(paths) as files:
-        files.add(SEGMENTS, segments([row]))
+        files.add(SDS_MESSAGES, segments([row]))
         raise RuntimeError("in the middle")
-    assert [*Path(paths.table("segments")).iterdir()] == []
+    assert [*Path(paths.table("sds_messages")).iterdir()] == []
 
 
 def test_columns_of_the_z_order_have_bounds() -> None:

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES
 from reliable_channel.pipeline.reassembly.memory import Rebuilt
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_rows
-from reliable_channel.pipeline.tables import MESSAGES
 
 NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
 
@@ -22,7 +22,7 @@ NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_00
 @pytest.mark.parametrize("by_spark", [True, False])
 def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
-    create_tables(paths, (MESSAGES,))
+    create_tables(paths, (REASSEMBLED_MESSAGES,))
     hashes = [bytes([number]) * 32 for number in range(3)]
     rows = [
         {
@@ -38,9 +38,9 @@ def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -
         }
         for number, hash_ in enumerate(hashes)
     ]
-    append_rows(paths, MESSAGES, as_arrow(rows, MESSAGES))
+    append_rows(paths, REASSEMBLED_MESSAGES, as_arrow(rows, REASSEMBLED_MESSAGES))
     if by_spark:
-        (file,) = Path(paths.table("messages")).glob("*.parquet")
+        (file,) = Path(paths.table("reassembled_messages")).glob("*.parquet")
         pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
     found = Rebuilt(paths).rows(hashes, NOON_US + 1_000_000)
     assert found["kafka_offset"].to_pylist() == [1, 2]

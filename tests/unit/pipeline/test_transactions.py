@@ -11,35 +11,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings, Settings, load
-from reliable_channel.pipeline.clock import Reached
+from reliable_channel.lake.append import CHECKPOINT_EVERY, BatchSink
+from reliable_channel.lake.commit import TableFile, append_files, replace_files
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.files import WrittenFile
+from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.tables import SDS_MESSAGES
+from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
-from reliable_channel.pipeline.storage.arrow_files import rows_of
-from reliable_channel.pipeline.storage.commits import unread_of
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import CHECKPOINT_EVERY, BatchSink, open_table
-from reliable_channel.pipeline.storage.task_files import WrittenFile
-from reliable_channel.pipeline.storage.transactions import TableFile, append_files, replace_files
-from reliable_channel.pipeline.tables import SEGMENTS
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> PathSettings:
     settings: Settings = load("local").with_run_dir(tmp_path)
-    create_tables(settings.paths, (SEGMENTS,))
+    create_tables(settings.paths, (SDS_MESSAGES,))
     return settings.paths
 
 
 def files(paths: PathSettings, offset: int) -> list[WrittenFile]:
     """One written file with one row, at ``offset``."""
-    return tick_files(paths, {("t", 0): Reached(10**15 + offset, offset + 1)}, 10**15)
+    return tick_files(paths, {("t", 0): Progress(10**15 + offset, offset + 1)}, 10**15)
 
 
 def offsets(paths: PathSettings) -> list[int]:
-    return sorted(row["kafka_offset"] for row in rows_of(open_table(paths, SEGMENTS)))
+    return sorted(row["kafka_offset"] for row in rows_of(open_table(paths, SDS_MESSAGES)))
 
 
 def on_disk(paths: PathSettings) -> int:
-    return len([*Path(paths.table(SEGMENTS.name)).glob("*.parquet")])
+    return len([*Path(paths.table(SDS_MESSAGES.name)).glob("*.parquet")])
 
 
 @given(batches=st.lists(st.integers(0, 5), max_size=12))
@@ -47,33 +48,33 @@ def test_a_micro_batch_is_in_the_table_once_however_often_it_runs(
     batches: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     paths = load("local").with_run_dir(tmp_path_factory.mktemp("t")).paths
-    create_tables(paths, (SEGMENTS,))
+    create_tables(paths, (SDS_MESSAGES,))
     reached = -1
     expected = []
     for batch in batches:
         if batch > reached:
             expected.append(batch)
             reached = batch
-        BatchSink(paths, "query", batch).add_files(SEGMENTS, files(paths, batch))
+        BatchSink(paths, "query", batch).add_files(SDS_MESSAGES, files(paths, batch))
     assert offsets(paths) == expected
     assert on_disk(paths) == len(expected), "the files of a replay are deleted"
 
 
 def test_of_two_writers_of_one_micro_batch_the_second_is_refused(paths: PathSettings) -> None:
-    first, second = open_table(paths, SEGMENTS), open_table(paths, SEGMENTS)
+    first, second = open_table(paths, SDS_MESSAGES), open_table(paths, SDS_MESSAGES)
     append_files(first, files(paths, 0), ("query", 0))
     with pytest.raises(CommitFailedError):
         append_files(second, files(paths, 0), ("query", 0))
-    append_files(open_table(paths, SEGMENTS), files(paths, 1), ("another query", 0))
+    append_files(open_table(paths, SDS_MESSAGES), files(paths, 1), ("another query", 0))
     assert offsets(paths) == [0, 1]
 
 
 def test_replaced_files_go_and_what_was_appended_meanwhile_stays(paths: PathSettings) -> None:
     sink = BatchSink(paths, "query", 0)
     (old,) = files(paths, 0)
-    sink.add_files(SEGMENTS, [old])
-    table, rival = open_table(paths, SEGMENTS), open_table(paths, SEGMENTS)
-    BatchSink(paths, "query", 1).add_files(SEGMENTS, files(paths, 1))
+    sink.add_files(SDS_MESSAGES, [old])
+    table, rival = open_table(paths, SDS_MESSAGES), open_table(paths, SDS_MESSAGES)
+    BatchSink(paths, "query", 1).add_files(SDS_MESSAGES, files(paths, 1))
     gone = [TableFile(old.path, old.bytes)]
     replace_files(table, gone, files(paths, 2))
     assert offsets(paths) == [1, 2]
@@ -84,16 +85,19 @@ def test_replaced_files_go_and_what_was_appended_meanwhile_stays(paths: PathSett
 
 def test_streams_have_to_read_what_was_appended_and_not_what_was_replaced(paths: PathSettings) -> None:
     (old,) = files(paths, 0)
-    append_files(open_table(paths, SEGMENTS), [old], ("query", 0))
-    replace_files(open_table(paths, SEGMENTS), [TableFile(old.path, old.bytes)], files(paths, 2))
-    append_files(open_table(paths, SEGMENTS), files(paths, 1), ("query", 1))
-    assert [(commit.version, commit.rows) for commit in unread_of(open_table(paths, SEGMENTS), 0)] == [(1, 1), (3, 1)]
+    append_files(open_table(paths, SDS_MESSAGES), [old], ("query", 0))
+    replace_files(open_table(paths, SDS_MESSAGES), [TableFile(old.path, old.bytes)], files(paths, 2))
+    append_files(open_table(paths, SDS_MESSAGES), files(paths, 1), ("query", 1))
+    assert [(commit.version, commit.rows) for commit in unread_of(open_table(paths, SDS_MESSAGES), 0)] == [
+        (1, 1),
+        (3, 1),
+    ]
 
 
 def test_nothing_is_lost_when_only_a_checkpoint_tells_of_the_first_commits(paths: PathSettings) -> None:
     for batch_id in range(CHECKPOINT_EVERY):
-        BatchSink(paths, "stream", batch_id).add_files(SEGMENTS, files(paths, batch_id))
-    log = Path(paths.table(SEGMENTS.name)) / "_delta_log"
+        BatchSink(paths, "stream", batch_id).add_files(SDS_MESSAGES, files(paths, batch_id))
+    log = Path(paths.table(SDS_MESSAGES.name)) / "_delta_log"
     (checkpoint,) = log.glob("*.checkpoint.parquet")
     known = int(checkpoint.name.split(".")[0])
     for file in log.glob("[0-9]*.json"):
@@ -101,12 +105,12 @@ def test_nothing_is_lost_when_only_a_checkpoint_tells_of_the_first_commits(paths
             file.unlink()
     assert offsets(paths) == [*range(CHECKPOINT_EVERY)]
     for batch_id in (0, CHECKPOINT_EVERY - 1):
-        assert BatchSink(paths, "stream", batch_id).written(SEGMENTS)
-    assert not BatchSink(paths, "stream", CHECKPOINT_EVERY).written(SEGMENTS)
+        assert BatchSink(paths, "stream", batch_id).written(SDS_MESSAGES)
+    assert not BatchSink(paths, "stream", CHECKPOINT_EVERY).written(SDS_MESSAGES)
 
 
 def test_a_commit_keeps_the_statistics_of_the_task(paths: PathSettings) -> None:
     (file,) = files(paths, 7)
-    append_files(open_table(paths, SEGMENTS), [file])
-    told = DeltaTable(paths.table(SEGMENTS.name)).get_add_actions(flatten=True)
+    append_files(open_table(paths, SDS_MESSAGES), [file])
+    told = DeltaTable(paths.table(SDS_MESSAGES.name)).get_add_actions(flatten=True)
     assert (told["num_records"][0].as_py(), told["min.kafka_offset"][0].as_py()) == (1, 7)

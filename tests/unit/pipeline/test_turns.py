@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from reliable_channel.pipeline.operations import counters
-from reliable_channel.pipeline.running.turns import Turns
+from reliable_channel.pipeline import counters
+from reliable_channel.pipeline.runner.turns import Turns
 
-CHAIN = {"ingest": None, "reassembly": "segments", "ack": "sds_input", "deliver": "deliveries"}
+CHAIN = {"ingest": None, "reassembly": "sds_messages", "ack": "ordered_sds_messages", "deliver": "deliveries"}
 LONG_S = 30.0
 
 
@@ -64,9 +64,9 @@ def waits(future: Future[None]) -> bool:
 
 def test_a_record_passes_the_chain_in_one_round() -> None:
     with playing() as play:
-        ingest = play.done("ingest", "envelopes", "segments", "clock")
+        ingest = play.done("ingest", "envelopes", "sds_messages", "clock")
         assert waits(ingest)
-        reassembly = play.done("reassembly", "messages", "sds_input")
+        reassembly = play.done("reassembly", "reassembled_messages", "ordered_sds_messages")
         assert waits(ingest)
         assert waits(reassembly)
         ack = play.done("ack", "acks", "deliveries")
@@ -80,7 +80,7 @@ def test_a_record_passes_the_chain_in_one_round() -> None:
 def test_what_has_come_far_goes_first() -> None:
     with playing() as play:
         ended, ack = play.micro_batch("ack", "deliveries")
-        ingest = play.done("ingest", "segments")
+        ingest = play.done("ingest", "sds_messages")
         ended.set()
         assert waits(ack)
         assert waits(ingest)
@@ -94,8 +94,8 @@ def test_what_has_come_far_goes_first() -> None:
 def test_who_is_next_waits_for_the_one_that_runs_only() -> None:
     with playing() as play:
         ended, ack = play.micro_batch("ack")
-        reassembly = play.done("reassembly", "sds_input")
-        ingest = play.done("ingest", "segments")
+        reassembly = play.done("reassembly", "ordered_sds_messages")
+        ingest = play.done("ingest", "sds_messages")
         assert waits(reassembly)
         ended.set()
         ack.result(LONG_S)
@@ -105,7 +105,7 @@ def test_who_is_next_waits_for_the_one_that_runs_only() -> None:
 
 def test_what_a_query_has_read_already_makes_nobody_wait() -> None:
     with playing() as play:
-        ended, ingest = play.micro_batch("ingest", "segments")
+        ended, ingest = play.micro_batch("ingest", "sds_messages")
         reassembly = play.done("reassembly")  # it saw the commit before ingest was done with the other tables
         ended.set()
         reassembly.result(LONG_S)
@@ -124,7 +124,7 @@ def test_a_query_whose_rows_may_come_still_waits_for_them_and_is_in_nobodys_way(
         assert waits(reassembly)
         play.done("ingest").result(LONG_S)
         assert waits(reassembly)
-        ingest = play.done("ingest", "segments")
+        ingest = play.done("ingest", "sds_messages")
         reassembly.result(LONG_S)
         assert waits(ingest)
 
@@ -137,14 +137,14 @@ def test_a_query_does_not_wait_for_its_rows_for_ever() -> None:
 
 
 def test_a_query_alone_never_waits() -> None:
-    turn = Turns({"ack": "sds_input"}).of("ack")
+    turn = Turns({"ack": "ordered_sds_messages"}).of("ack")
     with turn.taken("a query", 7):
         turn.announce("deliveries")
 
 
 def test_a_query_that_does_not_begin_loses_its_turn() -> None:
     with playing(patience_s=0.01) as play:
-        play.done("ingest", "segments").result(LONG_S)
+        play.done("ingest", "sds_messages").result(LONG_S)
 
 
 def test_a_failure_waits_for_nobody_and_is_in_nobodys_way() -> None:
@@ -163,7 +163,7 @@ def test_a_failure_waits_for_nobody_and_is_in_nobodys_way() -> None:
 
 def test_the_end_lets_everybody_go() -> None:
     with playing() as play:
-        ingest = play.done("ingest", "segments")
+        ingest = play.done("ingest", "sds_messages")
         assert waits(ingest)
         play.turns.end()
         ingest.result(LONG_S)

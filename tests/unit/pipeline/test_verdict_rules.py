@@ -6,32 +6,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.pipeline.verdict.rules import Cause, Evidence, Verdict, decide
+from reliable_channel.pipeline.verdict.rules import Cause, Verdict, VerdictEvidence, decide
 
 MISSING = Verdict.MISSING
-CASES: dict[str, tuple[Evidence, Verdict, Cause | None]] = {
-    "delivered": (Evidence(delivered=True, received=1), Verdict.DELIVERED, None),
-    "delivered after all": (Evidence(delivered=True, late=True), Verdict.DELIVERED, Cause.LATE),
-    "too early to say": (Evidence(settled=False, received=1, needed=3), Verdict.UNKNOWN, Cause.UNSETTLED),
-    "before we listened": (Evidence(before_observation=True), Verdict.UNKNOWN, Cause.BEFORE_OBSERVATION),
-    "never sent, before we listened": (Evidence(before_observation=True, given_up=True), MISSING, Cause.NEVER_SENT),
-    "wrong hash": (Evidence(hash_mismatch=True, received=3, needed=3), MISSING, Cause.HASH_MISMATCH),
-    "waits for another": (Evidence(received=1), MISSING, Cause.DEPENDENCY_MISSING),
-    "held by a rate limit": (Evidence(held_back=True), MISSING, Cause.RATE_LIMITED),
-    "given up by its sender": (Evidence(given_up=True), MISSING, Cause.NEVER_SENT),
-    "no key opens it": (Evidence(undecryptable=True, sent=True), MISSING, Cause.UNDECRYPTABLE),
-    "garbled": (Evidence(undecodable=True, received=1, needed=2), MISSING, Cause.UNDECODABLE),
-    "a segment lacks": (Evidence(received=2, needed=3, sent=True), MISSING, Cause.SEGMENT_MISSING),
-    "a store still has it": (Evidence(sent=True, store_has=True), Verdict.UNKNOWN, Cause.UNSETTLED),
-    "we were not listening": (Evidence(sent=True, in_gap=True), Verdict.UNKNOWN, Cause.SOURCE_GAP),
-    "a topic that nobody reads": (Evidence(sent=True, followed=False), Verdict.UNKNOWN, Cause.NOT_FOLLOWED),
-    "others had it, no store": (Evidence(sent=True, store_has=False), MISSING, Cause.PROPAGATED_NOT_STORED),
-    "named, and nobody knows": (Evidence(heard_by_others=True), MISSING, None),
+CASES: dict[str, tuple[VerdictEvidence, Verdict, Cause | None]] = {
+    "delivered": (VerdictEvidence(delivered=True, received=1), Verdict.DELIVERED, None),
+    "delivered after all": (VerdictEvidence(delivered=True, late=True), Verdict.DELIVERED, Cause.LATE),
+    "too early to say": (VerdictEvidence(settled=False, received=1, needed=3), Verdict.UNKNOWN, Cause.UNSETTLED),
+    "before we listened": (VerdictEvidence(before_observation=True), Verdict.UNKNOWN, Cause.BEFORE_OBSERVATION),
+    "never sent, before we listened": (
+        VerdictEvidence(before_observation=True, given_up=True),
+        MISSING,
+        Cause.NEVER_SENT,
+    ),
+    "wrong hash": (VerdictEvidence(hash_mismatch=True, received=3, needed=3), MISSING, Cause.HASH_MISMATCH),
+    "waits for another": (VerdictEvidence(received=1), MISSING, Cause.DEPENDENCY_MISSING),
+    "held by a rate limit": (VerdictEvidence(held_back=True), MISSING, Cause.RATE_LIMITED),
+    "given up by its sender": (VerdictEvidence(given_up=True), MISSING, Cause.NEVER_SENT),
+    "no key opens it": (VerdictEvidence(undecryptable=True, sent=True), MISSING, Cause.UNDECRYPTABLE),
+    "garbled": (VerdictEvidence(undecodable=True, received=1, needed=2), MISSING, Cause.UNDECODABLE),
+    "a segment lacks": (VerdictEvidence(received=2, needed=3, sent=True), MISSING, Cause.SEGMENT_MISSING),
+    "a store still has it": (VerdictEvidence(sent=True, store_has=True), Verdict.UNKNOWN, Cause.UNSETTLED),
+    "we were not listening": (VerdictEvidence(sent=True, in_gap=True), Verdict.UNKNOWN, Cause.SOURCE_GAP),
+    "a topic that nobody reads": (VerdictEvidence(sent=True, followed=False), Verdict.UNKNOWN, Cause.NOT_FOLLOWED),
+    "others had it, no store": (VerdictEvidence(sent=True, store_has=False), MISSING, Cause.PROPAGATED_NOT_STORED),
+    "named, and nobody knows": (VerdictEvidence(heard_by_others=True), MISSING, None),
 }
 
 
 @pytest.mark.parametrize(("evidence", "verdict", "cause"), CASES.values(), ids=CASES.keys())
-def test_evidence_names_its_cause(evidence: Evidence, verdict: Verdict, cause: Cause | None) -> None:
+def test_evidence_names_its_cause(evidence: VerdictEvidence, verdict: Verdict, cause: Cause | None) -> None:
     assert decide(evidence) == (verdict, cause)
 
 
@@ -42,13 +46,13 @@ def test_every_cause_has_a_case() -> None:
 flags = {name: st.booleans() for name in ("delivered", "late", "settled", "sent", "held_back", "given_up", "in_gap")}
 
 
-@given(st.builds(Evidence, **flags, received=st.integers(0, 5), needed=st.integers(1, 5)))
-def test_only_the_delivered_are_called_delivered(evidence: Evidence) -> None:
+@given(st.builds(VerdictEvidence, **flags, received=st.integers(0, 5), needed=st.integers(1, 5)))
+def test_only_the_delivered_are_called_delivered(evidence: VerdictEvidence) -> None:
     verdict, _ = decide(evidence)
     assert (verdict is Verdict.DELIVERED) == evidence.delivered
 
 
-@given(st.builds(Evidence, **flags, received=st.integers(0, 5), needed=st.integers(1, 5)))
-def test_what_is_not_settled_is_never_called_missing(evidence: Evidence) -> None:
+@given(st.builds(VerdictEvidence, **flags, received=st.integers(0, 5), needed=st.integers(1, 5)))
+def test_what_is_not_settled_is_never_called_missing(evidence: VerdictEvidence) -> None:
     verdict, _ = decide(evidence)
     assert verdict is not Verdict.MISSING or evidence.settled

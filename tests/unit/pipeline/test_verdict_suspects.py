@@ -6,8 +6,8 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.core.wire._pb import sds_pb2
 from reliable_channel.pipeline.verdict.verdicts import _suspected
-from reliable_channel.wire._pb import sds_pb2
 
 
 def found_in(*records: bytes) -> set[str]:

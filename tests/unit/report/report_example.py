@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.report.observed import (
+from reliable_channel.analysis.report.observed import (
     Acknowledgement,
     DeliveredMessage,
     DeliveredSegment,
@@ -10,27 +10,27 @@ from reliable_channel.report.observed import (
     Observed,
     Quarantined,
 )
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.simulation.truth import (
     BadRecord,
-    Heard,
-    Outcome,
+    MessageOutcome,
     Presence,
+    Reception,
     TrueAck,
     TrueDependency,
     TrueMessage,
     TrueSegment,
     Truth,
 )
-from reliable_channel.wire.hashing import keccak256
 
 CHANNEL = "c"
 
 
 def message(
-    number: int, sender: str, payload: bytes, ids: list[str], data: int, outcome: Outcome, **more
+    number: int, sender: str, payload: bytes, ids: list[str], data: int, outcome: MessageOutcome, **more
 ) -> TrueMessage:
     """A message of ``data`` data segments with these SDS ids; ``more`` overrides fields."""
-    delivered = outcome is Outcome.DELIVERED
+    delivered = outcome is MessageOutcome.DELIVERED
     fields = {
         "channel_id": CHANNEL,
         "content_topic": "/t/1/c/proto",
@@ -85,12 +85,16 @@ def true_conversation() -> Truth:
     last word left no trace (5)."""
     return Truth(
         messages=[
-            message(0, "alice", b"hello", ["a0"], 1, Outcome.DELIVERED),
-            message(1, "bob", b"B" * 30, ["b0", "b1", "bp"], 2, Outcome.DELIVERED, missing_data=[1], by_parity=True),
-            message(2, "alice", b"A" * 40, ["f0", "f1"], 2, Outcome.INCOMPLETE, arrived_data=[0], missing_data=[1]),
-            message(3, "bob", b"lost", ["l0"], 1, Outcome.REFERENCED, missing_data=[0]),
-            message(4, "carol", b"bye", ["c0"], 1, Outcome.DELIVERED),
-            message(5, "carol", b"gone", ["g0"], 1, Outcome.NO_TRACE, missing_data=[0]),
+            message(0, "alice", b"hello", ["a0"], 1, MessageOutcome.DELIVERED),
+            message(
+                1, "bob", b"B" * 30, ["b0", "b1", "bp"], 2, MessageOutcome.DELIVERED, missing_data=[1], by_parity=True
+            ),
+            message(
+                2, "alice", b"A" * 40, ["f0", "f1"], 2, MessageOutcome.INCOMPLETE, arrived_data=[0], missing_data=[1]
+            ),
+            message(3, "bob", b"lost", ["l0"], 1, MessageOutcome.REFERENCED, missing_data=[0]),
+            message(4, "carol", b"bye", ["c0"], 1, MessageOutcome.DELIVERED),
+            message(5, "carol", b"gone", ["g0"], 1, MessageOutcome.NO_TRACE, missing_data=[0]),
         ],
         segments=[
             segment("a0", "alice", 0, 0, []),
@@ -112,7 +116,7 @@ def true_conversation() -> Truth:
             TrueAck(CHANNEL, "c0", "bob", 6_050),
         ],
         heard=[
-            Heard(CHANNEL, sds_id, who, 0)
+            Reception(CHANNEL, sds_id, who, 0)
             for who, ids in {"bob": "a0 c0 f0", "alice": "a0 b0 b1 bp", "carol": "a0 b0 b1 bp f0 l0"}.items()
             for sds_id in ids.split()
         ],

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from reliable_channel.errors import EnvironmentFault, LocalError
-from reliable_channel.report import capacity, delivery, depth, graph, investigate, loss, quarantine
-from reliable_channel.report.dimensions import SIZES
-from reliable_channel.report.source import Source, Window
+from reliable_channel.analysis.report import capacity, delivery, depth, graph, investigate, loss, quarantine
+from reliable_channel.analysis.report.dimensions import SIZES
+from reliable_channel.analysis.report.source import TableWindow, Window
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
 from tests.support.sample_values import AS_OF, HOSTILE, START, at
@@ -28,14 +28,14 @@ def told() -> Story:
 
 
 @pytest.fixture(scope="module")
-def source(sample_tables: Path) -> Iterator[Source]:
-    opened = Source(sample_tables)
+def source(sample_tables: Path) -> Iterator[TableWindow]:
+    opened = TableWindow(sample_tables)
     yield opened
     opened.close()
 
 
-def windowed(place: Path, **window: object) -> Source:
-    return Source(place, Window(**window))  # type: ignore[arg-type]
+def windowed(place: Path, **window: object) -> TableWindow:
+    return TableWindow(place, Window(**window))  # type: ignore[arg-type]
 
 
 # The source
@@ -49,17 +49,17 @@ def test_a_window_holds_its_beginning_and_not_its_end(sample_tables: Path, told:
 
 @pytest.mark.parametrize("channel", ["talk", *HOSTILE])
 def test_a_channel_is_a_value_and_never_text_of_a_query(sample_tables: Path, channel: str) -> None:
-    rows = windowed(sample_tables, channel_id=channel).rows("segments")["channel_id"].to_pylist()
+    rows = windowed(sample_tables, channel_id=channel).rows("sds_messages")["channel_id"].to_pylist()
     assert rows and set(rows) == {channel}
 
 
-def test_a_query_reads_no_file_and_loads_no_extension(source: Source) -> None:
+def test_a_query_reads_no_file_and_loads_no_extension(source: TableWindow) -> None:
     with pytest.raises(Exception, match="disabled by configuration"):
         source.query("SELECT * FROM read_csv('/etc/hostname')")
 
 
 def test_columns_are_read_as_they_are_needed_and_belong_together(sample_tables: Path, told: Story) -> None:
-    opened = Source(sample_tables)
+    opened = TableWindow(sample_tables)
     opened.query("SELECT sds_id FROM acks")
     assert opened.rows("acks", ["sds_id"]).column_names == ["sds_id"]
     pairs = opened.query("SELECT sds_id, latency_ms, acknowledged_by FROM acks ORDER BY ALL")
@@ -67,12 +67,12 @@ def test_columns_are_read_as_they_are_needed_and_belong_together(sample_tables: 
     assert sorted(pairs.itertuples(index=False, name=None)) == wanted
 
 
-def test_payloads_are_read_only_when_they_are_named(source: Source) -> None:
-    assert "payload" not in source.rows("messages").column_names
-    assert source.query("SELECT count(payload) AS n FROM messages")["n"][0] > 0
+def test_payloads_are_read_only_when_they_are_named(source: TableWindow) -> None:
+    assert "payload" not in source.rows("reassembled_messages").column_names
+    assert source.query("SELECT count(payload) AS n FROM reassembled_messages")["n"][0] > 0
 
 
-def test_an_answer_that_is_changed_does_not_change_the_next(source: Source) -> None:
+def test_an_answer_that_is_changed_does_not_change_the_next(source: TableWindow) -> None:
     first = loss.causes(source)
     first.loc[0, "messages"] = -1
     assert (loss.causes(source)["messages"] > 0).all()
@@ -81,7 +81,7 @@ def test_an_answer_that_is_changed_does_not_change_the_next(source: Source) -> N
 
 
 def test_a_missing_table_is_empty_until_it_is_required(tmp_path: Path) -> None:
-    nothing = Source(tmp_path)
+    nothing = TableWindow(tmp_path)
     assert loss.causes(nothing).empty and delivery.by_channel(nothing).empty and loss.by_segment_index(nothing).empty
     with pytest.raises(EnvironmentFault, match="delivery_status"):
         nothing.require("delivery_status")
@@ -91,7 +91,7 @@ def test_a_missing_table_is_empty_until_it_is_required(tmp_path: Path) -> None:
 
 def test_a_table_of_an_older_version_has_nulls_in_the_columns_it_lacks(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "acks"), pa.table({"sds_id": ["a"], "latency_ms": [5]}))
-    assert Source(tmp_path).query("SELECT sds_id, evidence FROM acks").values.tolist() == [["a", None]]
+    assert TableWindow(tmp_path).query("SELECT sds_id, evidence FROM acks").values.tolist() == [["a", None]]
 
 
 def test_a_damaged_table_is_a_fault_with_a_remedy(tmp_path: Path, sample_tables: Path) -> None:
@@ -99,13 +99,13 @@ def test_a_damaged_table_is_a_fault_with_a_remedy(tmp_path: Path, sample_tables:
     for file in deltalake.DeltaTable(str(tmp_path / "acks")).file_uris():
         Path(file).unlink()
     with pytest.raises(EnvironmentFault, match="cannot be read"):
-        Source(tmp_path).rows("acks")
+        TableWindow(tmp_path).rows("acks")
 
 
 # Delivery
 
 
-def test_channels_are_counted_by_verdict(source: Source, told: Story) -> None:
+def test_channels_are_counted_by_verdict(source: TableWindow, told: Story) -> None:
     found = delivery.by_channel(source).set_index("channel_id")
     counts = Counter((r["channel_id"], r["verdict"]) for r in told.rows["delivery_status"])
     for (channel, verdict), count in counts.items():
@@ -117,30 +117,30 @@ def test_channels_are_counted_by_verdict(source: Source, told: Story) -> None:
 
 
 @pytest.mark.parametrize("by", ["channel_id", "sender_id", "size"])
-def test_the_rate_counts_every_delivered_message_once(source: Source, told: Story, by: str) -> None:
+def test_the_rate_counts_every_delivered_message_once(source: TableWindow, told: Story, by: str) -> None:
     found = delivery.rate(source, by)  # type: ignore[arg-type]
     assert found["messages"].sum() == len(told.rows["delivered_messages"])
     assert found["payload_bytes"].sum() == sum(r["payload_bytes"] for r in told.rows["delivered_messages"])
 
 
-def test_bins_are_as_wide_as_the_time_asks_for(source: Source) -> None:
+def test_bins_are_as_wide_as_the_time_asks_for(source: TableWindow) -> None:
     assert delivery.rate(source).attrs["seconds"] == 60
     assert {t.second for t in delivery.rate(source)["time"]} == {0}
     assert len(set(delivery.rate(source, seconds=1800)["time"])) == 2
 
 
-def test_an_unknown_dimension_is_refused(source: Source) -> None:
+def test_an_unknown_dimension_is_refused(source: TableWindow) -> None:
     with pytest.raises(LocalError, match="not something to group by"):
         delivery.rate(source, "1; DROP TABLE acks")  # type: ignore[arg-type]
 
 
-def test_latency_runs_from_the_senders_timestamp_and_waiting_from_our_first_sight(source: Source) -> None:
+def test_latency_runs_from_the_senders_timestamp_and_waiting_from_our_first_sight(source: TableWindow) -> None:
     quiet = delivery.latency(source).set_index("name").loc["quiet"]
     assert (quiet["messages"], quiet["p50_ms"], quiet["max_ms"]) == (10, pytest.approx(400), pytest.approx(400))
     assert delivery.waiting(source).set_index("name").at["talk", "max_ms"] == 400_000
 
 
-def test_a_curve_rises_from_nothing_to_all(source: Source) -> None:
+def test_a_curve_rises_from_nothing_to_all(source: TableWindow) -> None:
     names = list(delivery.latency(source, "size")["name"])
     assert names == sorted(names, key=SIZES.index), "sizes stand in their order, not in that of their words"
     for _, line in delivery.latency_curve(source, "size").groupby("name"):
@@ -148,7 +148,7 @@ def test_a_curve_rises_from_nothing_to_all(source: Source) -> None:
         assert line["ms"].is_monotonic_increasing and len(line) == 101
 
 
-def test_an_acknowledgement_counts_when_its_first_evidence_came(source: Source, told: Story) -> None:
+def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWindow, told: Story) -> None:
     first: dict[tuple[object, ...], int] = {}
     for r in told.rows["acks"]:
         key = (r["content_topic"], r["channel_id"], r["sds_id"], r["acknowledged_by"])
@@ -158,7 +158,7 @@ def test_an_acknowledgement_counts_when_its_first_evidence_came(source: Source, 
     assert found["max_ms"].max() == max(first.values())
 
 
-def test_the_causal_depth_is_the_longest_chain(source: Source) -> None:
+def test_the_causal_depth_is_the_longest_chain(source: TableWindow) -> None:
     depths = depth.causal_depth(source)
     by_channel = depth.depth_by_channel(depths).set_index("channel_id")
     assert by_channel.at["quiet", "depth"] == 0 and by_channel.at["quiet", "parallel"] == 10
@@ -172,7 +172,7 @@ def test_the_causal_depth_is_the_longest_chain(source: Source) -> None:
 # Loss
 
 
-def test_every_cause_is_counted(source: Source, told: Story) -> None:
+def test_every_cause_is_counted(source: TableWindow, told: Story) -> None:
     lost = [r for r in told.rows["delivery_status"] if r["verdict"] != "delivered"]
     wanted = Counter((r["verdict"], r["cause"] or loss.UNEXPLAINED) for r in lost)
     found = {(r.verdict, r.cause): r.messages for r in loss.causes(source).itertuples()}
@@ -181,7 +181,7 @@ def test_every_cause_is_counted(source: Source, told: Story) -> None:
     assert loss.over_time(source)["messages"].sum() == len(lost)
 
 
-def test_runs_of_losses_are_found_in_the_order_of_the_channel(source: Source) -> None:
+def test_runs_of_losses_are_found_in_the_order_of_the_channel(source: TableWindow) -> None:
     found = loss.bursts(source)
     files = found[found["channel_id"] == "files"]
     assert dict(zip(files["length"], files["bursts"], strict=True)) == {6: 2}
@@ -190,27 +190,27 @@ def test_runs_of_losses_are_found_in_the_order_of_the_channel(source: Source) ->
     ].sum()
 
 
-def test_losses_by_segment_index(source: Source) -> None:
+def test_losses_by_segment_index(source: TableWindow) -> None:
     found = loss.by_segment_index(source).set_index("segment_index")
     assert found.at[0, "lost"] == 1  # saved by two parity
     assert found.at[3, "expected"] == 20 and found.at[2, "expected"] == 20 + len(HOSTILE)
     assert found.at[1, "lost"] == 2 + len(HOSTILE)
 
 
-def test_parity_that_saved_and_parity_that_was_one_short(source: Source) -> None:
+def test_parity_that_saved_and_parity_that_was_one_short(source: TableWindow) -> None:
     found = {(r.parity_count, r.outcome): r.messages for r in loss.parity(source).itertuples()}
     assert found[1, "saved by parity"] == 1 and found[2, "saved by parity"] == 1
     assert found[1, "one short"] == 2  # two lost with one parity; one lost and the parity with it
     assert found[1, "more short"] == 1 and found[1, "whole"] == 12
 
 
-def test_the_newest_incomplete_messages_say_how_short_they_were(source: Source) -> None:
+def test_the_newest_incomplete_messages_say_how_short_they_were(source: TableWindow) -> None:
     found = loss.incomplete(source).query("channel_id == 'files' and reason == 'expired'")
     assert sorted(found["short"]) == [1, 1, 1, 3]
     assert "1, 2, 3" in set(found["data_missing"])
 
 
-def test_stores_that_disagree_are_named(source: Source, told: Story) -> None:
+def test_stores_that_disagree_are_named(source: TableWindow, told: Story) -> None:
     answers = loss.stores(source).set_index(["node", "purpose"])
     assert (
         answers.at[("http://store-b:8645", "audit"), "absent"]
@@ -224,7 +224,7 @@ def test_stores_that_disagree_are_named(source: Source, told: Story) -> None:
     assert told.messages["talk 40"].last.envelope_hash.hex() not in set(disagreed["message_hash"])
 
 
-def test_refetches_by_attempt_and_by_outcome(source: Source) -> None:
+def test_refetches_by_attempt_and_by_outcome(source: TableWindow) -> None:
     attempts = loss.refetch(source).set_index("attempt")
     assert attempts.at[1, "found"] == 1 and attempts.at[2, "failed"] == 1 and attempts.at[3, "requests"] == 1
     outcomes = {(r.hint, r.outcome): r.messages for r in loss.refetch_outcome(source).itertuples()}
@@ -234,7 +234,7 @@ def test_refetches_by_attempt_and_by_outcome(source: Source) -> None:
 # Quarantine
 
 
-def test_what_was_refused(source: Source, told: Story) -> None:
+def test_what_was_refused(source: TableWindow, told: Story) -> None:
     assert quarantine.reasons(source)["records"].sum() == len(told.rows["quarantine"])
     assert quarantine.over_time(source)["records"].sum() == len(told.rows["quarantine"])
     share = quarantine.share(source).iloc[0]
@@ -244,10 +244,26 @@ def test_what_was_refused(source: Source, told: Story) -> None:
     assert gaps.at["bridge-1", "status"] == "filled" and gaps["status"].iloc[0] == "open"
 
 
+def test_a_gap_is_shown_with_what_senders_dispatched_meanwhile_and_nobody_saw(source: TableWindow, told: Story) -> None:
+    gaps = quarantine.source_gaps(source).set_index("name")
+    seen = {(row["content_topic"], row["channel_id"], row["sds_id"]) for row in told.rows["sds_messages"]}
+    first: dict[tuple[str, str, str], dt.datetime] = {}
+    for row in told.rows["sender_events"]:
+        if row["event"] in ("sent", "resent") and row["sds_id"] is not None:
+            key = (row["content_topic"], row["channel_id"], row["sds_id"])
+            first[key] = min(first.get(key, row["event_time"]), row["event_time"])
+    assert first
+    for gap in told.rows["source_gaps"]:
+        if gap["from_time"] is not None and gap["to_time"] is not None:
+            inside = {key for key, at in first.items() if gap["from_time"] <= at <= gap["to_time"]}
+            assert gaps.at[gap["name"], "sent"] == len(inside)
+            assert gaps.at[gap["name"], "unseen"] == len(inside - seen)
+
+
 # Capacity
 
 
-def test_capacity_adds_up_the_micro_batches(source: Source, told: Story) -> None:
+def test_capacity_adds_up_the_micro_batches(source: TableWindow, told: Story) -> None:
     rows = [r for r in told.rows["pipeline_metrics"] if r["query"] == "ingest"]
     read = sum(r["value"] for r in rows if r["metric"] == "input_rows")
     busy = sum(r["value"] for r in rows if r["metric"] == "trigger_execution_ms")
@@ -261,7 +277,7 @@ def test_capacity_adds_up_the_micro_batches(source: Source, told: Story) -> None
     assert len(capacity.metric(source, "wal_commit_ms")) == 36
 
 
-def test_lag_knows_its_unit_and_phases_share_the_time(source: Source) -> None:
+def test_lag_knows_its_unit_and_phases_share_the_time(source: TableWindow) -> None:
     lag = capacity.lag(source)
     assert set(lag[lag["query"] == "ingest"]["unit"]) == {"records"}
     assert set(lag[lag["query"] != "ingest"]["unit"]) == {"commits"}
@@ -273,7 +289,7 @@ def test_lag_knows_its_unit_and_phases_share_the_time(source: Source) -> None:
 
 
 @pytest.mark.parametrize("name", ["talk 3", "saved by one parity", "hostile 3", "hostile 7", "held back", "talk 20"])
-def test_a_message_is_found_by_any_of_its_names(source: Source, told: Story, name: str) -> None:
+def test_a_message_is_found_by_any_of_its_names(source: TableWindow, told: Story, name: str) -> None:
     message = told.messages[name]
     names = [message.last.sds_id]
     if message.last.arrived:
@@ -284,20 +300,20 @@ def test_a_message_is_found_by_any_of_its_names(source: Source, told: Story, nam
     assert investigate.find(source, message.last.sds_id)[0].channel_id == message.channel_id
 
 
-def test_too_little_finds_nothing(source: Source) -> None:
+def test_too_little_finds_nothing(source: TableWindow) -> None:
     assert (
         investigate.find(source, "") == investigate.find(source, "ab ") == investigate.find(source, "no such id") == []
     )
 
 
 def test_a_message_without_a_verdict_is_found_by_its_segments(tmp_path: Path, sample_tables: Path, told: Story) -> None:
-    shutil.copytree(sample_tables / "segments", tmp_path / "segments")
+    shutil.copytree(sample_tables / "sds_messages", tmp_path / "sds_messages")
     message = told.messages["whole"]
-    (found,) = investigate.find(Source(tmp_path), message.last.sds_id)
+    (found,) = investigate.find(TableWindow(tmp_path), message.last.sds_id)
     assert found.verdict is None and found.payload_hash == message.payload_hash.hex()
 
 
-def test_the_time_line_holds_what_every_table_says(source: Source, told: Story) -> None:
+def test_the_time_line_holds_what_every_table_says(source: TableWindow, told: Story) -> None:
     (message,) = investigate.find(source, told.messages["saved by one parity"].last.sds_id)
     events = investigate.timeline(source, message)
     counts = Counter(events["lane"])
@@ -306,13 +322,13 @@ def test_the_time_line_holds_what_every_table_says(source: Source, told: Story) 
     assert "rebuilt by parity" in set(events["detail"])
 
 
-def test_the_time_line_of_what_never_came(source: Source, told: Story) -> None:
+def test_the_time_line_of_what_never_came(source: TableWindow, told: Story) -> None:
     (message,) = investigate.find(source, told.messages["talk 20"].last.sds_id)
     counts = Counter(investigate.timeline(source, message)["lane"])
     assert counts == {"refetch": 3, "store": 6, "repair": 2, "loss": 1}
 
 
-def test_the_causal_graph_has_its_past_and_its_future(source: Source, told: Story) -> None:
+def test_the_causal_graph_has_its_past_and_its_future(source: TableWindow, told: Story) -> None:
     def node(name: str) -> str:
         return told.messages[name].last.sds_id
 
@@ -328,10 +344,10 @@ def test_the_causal_graph_has_its_past_and_its_future(source: Source, told: Stor
     assert len(small.nodes) == 3 and small.cut and not found.cut
 
 
-def test_an_example_lacks_a_segment(source: Source, tmp_path: Path) -> None:
+def test_an_example_lacks_a_segment(source: TableWindow, tmp_path: Path) -> None:
     assert investigate.example(source).cause == "segment_missing"
     with pytest.raises(LocalError, match="No message is known"):
-        investigate.example(Source(tmp_path))
+        investigate.example(TableWindow(tmp_path))
 
 
 def test_the_story_is_in_the_window_of_its_hours(sample_tables: Path) -> None:

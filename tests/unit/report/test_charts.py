@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.report import capacity, delivery, depth, drawing, graph, investigate, loss, quarantine
-from reliable_channel.report.charts import capacity as capacity_charts
-from reliable_channel.report.charts import delivery as delivery_charts
-from reliable_channel.report.charts import look
-from reliable_channel.report.charts import loss as loss_charts
-from reliable_channel.report.charts import message as message_charts
-from reliable_channel.report.source import Source
+from reliable_channel.analysis.report import capacity, delivery, depth, drawing, graph, investigate, loss, quarantine
+from reliable_channel.analysis.report.charts import capacity as capacity_charts
+from reliable_channel.analysis.report.charts import delivery as delivery_charts
+from reliable_channel.analysis.report.charts import look
+from reliable_channel.analysis.report.charts import loss as loss_charts
+from reliable_channel.analysis.report.charts import message as message_charts
+from reliable_channel.analysis.report.source import TableWindow
 from tests.support.sample_values import HOSTILE
 
-CHARTS: dict[str, Callable[[Source], look.Chart]] = {
+CHARTS: dict[str, Callable[[TableWindow], look.Chart]] = {
     "outcomes": lambda s: delivery_charts.outcomes(delivery.by_channel(s)),
     "rate": lambda s: delivery_charts.rate(delivery.rate(s)),
     "curve": lambda s: delivery_charts.curve(delivery.latency_curve(s), "t", "how", delivery.latency(s)),
@@ -57,20 +57,20 @@ def drawn(chart: look.Chart) -> str:
 
 
 @pytest.fixture(scope="module")
-def source(sample_tables: Path) -> Iterator[Source]:
-    opened = Source(sample_tables)
+def source(sample_tables: Path) -> Iterator[TableWindow]:
+    opened = TableWindow(sample_tables)
     yield opened
     opened.close()
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_it_can_be_drawn(source: Source, name: str) -> None:
+def test_it_can_be_drawn(source: TableWindow, name: str) -> None:
     assert drawn(CHARTS[name](source)).count("<path") > 5
 
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_without_data_it_says_so(tmp_path: Path, name: str) -> None:
-    said = json.dumps(CHARTS[name](Source(tmp_path)).to_dict())
+    said = json.dumps(CHARTS[name](TableWindow(tmp_path)).to_dict())
     assert re.search(r'"why": "[^"]*(window|delivered)', said)
 
 
@@ -79,17 +79,17 @@ def test_what_stands_in_place_of_a_chart_can_be_drawn() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3, 4, 8])
-def test_a_message_of_a_hostile_channel_is_drawn(source: Source, number: int) -> None:
+def test_a_message_of_a_hostile_channel_is_drawn(source: TableWindow, number: int) -> None:
     (message,) = investigate.find(source, f"{HOSTILE[number]} {number}")
     assert "envelope" in drawn(message_charts.timeline(investigate.timeline(source, message)))
 
 
-def test_the_causal_graph_is_drawn(source: Source) -> None:
+def test_the_causal_graph_is_drawn(source: TableWindow) -> None:
     message = investigate.example(source)
     assert "causal graph" in drawn(message_charts.causal_graph(graph.graph(source, message)))
 
 
-def test_a_narrow_graph_has_ids_and_a_wide_one_their_senders_as_well(source: Source) -> None:
+def test_a_narrow_graph_has_ids_and_a_wide_one_their_senders_as_well(source: TableWindow) -> None:
     found = graph.graph(source, investigate.example(source))
     longest = []
     for width in (100, 2_000):
@@ -119,7 +119,7 @@ def test_widths_of_time_are_words(seconds: int, words: str) -> None:
     assert look.every(seconds) == words
 
 
-def test_a_picture_is_a_png(source: Source) -> None:
+def test_a_picture_is_a_png(source: TableWindow) -> None:
     assert drawing.png(CHARTS["causes"](source)).startswith(b"\x89PNG")
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from report_example import CHANNEL, true_conversation
 
-from reliable_channel.report.check_verdicts import CAUSES, Judged, check_verdicts
+from reliable_channel.analysis.report.check_verdicts import CAUSES, Judged, check_verdicts
 from reliable_channel.simulation.scenario import Fault
-from reliable_channel.simulation.truth import Outcome, Truth
+from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, TrueMessage, Truth
 
 Mutation = Callable[[list[Judged]], list[Judged]]
 
@@ -19,13 +19,19 @@ def ids(truth: Truth, number: int) -> tuple[str, ...]:
     return tuple(segment.sds_id for segment in truth.segments if segment.message == number)
 
 
+def cause_of(message: TrueMessage) -> str | None:
+    if message.outcome == MessageOutcome.DELIVERED:
+        return None
+    return CAUSES[Fault(message.fault)] if message.fault else "propagated_not_stored"
+
+
 def right(truth: Truth) -> list[Judged]:
     return [
         Judged(
             message.channel_id,
             ids(truth, message.number),
-            "delivered" if message.outcome == Outcome.DELIVERED else "missing",
-            CAUSES.get(Fault(message.fault)) if message.fault else None,
+            "delivered" if message.outcome == MessageOutcome.DELIVERED else "missing",
+            cause_of(message),
         )
         for message in truth.messages
     ]
@@ -34,7 +40,7 @@ def right(truth: Truth) -> list[Judged]:
 def example() -> Truth:
     """The conversation, one of its lost messages with an injected fault."""
     truth = true_conversation()
-    lost = next(m for m in truth.messages if m.outcome == Outcome.INCOMPLETE)
+    lost = next(m for m in truth.messages if m.outcome == MessageOutcome.INCOMPLETE)
     return replace(
         truth,
         messages=[replace(m, fault="segment_missing") if m is lost else m for m in truth.messages],
@@ -46,6 +52,7 @@ def changed(number: int, **changes: object) -> Mutation:
 
 
 LOST = next(i for i, m in enumerate(example().messages) if m.fault == "segment_missing")
+REFERENCED = next(i for i, m in enumerate(example().messages) if m.outcome == MessageOutcome.REFERENCED)
 MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a message has no verdict": (lambda rows: rows[1:], "has no verdict"),
     "a message has two": (lambda rows: [*rows, replace(rows[0], verdict="missing")], "has 2 verdicts"),
@@ -53,6 +60,8 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
     "a lost one is called delivered": (changed(LOST, verdict="delivered"), "was not delivered and is called delivered"),
     "a lost one is called unsettled": (changed(LOST, verdict="unknown", cause="unsettled"), "is called unknown"),
     "the cause is another": (changed(LOST, cause="undecodable"), "the cause is said to be undecodable"),
+    "no cause is named": (changed(LOST, cause=None), "the cause is said to be None"),
+    "none is named where the truth knows none either": (changed(REFERENCED, cause=None), "no cause is named"),
     "what never was is judged": (lambda rows: [*rows, Judged(CHANNEL, ("zz",), "missing", None)], "was never sent"),
 }
 
@@ -63,7 +72,7 @@ def test_right_verdicts_differ_in_nothing() -> None:
 
 def test_what_is_older_than_the_observation_may_stay_unknown() -> None:
     truth = true_conversation()
-    number = next(i for i, m in enumerate(truth.messages) if m.outcome == Outcome.REFERENCED)
+    number = next(i for i, m in enumerate(truth.messages) if m.outcome == MessageOutcome.REFERENCED)
     rows = changed(number, verdict="unknown", cause="before_observation")(right(truth))
     assert check_verdicts(truth, rows) == []
 
@@ -73,3 +82,29 @@ def test_it_is_found_when(name: str) -> None:
     mutate, expected = MUTATIONS[name]
     found = [str(difference) for difference in check_verdicts(example(), mutate(right(example())))]
     assert any(expected in line for line in found), found
+
+
+def forgery_of(message: TrueMessage) -> TrueAttack:
+    """Another content under the id of a message's first segment."""
+    about = (message.channel_id, "content_under_victims_id", "any", message.first_sds_id, message.sender, 1, b"?")
+    return TrueAttack(*about, payload_hash=None, names=[], before_observation=False, at_ms=1, record=0)
+
+
+@pytest.mark.parametrize("number", [LOST, REFERENCED])
+def test_a_forgery_explains_a_verdict_about_a_lost_message_and_one_beside_the_right_one(number: int) -> None:
+    truth = example()
+    message = truth.messages[number]
+    attacked = replace(truth, attacks=[forgery_of(message)])
+    forged = Judged(message.channel_id, (message.first_sds_id,), "delivered", None)
+    others = [row for i, row in enumerate(right(truth)) if i != number]
+    for mine in ([forged], [replace(forged, verdict="missing", cause="undecodable")], [right(truth)[number], forged]):
+        assert check_verdicts(attacked, [*others, *mine]) == []
+        assert check_verdicts(truth, [*others, *mine]) != [] or mine[0].verdict == "missing"
+    assert check_verdicts(attacked, others) != []
+    assert check_verdicts(attacked, [*others, replace(forged, verdict="unknown")]) != []
+
+
+def test_a_forgery_explains_nothing_about_a_message_that_was_delivered() -> None:
+    truth = example()
+    attacked = replace(truth, attacks=[forgery_of(truth.messages[0])])
+    assert check_verdicts(attacked, changed(0, verdict="missing", cause="undecodable")(right(truth))) != []

@@ -8,8 +8,8 @@ import altair as alt
 import nbformat
 import pytest
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.report.notebook import open_tables, tables
+from reliable_channel.analysis.report.notebook import open_tables, tables
+from reliable_channel.core.errors import EnvironmentFault
 
 NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
 SCREEN = 25

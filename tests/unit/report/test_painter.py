@@ -9,9 +9,9 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.report import drawing, painter_child
-from reliable_channel.report.painter import Painter
+from reliable_channel.analysis.report import drawing, painter_child
+from reliable_channel.analysis.report.painter import Painter
+from reliable_channel.core.errors import EnvironmentFault
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from report_example import CHANNEL, faultless, true_conversation
 
-from reliable_channel.report.check import check
-from reliable_channel.report.observed import (
+from reliable_channel.analysis.report.check import check
+from reliable_channel.analysis.report.observed import (
     Acknowledgement,
     DeliveredMessage,
     DeliveredSegment,

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from reliable_channel.analysis.report import csv_files, layout, text
+from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
+from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
 from reliable_channel.cli import build
-from reliable_channel.commands.report import write_page
-from reliable_channel.errors import EnvironmentFault, LocalError
-from reliable_channel.report import csv_files, layout, text
-from reliable_channel.report.summary import SCHEMA, SECTIONS
-from reliable_channel.report.thresholds import Check, Limits, checks, duration_ms, share
+from reliable_channel.cli.commands.report import write_page
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
 from tests.support.sample_values import HOSTILE
@@ -157,18 +157,24 @@ def test_no_tables_are_said_with_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "crossed"),
     [
-        (Limits(loss=0.001), True),
-        (Limits(loss=0.9), False),
-        (Limits(latency_ms=1_000), True),
-        (Limits(latency_ms=600_000), False),
-        (Limits(quarantine=0.01), True),
-        (Limits(quarantine=0.5), False),
-        (Limits(lag_records=10), True),
-        (Limits(lag_records=500), False),
-        (Limits(loss=0.9, lag_records=10), True),
+        (Thresholds(loss=0.001), True),
+        (Thresholds(loss=0.9), False),
+        (Thresholds(latency_ms=1_000), True),
+        (Thresholds(latency_ms=600_000), False),
+        (Thresholds(quarantine=0.01), True),
+        (Thresholds(quarantine=0.5), False),
+        (Thresholds(lag_records=10), True),
+        (Thresholds(lag_records=500), False),
+        (Thresholds(loss=0.9, lag_records=10), True),
+        (Thresholds(messages=1), False),
+        (Thresholds(messages=10**9), True),
+        (Thresholds(age_ms=1_000), True),
+        (Thresholds(age_ms=1e15), False),
     ],
 )
-def test_a_threshold_is_crossed_by_what_the_tables_say(as_json: dict[str, Any], limits: Limits, crossed: bool) -> None:
+def test_a_threshold_is_crossed_by_what_the_tables_say(
+    as_json: dict[str, Any], limits: Thresholds, crossed: bool
+) -> None:
     assert any(check.crossed for check in checks(limits, as_json)) is crossed
 
 
@@ -176,6 +182,29 @@ def test_a_threshold_that_is_kept_exits_with_0(sample_tables: Path) -> None:
     answer = report(sample_tables, "--channel", "quiet", "--max-loss", "0%", "--max-latency", "10s", "--max-lag", "500")
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.count(": kept (") == 3
+
+
+def test_a_pipeline_without_a_message_crosses_what_asks_for_one(sample_tables: Path) -> None:
+    options = ["--from", "2001-01-01", "--to", "2001-01-02"]
+    assert report(sample_tables, *options, "--max-loss", "1%").exit_code == 0, "no message lost is none of many lost"
+    answer = report(sample_tables, *options, "--min-messages", "1", "--max-age", "1h")
+    assert answer.exit_code == 3
+    assert "--min-messages 1: crossed (0)" in answer.stdout
+    assert "--max-age 60 min: crossed (no message at all)" in answer.stdout
+    found = json.loads(report(sample_tables, *options, "--max-age", "1h", "--json").stdout)
+    assert found["thresholds"][0] | {"limit": 0} == {
+        "name": "max_age", "limit": 0, "value": None, "unit": "ms", "crossed": True,
+    }  # fmt: skip
+
+
+def test_missing_messages_are_listed_with_cause_and_evidence(sample_tables: Path, as_json: dict[str, Any]) -> None:
+    listed = json.loads(report(sample_tables, "--missing", "--json").stdout)
+    assert len(listed) == as_json["totals"]["missing"] > 0
+    assert {row["cause"] for row in listed} == {r["cause"] for r in as_json["causes"] if r["verdict"] == "missing"}
+    shown = report(sample_tables, "--missing").stdout
+    assert all(text.short(row["message_key"]) in shown for row in listed)
+    assert f"{len(listed):,} of {as_json['totals']['messages']:,} messages are missing" in shown
+    assert not CONTROL.search(shown)
 
 
 def test_a_crossed_threshold_stands_in_json(as_json: dict[str, Any]) -> None:
@@ -191,6 +220,7 @@ def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -
         assert isinstance(answer.exception, EnvironmentFault) and cause in answer.exception.cause
     said = report(tmp_path).stdout
     assert "There are no verdicts in this window" in said
+    assert not re.search(r"\b0 messages", said), "what was delivered are messages"
     assert "No verdict names a loss." in said
     assert {c["loss"] for c in json.loads(report(tmp_path, "--json").stdout)["channels"]} == {None}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from reliable_channel.pipeline.storage.arrow_files import dataset_of, rows_of
-from reliable_channel.pipeline.tables import TABLES
+from reliable_channel.lake.read import dataset_of, rows_of
+from reliable_channel.lake.tables import TABLES
 from reliable_channel.pipeline.verdict.rules import Cause, Verdict
 from tests.support.sample_values import HOSTILE
 
@@ -56,6 +56,10 @@ def test_keys_are_unique(sample_tables: Path) -> None:
 
 
 def test_hostile_strings_stand_in_every_name_a_stranger_chooses(sample_tables: Path) -> None:
-    for table, column in (("delivery_status", "channel_id"), ("acks", "acknowledged_by"), ("segments", "sender_id")):
+    for table, column in (
+        ("delivery_status", "channel_id"),
+        ("acks", "acknowledged_by"),
+        ("sds_messages", "sender_id"),
+    ):
         assert set(HOSTILE) <= values(sample_tables, table, column)
     assert {f"/{text}" for text in HOSTILE} <= values(sample_tables, "envelopes", "content_topic")

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from reliable_channel.errors import LocalError
-from reliable_channel.report.times import moment
+from reliable_channel.analysis.report.times import moment
+from reliable_channel.core.errors import LocalError
 
 NOW = dt.datetime(2026, 11, 21, 12, 30, tzinfo=dt.UTC)
 

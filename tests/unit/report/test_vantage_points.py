@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reliable_channel.analysis.report.investigate import find, timeline
+from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
-from reliable_channel.pipeline import tables
-from reliable_channel.pipeline.storage.arrow_schema import as_arrow
-from reliable_channel.pipeline.storage.ddl import create_tables
-from reliable_channel.pipeline.storage.io import append_rows
-from reliable_channel.report.investigate import find, timeline
-from reliable_channel.report.source import Source
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
 
 CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/reliable-channel/1/v/proto", "channel_id": "c"}
 AT_US = 1_767_225_600_000_000
@@ -44,10 +44,10 @@ def test_where_an_envelope_was_seen_and_where_not(tmp_path: Path) -> None:
         seen(b"2", "north", "relay", 5),
         seen(b"2", "south", "store", 90, "http://store-c"),
     ]
-    for table, rows in ((tables.SEGMENTS, segments), (tables.SIGHTINGS, sightings)):
+    for table, rows in ((tables.SDS_MESSAGES, segments), (tables.SIGHTINGS, sightings)):
         create_tables(paths, [table])
         append_rows(paths, table, as_arrow(rows, table))
-    source = Source(Path(paths.data_dir))
+    source = TableWindow(Path(paths.data_dir))
     found = {}
     for sds_id in ("first", "second"):
         (message,) = find(source, sds_id)

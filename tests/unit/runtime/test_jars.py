@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reliable_channel.config.loading import shipped
-from reliable_channel.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.java import java
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from reliable_channel.runtime.logs import OncePerInterval, tame_kafka, unheard_kafka
+from reliable_channel.runtime.logs import OncePerInterval, quiet_kafka_client, tame_kafka
 
 
 def record(at_s: float, text: str = "Connect attempt to %s failed", level: int = logging.WARNING) -> logging.LogRecord:
@@ -51,7 +51,7 @@ def test_the_client_is_silent_where_the_caller_says_the_outcome(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("kafka"), "handlers", [])
     tame_kafka()
-    with unheard_kafka():
+    with quiet_kafka_client():
         logging.getLogger("kafka.net.manager").error("Connection failed")
     logging.getLogger("kafka.net.manager").error("heard again")
     assert capsys.readouterr().err == "kafka.net.manager: heard again\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.config import Settings, load
-from reliable_channel.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime.own_broker import cluster_id_of, require_own_broker
 
 

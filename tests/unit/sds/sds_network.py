@@ -6,17 +6,17 @@ import random
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from reliable_channel.sds import Delivered, Event, Outgoing, SdsChannel, SdsConfig, Step
-from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, decode_sds_message
+from reliable_channel.core.sds import Delivered, Outgoing, SdsChannel, SdsConfig, SdsEvent, SdsStep
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, decode_sds_message
 
 T0 = 1_750_000_000_000
 CHANNEL = "test-channel"
 SMALL = FilterFormat(capacity=500)
 """A filter of 1 KB: what these tests are about does not depend on its size."""
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=SdsEvent)
 
 
 def small_config(**settings: object) -> SdsConfig:
@@ -24,7 +24,7 @@ def small_config(**settings: object) -> SdsConfig:
     return SdsConfig(**{"filter_format": SMALL, **settings})  # type: ignore[arg-type]
 
 
-def of_type(step: Step, kind: type[E]) -> list[E]:
+def of_type(step: SdsStep, kind: type[E]) -> list[E]:
     """The events of one kind, in order."""
     return [event for event in step.events if isinstance(event, kind)]
 
@@ -73,7 +73,7 @@ class Network:
     def __post_init__(self) -> None:
         self.channels = {name: SdsChannel(CHANNEL, name, self.config) for name in self.names}
         self.in_flight: list[tuple[str, bytes]] = []
-        self.events: dict[str, list[Event]] = {name: [] for name in self.names}
+        self.events: dict[str, list[SdsEvent]] = {name: [] for name in self.names}
         self.sent: list[Outgoing] = []
         for name in self.names:
             self._take(name, self.channels[name].tick(self.now))
@@ -152,7 +152,7 @@ class Network:
         """A participant comes back from its snapshot."""
         self.channels[name] = SdsChannel.from_bytes(self.channels[name].to_bytes(), self.config)
 
-    def _take(self, name: str, step: Step) -> None:
+    def _take(self, name: str, step: SdsStep) -> None:
         self.events[name].extend(step.events)
         self.sent.extend(step.outgoing)
         for outgoing in step.outgoing:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from sds_network import CHANNEL, SMALL, T0
 
-from reliable_channel.sds import SdsChannel, SdsConfig, Step
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage
+from reliable_channel.core.sds import SdsChannel, SdsConfig, SdsStep
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
 
 IDS = [f"m{number}" for number in range(14)]
 SENDERS = ["alice", "bob", "carol", "dave"]
@@ -47,12 +47,13 @@ class Action:
     wait: int
     message: SdsMessage | None = None
     count: int = 1
+    id_verified: bool | None = None
 
 
 actions = st.lists(
     st.one_of(
         st.builds(Action, st.just("receive"), st.integers(0, 3_000), messages()),
-        st.builds(Action, st.just("receive"), st.integers(0, 3_000), messages()),
+        st.builds(Action, st.just("receive"), st.integers(0, 3_000), messages(), id_verified=st.booleans()),
         st.builds(Action, st.just("send"), st.integers(0, 3_000), st.none(), st.integers(1, 3)),
         st.builds(Action, st.sampled_from(["tick", "sync", "sent", "ephemeral"]), st.integers(0, 90_000)),
         st.builds(Action, st.just("observe_sent"), st.integers(0, 3_000), messages()),
@@ -66,6 +67,7 @@ configs = st.builds(
     timeout_for_lost_messages_ms=st.sampled_from([None, 0, 20_000, 60_000]),
     wait_for_sent=st.booleans(),
     before_observation=st.booleans(),
+    unproven_id_ms=st.sampled_from([0, 5_000, 300_000]),
     max_log_entries=st.sampled_from([4, 10_000]),
     max_tracked=st.sampled_from([3, 1_000]),
     max_waiting=st.sampled_from([2, 1_000]),
@@ -79,15 +81,15 @@ configs = st.builds(
 )
 
 
-def act(channel: SdsChannel, action: Action, now: int, number: int) -> Step:
+def act(channel: SdsChannel, action: Action, now: int, number: int) -> SdsStep:
     """Do one action on a channel."""
     if action.name == "tick":
         return channel.tick(now)
     if action.name == "receive":
         assert action.message is not None
-        return channel.receive(action.message, now, retrieval_hint=b"r" * 32)
+        return channel.receive(action.message, now, retrieval_hint=b"r" * 32, id_verified=action.id_verified)
     if channel.participant_id is None:
-        return Step()
+        return SdsStep()
     if action.name == "send":
         return channel.send([b"%d/%d" % (number, index) for index in range(action.count)], now, required=1)
     if action.name == "sync":

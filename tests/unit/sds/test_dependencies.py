@@ -1,13 +1,14 @@
-"""Dependencies (protocol.md §5): missing, found, lost, late, before observation; the sweep and its back-off."""
+"""Dependencies (LIP-109): missing, found, lost, late, before observation; the sweep and its back-off."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from sds_network import CHANNEL, T0, filter_of, message, of_type, opened, small_config
 
-from reliable_channel.sds import (
+from reliable_channel.core.sds import (
     Acknowledged,
     Buffered,
     Delivered,
@@ -17,16 +18,16 @@ from reliable_channel.sds import (
     DuplicateSeen,
     EphemeralReceived,
     Evidence,
+    MessageRefused,
     MissingDependency,
     RefetchDue,
     RefusalReason,
-    Refused,
     SdsChannel,
     SyncReceived,
     Tracking,
     TrackingEnded,
 )
-from reliable_channel.wire.sds import HistoryEntry
+from reliable_channel.core.wire.sds import HistoryEntry
 
 SWEEP = 5_000
 
@@ -231,7 +232,7 @@ def test_a_pipeline_with_a_participant_tracks_everyone_and_its_own_buffer() -> N
     assert pipeline.next_due() == T0 + 8_000
     step = pipeline.receive(message("b1", "bob", T0 + 2, ("mine",)), T0 + 3_001)
     assert {type(event).__name__ for event in step.events} == {
-        "Acknowledged", "SegmentAcknowledged", "SendDelivered", "MessageAcknowledged", "Delivered",
+        "Acknowledged", "SegmentAcknowledged", "SendDelivered", "RecipientAcknowledged", "Delivered",
     }  # fmt: skip
     pipeline.receive(message("c0", "carol", T0), T0 + 3_002)
     step = pipeline.receive(message("c1", "carol", T0 + 3, ("b1",), bloom_filter=filter_of("mine")), T0 + 3_002)
@@ -307,7 +308,21 @@ def test_a_channel_that_was_forgotten_delivers_nothing_twice_and_begins_to_obser
     assert observer.log_positions() == ()
     assert observer.is_past("b2", T0 + 2)
     again = observer.receive(message("b2", lamport=T0 + 2), T0 + 1_000)
-    assert [event.reason for event in of_type(again, Refused)] == [RefusalReason.OLDER_THAN_LOG]
+    assert [event.reason for event in of_type(again, MessageRefused)] == [RefusalReason.OLDER_THAN_LOG]
     step = observer.receive(message("b9", lamport=T0 + 9, history=("b2", "b8")), T0 + 2_000)
     assert [event.sequence for event in of_type(step, Delivered)] == [4], "numbers go on"
     assert of_type(step, MissingDependency) == [], "what it names is from before this observation"
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_the_history_of_a_message_that_was_rebuilt_first_counts_when_it_comes(restored: bool) -> None:
+    observer = opened(None, before_observation=False)
+    rebuilt = message("b", "bob", T0 + 2)
+    assert of_type(observer.receive(rebuilt, T0 + 3, repaired=True, id_verified=True), Delivered)
+    if restored:
+        observer = SdsChannel.from_bytes(observer.to_bytes(), observer.config)
+    step = observer.receive(message("b", "bob", T0 + 2, ("a",)), T0 + 4)
+    assert [event.message_id for event in of_type(step, MissingDependency)] == ["a"]
+    step = observer.receive(message("a", "alice", T0 + 1), T0 + 5)
+    assert [(event.sender_id, event.by) for event in of_type(step, Acknowledged)] == [("alice", "bob")]
+    assert observer.receive(message("b", "bob", T0 + 2, ("x",)), T0 + 6).events[1:] == ()

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
-from reliable_channel.sds import (
+from reliable_channel.core.sds import (
     Acknowledged,
     Buffered,
     Conflict,
     Delivered,
     DuplicateSeen,
-    Refused,
+    MessageRefused,
     SdsChannel,
 )
-from reliable_channel.sds.events import Event
-from reliable_channel.wire.hashing import joined_message_id, js_message_id, sds_message_id, sha256
-from reliable_channel.wire.sds import SdsMessage
+from reliable_channel.core.sds.events import SdsEvent
+from reliable_channel.core.wire.hashing import joined_message_id, js_message_id, sds_message_id, sha256
+from reliable_channel.core.wire.sds import SdsMessage
 
 OK = js_message_id(b"ok")
 
@@ -29,14 +29,14 @@ def ok(sender: str, lamport: int, history: tuple[str, ...] = (), message_id: str
     return message(message_id, sender, lamport, history, content=b"ok")
 
 
-def sends(events: list[Event]) -> list[tuple[str, int]]:
+def sends(events: list[SdsEvent]) -> list[tuple[str, int]]:
     return [(event.sender_id, event.lamport_timestamp) for event in events if isinstance(event, Delivered)]
 
 
 @pytest.mark.parametrize("participant", [None, "alice"])
 def test_five_copies_each_of_two_senders_equal_text_are_two_messages(participant: str | None) -> None:
     channel = opened(participant)
-    events: list[Event] = []
+    events: list[SdsEvent] = []
     for number in range(5):
         for sender, lamport in (("bob", T0 + 1), ("carol", T0 + 2)):
             events += channel.receive(ok(sender, lamport), T0 + 10 + number).events
@@ -100,7 +100,7 @@ def test_the_memory_of_further_sends_is_bounded_and_forgets_towards_not_deliveri
     assert len(list(channel._state.repeats)) == 4
     again = [event for number in range(10) for event in channel.receive(ok("bob", T0 + 10 + number), T0 + 200).events]
     assert sends(again) == []
-    assert len([event for event in again if isinstance(event, Refused)]) == 5
+    assert len([event for event in again if isinstance(event, MessageRefused)]) == 5
     assert sends(channel.receive(ok("carol", T0 + 30), T0 + 201).events) == [("carol", T0 + 30)]
 
 
@@ -150,7 +150,7 @@ def test_a_participant_and_an_observer_judge_alike(order: list[str], data: st.Da
     found = []
     for participant in (None, "alice"):
         channel = opened(participant)
-        events: list[Event] = []
+        events: list[SdsEvent] = []
         for name in order:
             verified = name == "honest" or (by_hash and contents[name] == b"truth")
             given_here = contents[name] if participant else None
@@ -167,4 +167,4 @@ def test_a_participant_and_an_observer_judge_alike(order: list[str], data: st.Da
 
 def test_an_id_that_begins_with_nul_is_refused() -> None:
     channel = opened()
-    assert of_type(channel.receive(message("\x00mine", "bob", T0 + 1), T0 + 1), Refused)
+    assert of_type(channel.receive(message("\x00mine", "bob", T0 + 1), T0 + 1), MessageRefused)

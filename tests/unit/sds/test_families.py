@@ -1,15 +1,15 @@
-"""Both wire families and all filter families carry a whole conversation (protocol.md §4)."""
+"""Both wire families and all filter families carry a whole conversation (LIP-109)."""
 
 from __future__ import annotations
 
 import pytest
 from sds_network import CHANNEL, T0, Network, message, of_type, opened, small_config
 
-from reliable_channel.sds import Conflict, Delivered, RepairScheduled, SdsChannel, SendDelivered
-from reliable_channel.sds.filter import FLUSH_AT
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.hashing import sds_message_id
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily
+from reliable_channel.core.sds import Conflict, Delivered, RepairScheduled, SdsChannel, SendDelivered
+from reliable_channel.core.sds.filter import FLUSH_AT
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.hashing import sds_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 
 
 @pytest.mark.parametrize("filter_family", list(FilterFamily))

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sds_network import CHANNEL
 
-from reliable_channel.sds import Acknowledged, Evidence, SdsChannel, SdsConfig
-from reliable_channel.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.wire.hashing import js_message_id
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from reliable_channel.core.sds import Acknowledged, Evidence, SdsChannel, SdsConfig
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.hashing import js_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
 
 T0 = 1_750_000_000_000
 

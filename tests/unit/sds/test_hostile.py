@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 from sds_network import CHANNEL, SMALL, T0, message, of_type, opened, small_config
 
-from reliable_channel.sds import (
+from reliable_channel.core.sds import (
     Acknowledged,
     Buffered,
     Conflict,
     Delivered,
     DuplicateSeen,
     Evicted,
+    MessageRefused,
     MissingDependency,
     PossiblyAcknowledged,
     RefusalReason,
-    Refused,
     SaturatedFilter,
     SdsChannel,
     SegmentAcknowledged,
 )
-from reliable_channel.sds.verify import MAX_HASHED_BYTES, id_is_recomputed
-from reliable_channel.wire.hashing import IdScheme, joined_message_id, js_message_id, keccak256, sds_message_id
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage
-from reliable_channel.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.core.sds.verify import MAX_HASHED_BYTES, id_is_recomputed, id_verified
+from reliable_channel.core.wire.hashing import IdScheme, joined_message_id, js_message_id, keccak256, sds_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
+from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
 
 TOLERANCE_MS = 300_000
 
@@ -35,7 +35,7 @@ def test_a_lamport_value_too_far_ahead_is_refused_and_does_not_end_the_channel(
 ) -> None:
     alice = opened()
     step = alice.receive(message("evil", lamport=lamport, content=content), T0)
-    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.LAMPORT_TOO_FAR]
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.LAMPORT_TOO_FAR]
     assert len(step.events) == 1
     assert alice.log_positions() == ()
     assert alice.send(b"still here", T0 + 1).outgoing[0].message.lamport_timestamp == T0 + 1
@@ -73,7 +73,7 @@ def test_a_filter_of_the_wrong_size_is_refused_and_the_message_is_taken(size: in
     alice = opened()
     mine = alice.send(b"mine", T0).outgoing[0].message.message_id
     step = alice.receive(message("b1", history=(mine,), bloom_filter=bytes(size)), T0 + 1)
-    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.FILTER_SIZE]
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.FILTER_SIZE]
     assert len(of_type(step, Acknowledged)) == 1
     assert len(of_type(step, Delivered)) == 1
 
@@ -84,7 +84,7 @@ def test_ten_thousand_invented_dependencies_fill_only_their_senders_budget() -> 
     for number in range(100):
         invented = tuple(f"invented {number} {entry}" for entry in range(100))
         step = alice.receive(message(f"evil {number}", "mallory", T0 + 1 + number, invented), T0 + 1)
-        assert of_type(step, Refused) == []
+        assert of_type(step, MessageRefused) == []
         reported += len(of_type(step, MissingDependency))
         evicted += sum(event.count for event in of_type(step, Evicted) if event.sender_id == "mallory")
         assert len(of_type(step, Evicted)) <= 1
@@ -100,7 +100,7 @@ def test_ten_thousand_invented_dependencies_fill_only_their_senders_budget() -> 
 def test_more_than_a_thousand_history_entries_are_refused() -> None:
     too_long = message("evil", history=tuple(f"d{number}" for number in range(1_001)))
     step = opened().receive(too_long, T0)
-    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.HISTORY_TOO_LONG]
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.HISTORY_TOO_LONG]
 
 
 def honest(content: bytes = b"the truth", lamport: int = T0 + 5) -> SdsMessage:
@@ -236,10 +236,14 @@ def test_an_id_is_recomputed_from_any_segment_of_a_send(content: bytes, ordinal:
     assert not id_is_recomputed(message("0" * 64, "bob", first + ordinal, content=content))
 
 
-def test_an_id_that_an_earlier_version_made_is_still_recomputed() -> None:
+def test_an_id_that_an_earlier_version_made_is_known_and_proves_nothing() -> None:
+    """``bob1`` at 750… has the same id as ``bob`` at 1750…"""
     old = message(joined_message_id("bob", T0, b"hi"), "bob", T0, content=b"hi")
-    assert id_is_recomputed(old)
-    assert not id_is_recomputed(message(old.message_id, "mallory", T0, content=b"hi"))
+    twin = message(old.message_id, "bob1", T0 - 10**12, content=b"hi")
+    assert joined_message_id("bob1", T0 - 10**12, b"hi") == old.message_id
+    assert [id_verified(one, WireFamily.SPEC) for one in (old, twin)] == [None, None]
+    assert not id_is_recomputed(old)
+    assert id_verified(message(old.message_id, "mallory", T0, content=b"hi"), WireFamily.SPEC) is False
 
 
 def test_the_id_of_js_waku_is_recomputed_and_what_has_no_content_is_not() -> None:
@@ -275,13 +279,13 @@ def test_messages_that_name_each_other_do_not_wait_for_ever() -> None:
     alice.receive(message("a", lamport=T0 + 1, history=("b",)), T0 + 1)
     step = alice.receive(message("b", lamport=T0 + 1, history=("a",)), T0 + 2)
     assert {event.message_id for event in of_type(step, Delivered)} == {"a", "b"}
-    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.NOT_CAUSAL]
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.NOT_CAUSAL]
 
 
 def test_a_message_that_names_itself_does_not_wait_for_itself() -> None:
     step = opened().receive(message("a", history=("a", "a")), T0 + 1)
     assert len(of_type(step, Delivered)) == 1
-    assert [event.detail for event in of_type(step, Refused)] == ["a"]
+    assert [event.detail for event in of_type(step, MessageRefused)] == ["a"]
 
 
 def test_a_held_message_that_turns_out_not_earlier_releases_what_named_it() -> None:
@@ -298,7 +302,7 @@ def test_a_message_of_another_channel_or_of_no_kind_is_not_taken() -> None:
     other = SdsMessage("bob", "m", "another channel", T0, content=b"x")
     assert alice.receive(other, T0).events == ()
     step = alice.receive(message("m", lamport=None, content=None), T0)
-    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.INVALID_KIND]
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.INVALID_KIND]
 
 
 def test_participants_past_the_bound_replace_each_other_and_are_delivered() -> None:
@@ -321,7 +325,7 @@ def test_what_is_older_than_the_bounded_log_is_not_delivered_again() -> None:
     for number in range(1, 40):
         alice.receive(message(f"b{number}", lamport=T0 + number), T0 + number)
     step = alice.receive(message("b1", lamport=T0 + 1), T0 + 50)
-    assert [event.reason for event in of_type(step, Refused)] == [RefusalReason.OLDER_THAN_LOG]
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.OLDER_THAN_LOG]
     waiting = alice.receive(message("b99", lamport=T0 + 99, history=("b2",)), T0 + 99)
     assert len(of_type(waiting, Buffered)) == 1
     released = alice.receive(message("b2", lamport=T0 + 2), T0 + 100)

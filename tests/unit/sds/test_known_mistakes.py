@@ -1,10 +1,11 @@
-"""The mistakes of other implementations (protocol.md §5, end): each test fails on the mistaken behaviour."""
+"""The mistakes of other implementations (docs/spec/sds.md, *Known mistakes of implementations*): each test fails on the
+mistaken behaviour."""
 
 from __future__ import annotations
 
 from sds_network import T0, Network, filter_of, message, of_type, opened, small_config
 
-from reliable_channel.sds import (
+from reliable_channel.core.sds import (
     Acknowledged,
     Delivered,
     MissingDependency,
@@ -113,6 +114,6 @@ def test_the_default_sender_and_a_recipient_that_only_syncs() -> None:
     network.run(1_000_000)
     kinds = [type(event).__name__ for event in network.events["alice"]]
     assert kinds.count("SendDelivered") == 1
-    assert kinds.count("MessageAcknowledged") == 1
+    assert kinds.count("RecipientAcknowledged") == 1
     assert "SendError" not in kinds
     assert [event.content for event in network.delivered("bob")] == segments

@@ -1,4 +1,4 @@
-"""The life of an own segment: every state × every input of one table, and the sends made of them (protocol.md §5)."""
+"""The life of an own segment: every state × every input of one table, and the sends made of them (LIP-109)."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sds_network import SMALL, T0, filter_of, message, of_type, opened
 
-from reliable_channel.errors import EmptyMessage, LocalError
-from reliable_channel.sds import (
+from reliable_channel.core.errors import EmptyMessage, LocalError
+from reliable_channel.core.sds import (
     Acknowledged,
     Evidence,
-    MessageAcknowledged,
     OutgoingReason,
     PossiblyAcknowledged,
+    RecipientAcknowledged,
     Retransmitted,
     SdsChannel,
     SegmentAcknowledged,
     SendDelivered,
     SendError,
 )
-from reliable_channel.sds.outgoing import LIFECYCLE, OPEN_STATES, Segment, SegmentInput, SegmentState, Send
-from reliable_channel.wire.hashing import sds_message_id
-from reliable_channel.wire.sds import SdsMessage, decode_sds_message
+from reliable_channel.core.sds.outgoing import LIFECYCLE, OPEN_STATES, OwnSegment, OwnSend, SegmentInput, SegmentState
+from reliable_channel.core.wire.hashing import sds_message_id
+from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 
 PAIRS = list(itertools.product(SegmentState, SegmentInput))
 WAITS = [5_000, 10_000, 20_000, 40_000, 80_000]
 """Before each retransmission: the wait doubles."""
 
 
-def segment_in(state: SegmentState) -> Segment:
-    segment = Segment("id", 0, b"data", 5_000)
-    send = Send("id", 1, [segment])
+def segment_in(state: SegmentState) -> OwnSegment:
+    segment = OwnSegment("id", 0, b"data", 5_000)
+    send = OwnSend("id", 1, [segment])
     segment.state = state
     send.open = int(state in OPEN_STATES)
     return segment
@@ -202,11 +202,11 @@ def test_any_required_segments_complete_a_message_and_release_the_rest() -> None
     alice = opened()
     ids = sent_ids(alice, b"a", b"b", b"c", required=2)
     one = alice.receive(message("b1", lamport=T0 + 1, bloom_filter=filter_of(ids[0], ids[2])), T0 + 1)
-    assert of_type(one, MessageAcknowledged) == []
+    assert of_type(one, RecipientAcknowledged) == []
     two = alice.receive(message("b2", lamport=T0 + 2, bloom_filter=filter_of(ids[0], ids[2])), T0 + 2)
     acknowledged = of_type(two, SegmentAcknowledged)
     assert [(event.index, event.acknowledged, event.total) for event in acknowledged] == [(0, (0,), 3), (2, (0, 2), 3)]
-    whole = of_type(two, MessageAcknowledged)
+    whole = of_type(two, RecipientAcknowledged)
     assert [(event.by, event.required, event.total, event.evidence) for event in whole] == [
         ("bob", 2, 3, Evidence.FILTER)
     ]
@@ -223,7 +223,7 @@ def test_each_participant_completes_a_message_for_itself() -> None:
         alice.receive(message(f"{name}1", name, T0 + 5, tuple(ids)), T0 + 5 + number)
         for number, name in enumerate(("bob", "carol"))
     ]
-    assert [event.by for step in steps for event in of_type(step, MessageAcknowledged)] == ["bob", "carol"]
+    assert [event.by for step in steps for event in of_type(step, RecipientAcknowledged)] == ["bob", "carol"]
     assert [len(of_type(step, SendDelivered)) for step in steps] == [1, 0]
 
 
@@ -234,7 +234,7 @@ def test_segments_acknowledged_by_different_participants_are_delivered_but_by_no
     step = alice.receive(message("c1", "carol", T0 + 6, bloom_filter=filter_of(second)), T0 + 6)
     step = alice.receive(message("c2", "carol", T0 + 7, bloom_filter=filter_of(second)), T0 + 7)
     assert len(of_type(step, SendDelivered)) == 1
-    assert of_type(step, MessageAcknowledged) == []
+    assert of_type(step, RecipientAcknowledged) == []
 
 
 def heard_early(name: str = "bob") -> SdsMessage:

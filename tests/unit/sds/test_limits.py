@@ -7,18 +7,18 @@ import time
 import pytest
 from sds_network import T0, message, of_type, opened, small_config
 
-from reliable_channel.channel.headers import largest_sds_header
-from reliable_channel.sds import (
+from reliable_channel.core.sds import (
     Delivered,
     DependencyBeforeObservation,
+    MessageRefused,
     MissingDependency,
     RefetchDue,
     RefusalReason,
-    Refused,
     SdsChannel,
 )
-from reliable_channel.wire.malformed import Malformed, Reason
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from reliable_channel.core.sds.room import largest_sds_header
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
 
 LONG = "\N{OLD ITALIC LETTER A}" * 1_024
 """The longest id that is allowed: 4 096 bytes."""
@@ -91,7 +91,7 @@ def test_a_rider_does_not_get_the_successors_of_a_tolerated_timestamp_refused() 
         observer.receive(message(f"evil {second}", "mallory", clock), now)
         for burst in range(5):
             clock += 1
-            refused += len(of_type(observer.receive(message(f"b{second}/{burst}", "bob", clock), now), Refused))
+            refused += len(of_type(observer.receive(message(f"b{second}/{burst}", "bob", clock), now), MessageRefused))
     assert refused == 0
 
 
@@ -104,7 +104,9 @@ def test_the_clock_cannot_be_driven_far_ahead_by_a_few_messages() -> None:
             highest = max([highest, *(event.lamport_timestamp for event in of_type(step, Delivered))])
     assert highest <= T0 + 300_000
     far = message("far", "mallory", T0 + 300_000 + 513)
-    assert [event.reason for event in of_type(observer.receive(far, T0), Refused)] == [RefusalReason.LAMPORT_TOO_FAR]
+    assert [event.reason for event in of_type(observer.receive(far, T0), MessageRefused)] == [
+        RefusalReason.LAMPORT_TOO_FAR
+    ]
 
 
 def test_a_flood_dated_ahead_pushes_only_its_own_out_of_the_log() -> None:

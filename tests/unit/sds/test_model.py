@@ -1,4 +1,4 @@
-"""A whole channel among lossy participants, driven by Hypothesis (protocol.md §5)."""
+"""A whole channel among lossy participants, driven by Hypothesis (LIP-109)."""
 
 from __future__ import annotations
 

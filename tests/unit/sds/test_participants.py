@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sds_network import T0, message, of_type, opened
 
-from reliable_channel.sds import Acknowledged, SdsChannel, TrackingEnded
+from reliable_channel.core.sds import Acknowledged, SdsChannel, TrackingEnded
 
 
 def acknowledgements(channel: SdsChannel, by: str, number: int, now: int) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sds_network import T0, Network, message, of_type, opened, small_config
 
-from reliable_channel.sds import (
+from reliable_channel.core.sds import (
     Delivered,
     OutgoingReason,
     RepairCancelled,
@@ -19,8 +19,8 @@ from reliable_channel.sds import (
     RepairSent,
     SdsChannel,
 )
-from reliable_channel.sds.repair import in_response_group, repair_hash, request_offset, response_offset
-from reliable_channel.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.sds.repair import in_response_group, repair_hash, request_offset, response_offset
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "sds_wire.json").read_text())["repair"]
 LONG = 10_000_000
@@ -195,3 +195,15 @@ def test_participants_repair_a_loss_among_themselves() -> None:
     assert [event.content for event in network.delivered("carol")] == [b"first", b"second"]
     assert any(isinstance(event, RepairSent) for event in network.events["bob"])
     assert not any(isinstance(event, Delivered) for event in network.events["bob"][1:] if event.at > T0)
+
+
+def test_a_request_that_gave_way_to_anothers_comes_back_while_its_message_is_missing() -> None:
+    """Only the other one may have got the answer, and nobody need name the message again."""
+    alice = opened(sync_min_interval_ms=30_000)
+    alice.receive(message("b", "bob", T0 + 2, ("a",)), T0 + 3)
+    asked = SdsMessage("carol", "sync", alice.channel_id, T0 + 4, repair_request=(HistoryEntry("a"),))
+    alice.receive(asked, T0 + 4)
+    requested = [
+        entry.message_id for outgoing in alice.tick(T0 + 400_000).outgoing for entry in outgoing.message.repair_request
+    ]
+    assert set(requested) == {"a"}

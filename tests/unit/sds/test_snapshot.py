@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sds_network import CHANNEL, T0, message, of_type, opened, small_config
 from sds_scripts import Action, act, actions, configs
 
-from reliable_channel.errors import LocalError
-from reliable_channel.sds import Delivered, SdsChannel, SdsConfig
-from reliable_channel.sds.snapshot import VERSION
-from reliable_channel.wire._pb import sds_state_pb2 as pb
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.sds import Delivered, SdsChannel, SdsConfig
+from reliable_channel.core.sds.snapshot import VERSION
+from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 
 BLOBS = Path(__file__).parent / "blobs"
 

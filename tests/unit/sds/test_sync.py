@@ -1,24 +1,24 @@
-"""Sync messages (protocol.md §5, *Sync*): what they carry, and the shared random back-off."""
+"""Sync messages (LIP-109, *Sync*): what they carry, and the shared random back-off."""
 
 from __future__ import annotations
 
 import pytest
 from sds_network import CHANNEL, T0, Network, message, of_type, opened
 
-from reliable_channel.errors import ConfigurationError
-from reliable_channel.sds import (
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.sds import (
     FilterRolledOver,
     OutgoingReason,
     SdsChannel,
     SdsConfig,
+    SdsStep,
     SendDelivered,
     SendError,
-    Step,
     deterministic_jitter,
 )
-from reliable_channel.sds.sync import MAX_OWED
-from reliable_channel.wire.bloom import FilterFormat
-from reliable_channel.wire.sds import SdsKind, SdsMessage
+from reliable_channel.core.sds.sync import MAX_OWED
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.core.wire.sds import SdsKind, SdsMessage
 
 HALF = {"jitter": lambda channel, participant, counter: 0.5, "acknowledge_within_ms": 0}
 INTERVAL = 30_000
@@ -166,7 +166,7 @@ def test_a_channel_tells_who_and_what_it_is() -> None:
 # ---- acknowledging in time -------------------------------------------------------------------------------------------
 
 
-def syncs(step: Step) -> list[SdsMessage]:
+def syncs(step: SdsStep) -> list[SdsMessage]:
     """The sync messages of a step."""
     return [outgoing.message for outgoing in step.outgoing if outgoing.reason is OutgoingReason.SYNC]
 
@@ -256,3 +256,17 @@ def test_quiet_listeners_answer_a_burst_before_anything_is_sent_twice(listeners:
     assert OutgoingReason.RESEND not in reasons
     assert reasons.count(OutgoingReason.SYNC) == 1  # here an answer reaches everybody at once
     assert SendDelivered in [type(event) for event in network.events["alice"]]
+
+
+def test_each_message_names_the_one_that_its_sender_sent_before() -> None:
+    """Two newest entries alone would leave out what nobody who heard it has named."""
+    alice = opened()
+    (first,) = alice.send(b"first", T0 + 1).outgoing
+    for number in range(3):
+        alice.receive(message(f"b{number}", lamport=T0 + 10 + number), T0 + 20)
+    alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    (second,) = alice.send(b"second", T0 + 30).outgoing
+    named = [entry.message_id for entry in second.message.causal_history]
+    assert named == [first.message.message_id, "b2"]
+    (sync,) = alice.send_sync(T0 + 31).outgoing
+    assert second.message.message_id in [entry.message_id for entry in sync.message.causal_history]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     Dialect,
     MessageCompleted,
     Reassembler,
@@ -15,7 +15,7 @@ from reliable_channel.segmentation import (
     SegmentationEvent,
     contents_for,
 )
-from reliable_channel.wire.segment import decode_segment
+from reliable_channel.core.wire.segment import decode_segment
 
 ALICE: Scope = ("/waku/2/rs/2/1", "/app/1/chat/proto", "channel", "alice")
 BOB: Scope = (*ALICE[:3], "bob")

@@ -1,4 +1,4 @@
-"""The MessageChunk view and the verification of chains (protocol.md §7)."""
+"""The MessageChunk view and the verification of chains (RELIABLE-CHANNEL-API)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from feeding import ALICE, send
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import LocalError
-from reliable_channel.segmentation import SegmentationConfig
-from reliable_channel.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shards import cut, low_bytes, vectors, words
 
-from reliable_channel.errors import LocalError
-from reliable_channel.segmentation import get_codec
-from reliable_channel.segmentation.codecs.erasures import products, rebuild_by_transform
-from reliable_channel.segmentation.codecs.field import leopard_field, ordinary_field
-from reliable_channel.segmentation.codecs.leopard import _rows as leopard_rows
-from reliable_channel.segmentation.codecs.leopard import field_bits, next_power_of_two, parity_matrix
-from reliable_channel.segmentation.codecs.rows import CHUNK, chunks
-from reliable_channel.segmentation.codecs.transform import multiplications
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.segmentation import get_codec
+from reliable_channel.core.segmentation.codecs.erasures import products, rebuild_by_transform
+from reliable_channel.core.segmentation.codecs.field import leopard_field, ordinary_field
+from reliable_channel.core.segmentation.codecs.leopard import _rows as leopard_rows
+from reliable_channel.core.segmentation.codecs.leopard import field_bits, next_power_of_two, parity_matrix
+from reliable_channel.core.segmentation.codecs.rows import CHUNK, chunks
+from reliable_channel.core.segmentation.codecs.transform import multiplications
 
 LEOPARD = vectors("leopard_parity")["cases"]
 KLAUSPOST = vectors("klauspost_parity")["cases"]

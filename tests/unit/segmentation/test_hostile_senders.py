@@ -9,7 +9,7 @@ from feeding import ALICE, Sent, completed, feed, of_kind, send
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     HashMismatch,
     MessageCompleted,
     PoisonedSegmentExcluded,
@@ -20,10 +20,10 @@ from reliable_channel.segmentation import (
     SegmentRefused,
     SetEvicted,
 )
-from reliable_channel.segmentation.pending import MAX_CONFLICTS
-from reliable_channel.segmentation.work import HASH
-from reliable_channel.wire.hashing import IdScheme
-from reliable_channel.wire.segment import encode_segment
+from reliable_channel.core.segmentation.pending import MAX_CONFLICTS
+from reliable_channel.core.segmentation.work import HASH
+from reliable_channel.core.wire.hashing import IdScheme
+from reliable_channel.core.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
 TIGHT = replace(CONFIG, max_open_sets=12, max_buffered_bytes=3_000)
@@ -96,6 +96,15 @@ def test_candidates_whose_id_can_be_recomputed_are_tried_first():
     (message,) = completed(feed(reassembler, sent))
     assert {held.sds_id for held in message.received} == {each.sds_id for each in sent}
     assert reassembler.work_spent < 20 * HASH, "of hundreds of choices the first few"
+
+
+def test_a_false_parity_count_hides_no_data_of_the_honest_send_and_is_not_believed():
+    config = replace(CONFIG, enable_reed_solomon=True, parity_rate=0.5)
+    sent = with_true_ids(send(bytes(range(250)), config))
+    many = replace(sent[4], content=encode_segment(replace(sent[4].segment, parity_count=3)), sds_id="false")
+    (message,) = completed(feed(Reassembler(config), [false(sent[0], 1), many, sent[0], sent[5], *sent[1:4]]))
+    assert (message.payload, message.parity_count) == (bytes(range(250)), 2)
+    assert {held.sds_id for held in message.received} == {sent[place].sds_id for place in (0, 1, 2, 5)}
 
 
 def test_a_mismatch_names_the_segments_that_claim_one_place():

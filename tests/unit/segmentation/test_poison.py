@@ -9,7 +9,7 @@ from feeding import ALICE, Sent, completed, feed, of_kind, send
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     Dialect,
     HashMismatch,
     MessageCompleted,
@@ -23,9 +23,9 @@ from reliable_channel.segmentation import (
     SetExpired,
     missing_segments,
 )
-from reliable_channel.segmentation.pending import MAX_CONFLICTS
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.segment import encode_segment
+from reliable_channel.core.segmentation.pending import MAX_CONFLICTS
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 PAYLOAD = bytes(range(256)) * 2 + b"the short last segment"  # 9 data and 4 parity segments

@@ -1,4 +1,5 @@
-"""Reassembly (protocol.md §3 *Receiving*): any order, duplicates, losses, several sends of a payload, late segments."""
+"""Reassembly (Segmentation 0.1, *Receiving*): any order, duplicates, losses, several sends of a payload, late
+segments."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from feeding import ALICE, BOB, completed, feed, of_kind, send
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     CompletedSend,
     Dialect,
     MessageCompleted,
@@ -17,9 +18,12 @@ from reliable_channel.segmentation import (
     SegmentationConfig,
     SegmentDuplicate,
     SetExpired,
+    id_scheme_of,
     missing_segments,
+    repaired_segments,
 )
-from reliable_channel.wire.segment import encode_segment
+from reliable_channel.core.wire.hashing import IdScheme
+from reliable_channel.core.wire.segment import encode_segment
 
 SMALL = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 DIALECTS = {
@@ -157,6 +161,27 @@ def test_lost_parity_is_encoded_again_when_all_data_came():
     assert message.parity_count is None
     assert [each.content for each in missing_segments(message, 2)] == [each.content for each in sent[5:]]
     assert [each.lamport for each in missing_segments(message, 2)] == [1_005, 1_006]
+
+
+@pytest.mark.parametrize("scheme", IdScheme)
+@pytest.mark.parametrize("arriving", [[0, 2, 3, 6, 5], [0, 1, 2, 3, 4], [5, 6, 0, 2, 4], [6, 2, 3, 4, 5]])
+def test_what_never_came_is_repaired_under_the_ids_of_its_sender(scheme, arriving):
+    sent = send(PAYLOAD, SMALL)
+    named = [replace(each, sds_id=scheme.message_id("alice", 1_000, each.content)) for each in sent]
+    (message,) = completed(feed(Reassembler(SMALL), [named[each] for each in arriving]))
+    assert id_scheme_of(message) is scheme
+    repaired = list(repaired_segments(message, 2, (scheme,)))
+    assert {each.sds_id: each.segment.content for each in repaired} == {
+        each.sds_id: each.content for each in named if each.sds_id not in {named[one].sds_id for one in arriving}
+    }
+
+
+def test_ids_made_in_another_way_have_no_scheme_and_repair_nothing():
+    (message,) = completed(feed(Reassembler(SMALL), send(PAYLOAD, SMALL)[:5]))
+    assert id_scheme_of(message) is None
+    assert list(repaired_segments(message, 2, ())) == []
+    unnumbered = replace(message, first_lamport=None)
+    assert {each.scheme for each in repaired_segments(unnumbered, 2, IdScheme)} == {IdScheme.SHA256}
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 5, 21, 63, 64])
@@ -343,8 +368,8 @@ def test_a_copy_stands_in_for_a_single_segment():
 
 def status_go(payload, chunk, parity_count, stated=None):
     """What status-go writes: v0.1 with the length in field 7, and its own parity."""
-    from reliable_channel.segmentation.split import data_segments, parity_segments
-    from reliable_channel.wire.hashing import keccak256
+    from reliable_channel.core.segmentation.split import data_segments, parity_segments
+    from reliable_channel.core.wire.hashing import keccak256
 
     k, length, whole = -(-len(payload) // chunk), stated or len(payload), keccak256(payload)
     data = data_segments(payload, whole, chunk, k, parity_count, Dialect.V01, length)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from feeding import ALICE, BOB, completed, feed, of_kind, send
 
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     Dialect,
     EvictionReason,
     Reassembler,
@@ -15,8 +15,8 @@ from reliable_channel.segmentation import (
     SegmentRefused,
     SetEvicted,
 )
-from reliable_channel.segmentation.held import MAX_COMPLETED_PER_KEY
-from reliable_channel.wire.segment import encode_segment
+from reliable_channel.core.segmentation.held import MAX_COMPLETED_PER_KEY
+from reliable_channel.core.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
 
@@ -108,6 +108,29 @@ def test_a_stated_length_over_the_limit_is_refused():
     sent = send(payload(1), config)[0]
     false = replace(sent, content=encode_segment(replace(sent.segment, original_length=2_000_000)))
     assert [event.reason for event in feed(Reassembler(config), [false])] == [Refusal.OVER_MESSAGE_LIMIT]
+
+
+def test_no_set_stays_open_for_ever_however_it_is_fed():
+    """A stranger sends one more segment shortly before the set would expire, again and again."""
+    config = replace(CONFIG, set_timeout_ms=300_000, max_set_lifetime_ms=3_600_000)
+    sent = send(bytes(range(250)) * 60, config)
+    reassembler, evicted = Reassembler(config), []
+    for number, each in enumerate(sent[:-1]):
+        reassembler = Reassembler.from_bytes(reassembler.to_bytes(), config)
+        evicted += of_kind(SetEvicted, feed(reassembler, [each], now=290_000 * number))
+        assert reassembler.next_due() <= 290_000 * number + config.set_timeout_ms
+    assert [event.reason for event in evicted] == [EvictionReason.LIFETIME] * ((len(sent) - 2) // 13)
+    assert all(event.evicted_at - event.incomplete.first_seen >= 3_600_000 for event in evicted)
+    assert max(len(event.incomplete.held) for event in evicted) == 13
+
+
+def test_a_lifetime_ends_on_time_even_where_nothing_comes():
+    reassembler = Reassembler(replace(CONFIG, set_timeout_ms=500, max_set_lifetime_ms=200))
+    feed(reassembler, send(payload(1), CONFIG)[:1], now=100)
+    assert reassembler.next_due() == 300
+    (evicted,) = reassembler.expire(300)
+    assert (evicted.reason, evicted.evicted_at) == (EvictionReason.LIFETIME, 300)
+    assert reassembler.next_due() is None
 
 
 def test_completed_messages_are_remembered_up_to_a_number():

@@ -10,9 +10,9 @@ from feeding import ALICE, BOB, Sent, completed, feed, send
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import LocalError
-from reliable_channel.segmentation import Dialect, Reassembler, SegmentationConfig
-from reliable_channel.wire.segment import encode_segment
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.segmentation import Dialect, Reassembler, SegmentationConfig
+from reliable_channel.core.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig(
     segment_size_bytes=64,

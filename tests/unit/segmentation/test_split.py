@@ -1,4 +1,4 @@
-"""Splitting (protocol.md §3 *Limits*, seed 004 *Sending*): sizes, thresholds, refusals, and bare payloads."""
+"""Splitting (Segmentation 0.1, *Sending*): sizes, thresholds, refusals, and bare payloads."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import ConfigurationError, EmptyMessage, MessageTooLarge
-from reliable_channel.segmentation import (
+from reliable_channel.core.errors import ConfigurationError, EmptyMessage, MessageTooLarge
+from reliable_channel.core.segmentation import (
     Dialect,
     Segment,
     SegmentationConfig,
     contents_for,
     effective_segment_size,
+    get_codec,
     split,
     validates_as_segment,
 )
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.segment import decode_segment, encode_segment
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.segment import decode_segment, encode_segment
 
 SMALL = SegmentationConfig(segment_size_bytes=64)
 PARITY = replace(SMALL, enable_reed_solomon=True)
 
 
-def test_the_seeds_defaults():
+def test_the_specified_defaults():
     config = SegmentationConfig()
     assert (config.segment_size_bytes, config.parity_rate, config.max_total_segments) == (102_400, 0.125, 256)
     assert (config.enable_reed_solomon, config.max_message_bytes) == (False, 1_048_576)
@@ -179,3 +180,18 @@ def test_a_message_of_too_many_segments_is_refused():
 def test_wrong_settings_are_refused_by_name(wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         SegmentationConfig(**wrong)
+
+
+@pytest.mark.parametrize("size", [64, 100, 127, 128, 1_000])
+def test_a_receiver_that_joins_rebuilt_shards_as_they_are_gets_the_payload_at_any_segment_size(size):
+    """Nobody else pads data segments for coding and takes the padding out again."""
+    config = SegmentationConfig(segment_size_bytes=size, enable_reed_solomon=True, parity_rate=0.5)
+    payload = bytes(range(1, 251)) * 13
+    segments = split(payload, config)
+    k = sum(not segment.is_parity for segment in segments)
+    shards = [segment.payload.ljust(config.chunk_size(), b"\0") for segment in segments]
+    for lost in range(k):
+        held = [None if place == lost else shard for place, shard in enumerate(shards)]
+        assert b"".join(get_codec("leopard").decode(held, k)).rstrip(b"\0") == payload
+    assert {len(segment.payload) for segment in segments[: k - 1]} == {size - size % 64}
+    assert max(len(segment.payload) for segment in segments) <= size

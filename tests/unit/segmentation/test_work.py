@@ -10,7 +10,7 @@ from feeding import ALICE, Sent, completed, feed, of_kind, send
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     HashMismatch,
     MessageCompleted,
     Reassembler,
@@ -19,12 +19,12 @@ from reliable_channel.segmentation import (
     SetEvicted,
     get_codec,
 )
-from reliable_channel.segmentation import rebuild as rebuilding
-from reliable_channel.segmentation.held import SEARCH_PAUSE_MS
-from reliable_channel.segmentation.pending import MAX_OPEN_SENDS
-from reliable_channel.segmentation.work import HASH
-from reliable_channel.wire.hashing import keccak256
-from reliable_channel.wire.segment import encode_segment
+from reliable_channel.core.segmentation import rebuild as rebuilding
+from reliable_channel.core.segmentation.held import SEARCH_PAUSE_MS
+from reliable_channel.core.segmentation.pending import MAX_OPEN_SENDS
+from reliable_channel.core.segmentation.work import HASH
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig()
 WITH_PARITY = SegmentationConfig(enable_reed_solomon=True, parity_rate=0.5)

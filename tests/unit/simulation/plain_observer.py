@@ -9,9 +9,15 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from reliable_channel.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed, Quarantined
-from reliable_channel.report.observed import IncompleteMessage as Incomplete
-from reliable_channel.sds import (
+from reliable_channel.analysis.report.observed import (
+    Acknowledgement,
+    DeliveredMessage,
+    DeliveredSegment,
+    Observed,
+    Quarantined,
+)
+from reliable_channel.analysis.report.observed import IncompleteMessage as Incomplete
+from reliable_channel.core.sds import (
     Acknowledged,
     Delivered,
     DependencyBeforeObservation,
@@ -20,21 +26,21 @@ from reliable_channel.sds import (
     EphemeralReceived,
     Evidence,
     SdsChannel,
-    Step,
+    SdsStep,
 )
-from reliable_channel.segmentation import (
+from reliable_channel.core.segmentation import (
     MessageCompleted,
     Reassembler,
     SegmentationConfig,
     SetExpired,
     missing_segments,
 )
+from reliable_channel.core.wire.hashing import sds_message_id
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
+from reliable_channel.core.wire.segment import decode_segment
+from reliable_channel.core.wire.waku import decode_waku_message, message_hash
 from reliable_channel.simulation.journal import ObserverRecord
-from reliable_channel.wire.hashing import sds_message_id
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
-from reliable_channel.wire.segment import decode_segment
-from reliable_channel.wire.waku import decode_waku_message, message_hash
 
 CLOSING_MS = 3_600_000
 LAMPORT_AHEAD_MS = 86_400_000
@@ -157,7 +163,7 @@ class PlainObserver:
                     )
                 )
 
-    def _follow(self, name: str, channel: Channel, step: Step) -> None:
+    def _follow(self, name: str, channel: Channel, step: SdsStep) -> None:
         for event in step.events:
             if isinstance(event, Delivered):
                 self._delivered(name, channel, event)

@@ -7,7 +7,9 @@ from collections import Counter
 
 import pytest
 
-from reliable_channel.simulation.evidence import held_by_store, sender_events
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import decode_waku_message, message_hash
+from reliable_channel.simulation.evidence import sender_events, sightings
 from reliable_channel.simulation.presets import demo_scenario
 from reliable_channel.simulation.scenario import Fault
 from reliable_channel.simulation.world import World, simulate
@@ -43,11 +45,35 @@ def test_every_dispatch_of_a_sender_is_told_and_rows_are_json(demo: World) -> No
     assert told == own
 
 
-def test_a_store_holds_what_was_dispatched_but_for_ephemeral_and_unstored_messages(demo: World) -> None:
-    held = held_by_store(demo.journals)
+def test_the_stores_hold_what_they_heard_but_for_ephemeral_and_unstored_messages_and_disagree(demo: World) -> None:
+    north, south = ({hash_ for j in demo.journals for hash_ in j.stored[plan.name]} for plan in demo.scenario.stores)
+    assert north - south
+    assert south - north
     for journal in demo.journals:
-        for dispatch in journal.dispatches:
-            number = journal.sds[dispatch.sds_id].message
-            message = None if number is None else journal.messages[number]
-            unstored = message is not None and (message.ephemeral or message.fault is Fault.NOT_STORED)
-            assert (dispatch.envelope_hash in held) != unstored
+        dispatched = {dispatch.envelope_hash for dispatch in journal.dispatches}
+        for held in journal.stored.values():
+            assert held.keys() <= dispatched
+            messages = [journal.messages.get(journal.sds[one.sds_id].message) for one in held.values()]
+            assert not any(m is not None and (m.ephemeral or m.fault is Fault.NOT_STORED) for m in messages)
+
+
+def test_what_a_store_gives_back_in_time_is_observed_once(demo: World) -> None:
+    fetched = [r for r in demo.records if dict(r.headers).get("source") == b"store"]
+    assert fetched
+    assert len({r.sds_id for r in fetched}) == len(fetched)
+    seen_before = {r.sds_id for r in demo.records if r.reason is None and r.at_ms < min(f.at_ms for f in fetched)}
+    assert not {r.sds_id for r in fetched} & seen_before
+
+
+def test_every_envelope_that_came_was_seen_by_a_bridge_and_not_all_by_each(demo: World) -> None:
+    rows = list(sightings(demo.records, demo.scenario.vantages, demo.scenario.seed))
+    seen = {name: {h for r in rows if r["vantage"] == name for h in r["hashes"]} for name, _ in demo.scenario.vantages}
+    east, west = seen["east"], seen["west"]
+    assert east - west
+    assert west - east
+    readable = {
+        message_hash(dict(r.headers)["pubsub_topic"].decode(), waku).hex()
+        for r in demo.records
+        if not isinstance(waku := decode_waku_message(r.value or b""), Malformed)
+    }
+    assert east | west == readable

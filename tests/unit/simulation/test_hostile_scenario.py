@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.simulation.attacks import ATTACKS, Fate
 from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.truth import Truth

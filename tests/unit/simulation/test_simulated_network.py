@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.simulation.network import OBSERVER, Link, separated
 from reliable_channel.simulation.scenario import PERFECT, GilbertElliott, LinkQuality, Partition
 

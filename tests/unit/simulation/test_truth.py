@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.simulation.journal import ChannelJournal, Dispatch, ObserverRecord, SentMessage, SentSds
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.simulation.journal import ChannelJournal, EnvelopeDispatch, ObserverRecord, SentMessage, SentSds
 from reliable_channel.simulation.judge import judge
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
-from reliable_channel.simulation.truth import BadRecord, Outcome, TrueMessage, TrueSegment, Truth
+from reliable_channel.simulation.truth import BadRecord, MessageOutcome, TrueMessage, TrueSegment, Truth
 
 PLAN = ChannelPlan("c", "/t/1/c/proto", ("alice", "bob"), messages=3, duration_ms=1_000)
 
@@ -34,7 +34,7 @@ def journal(*observed: ObserverRecord, fault: Fault | None = None) -> ChannelJou
         before = (*before, sds_id)
     made.sds["x"] = SentSds("x", "bob", 20, ("p0", "d2"), 20, 1, 0)
     made.sds["y"] = SentSds("y", "bob", 30, ("x", "p0"), 30, 2, 0)
-    made.dispatches = [Dispatch(i, made.sds[i].sender, 10, b"") for i in (*ids, "x", "y")]
+    made.dispatches = [EnvelopeDispatch(i, made.sds[i].sender, 10, b"") for i in (*ids, "x", "y")]
     made.heard[("bob", "p0")] = 15
     made.observed = list(observed)
     return made
@@ -54,7 +54,7 @@ def truth_of(*observed: ObserverRecord, fault: Fault | None = None) -> Truth:
 
 def test_k_of_k_plus_m_segments_make_a_message_whole_at_the_moment_the_last_needed_one_comes() -> None:
     truth = truth_of(arrival("p0", 100), arrival("d0", 110), arrival("d2", 120))
-    assert message(truth, 0).outcome == Outcome.DELIVERED
+    assert message(truth, 0).outcome == MessageOutcome.DELIVERED
     assert message(truth, 0).complete_at_ms == 120
     assert message(truth, 0).by_parity
     assert message(truth, 0).missing_data == [1]
@@ -64,18 +64,22 @@ def test_k_of_k_plus_m_segments_make_a_message_whole_at_the_moment_the_last_need
 
 def test_one_segment_too_few_names_what_is_missing() -> None:
     truth = truth_of(arrival("p0", 100), arrival("d0", 110), arrival("d0", 111))
-    assert message(truth, 0).outcome == Outcome.INCOMPLETE
+    assert message(truth, 0).outcome == MessageOutcome.INCOMPLETE
     assert message(truth, 0).missing_data == [1, 2]
     assert segment(truth, "d0").observed_copies == 2
 
 
 def test_parity_alone_rebuilds_nothing_and_is_still_a_trace() -> None:
-    assert message(truth_of(arrival("p0", 100)), 0).outcome == Outcome.INCOMPLETE
+    assert message(truth_of(arrival("p0", 100)), 0).outcome == MessageOutcome.INCOMPLETE
 
 
 def test_a_message_that_only_others_name_is_told_from_one_that_left_no_trace() -> None:
     truth = truth_of(arrival("x", 100))
-    assert [m.outcome for m in truth.messages] == [Outcome.REFERENCED, Outcome.DELIVERED, Outcome.NO_TRACE]
+    assert [m.outcome for m in truth.messages] == [
+        MessageOutcome.REFERENCED,
+        MessageOutcome.DELIVERED,
+        MessageOutcome.NO_TRACE,
+    ]
     assert [(d.sds_id, d.first_named_ms, d.known_at_ms) for d in truth.dependencies] == [
         ("d2", 100, None),
         ("p0", 100, None),
@@ -108,14 +112,14 @@ def test_what_arrives_after_its_repair_brings_no_dependencies() -> None:
 def test_an_undecodable_record_is_no_arrival() -> None:
     cut = arrival("x", 100, reason="malformed_envelope")
     truth = truth_of(cut)
-    assert message(truth, 1).outcome == Outcome.NO_TRACE
+    assert message(truth, 1).outcome == MessageOutcome.NO_TRACE
     assert truth.bad == [BadRecord(0, "", "malformed_envelope", b"...")]
 
 
 def test_segments_with_a_false_hash_never_make_a_message() -> None:
     every = [arrival(sds_id, 100) for sds_id in ("d0", "d1", "d2", "p0")]
-    assert message(truth_of(*every), 0).outcome == Outcome.DELIVERED
-    assert message(truth_of(*every, fault=Fault.HASH_MISMATCH), 0).outcome == Outcome.INCOMPLETE
+    assert message(truth_of(*every), 0).outcome == MessageOutcome.DELIVERED
+    assert message(truth_of(*every, fault=Fault.HASH_MISMATCH), 0).outcome == MessageOutcome.INCOMPLETE
 
 
 def test_acknowledgements_are_what_arrived_histories_say_of_others_messages() -> None:

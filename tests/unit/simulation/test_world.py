@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_observer import PlainObserver
 
+from reliable_channel.analysis.report.check import check
 from reliable_channel.channel.aes_gcm import DecryptionRefusedError
-from reliable_channel.report.check import check
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
+from reliable_channel.simulation.encryption import channel_key, cipher
 from reliable_channel.simulation.presets import custom_scenario, demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Fault, Scenario
-from reliable_channel.simulation.sealing import channel_key, cipher
-from reliable_channel.simulation.truth import Outcome, TrueMessage, Truth
+from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 from reliable_channel.simulation.world import World, simulate
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.sds import SdsMessage, decode_sds_message
-from reliable_channel.wire.waku import WakuMessage, decode_waku_message
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,8 @@ def test_every_record_is_what_it_is_said_to_be(demo: World) -> None:
             assert isinstance(sds, SdsMessage)
             assert sds.message_id == record.sds_id
             assert len(record.value or b"") < 150_000
-            assert dict(record.headers) == {"pubsub_topic": b"/waku/2/rs/1/0", "source": b"relay"}
+            assert dict(record.headers)["pubsub_topic"] == b"/waku/2/rs/1/0"
+            assert dict(record.headers)["source"] in (b"relay", b"store")
         elif record.reason in ("null_value", "malformed_envelope", "empty_content_topic", "meta_too_long"):
             assert isinstance(waku, Malformed)
             assert waku.reason == record.reason
@@ -79,7 +80,7 @@ def test_records_come_in_the_order_of_their_times_and_no_envelope_is_sent_twice(
 
 def test_the_demo_shows_every_outcome_and_every_way_to_be_saved(demo: World) -> None:
     messages = demo.truth.messages
-    assert {m.outcome for m in messages} == {outcome.value for outcome in Outcome}
+    assert {m.outcome for m in messages} == {outcome.value for outcome in MessageOutcome}
     assert any(m.by_parity for m in messages)
     assert any(m.by_retransmission and not m.by_parity for m in messages)
     assert any(m.ephemeral for m in messages)
@@ -91,11 +92,11 @@ def test_each_injected_fault_has_its_outcome(demo: World) -> None:
     truth = demo.truth
     elsewhere = (Fault.HASH_MISMATCH, Fault.LATE, Fault.UNDECRYPTABLE)
     outcomes = {fault: faulty(truth, fault).outcome for fault in Fault if fault not in elsewhere}
-    assert outcomes[Fault.PARITY_SAVES] == Outcome.DELIVERED
+    assert outcomes[Fault.PARITY_SAVES] == MessageOutcome.DELIVERED
     assert faulty(truth, Fault.PARITY_SAVES).by_parity
-    assert outcomes[Fault.SEGMENT_MISSING] == outcomes[Fault.UNDECODABLE] == Outcome.INCOMPLETE
+    assert outcomes[Fault.SEGMENT_MISSING] == outcomes[Fault.UNDECODABLE] == MessageOutcome.INCOMPLETE
     for fault in (Fault.NEVER_SENT, Fault.RATE_LIMITED, Fault.NOT_STORED):
-        assert outcomes[fault] in (Outcome.REFERENCED, Outcome.NO_TRACE)
+        assert outcomes[fault] in (MessageOutcome.REFERENCED, MessageOutcome.NO_TRACE)
     # The sender of what others have learns that they have it, though the observer never does.
     assert faulty(truth, Fault.NOT_STORED).sender_confirmed
     assert not faulty(truth, Fault.NEVER_SENT).sender_confirmed
@@ -105,7 +106,7 @@ def test_a_false_hash_is_never_delivered() -> None:
     scenario = small_scenario(3)
     channels = tuple(replace(c, faults=((4, Fault.HASH_MISMATCH),)) for c in scenario.channels)
     world = simulate(replace(scenario, channels=channels))
-    assert faulty(world.truth, Fault.HASH_MISMATCH).outcome == Outcome.INCOMPLETE
+    assert faulty(world.truth, Fault.HASH_MISMATCH).outcome == MessageOutcome.INCOMPLETE
     assert differences(replace(scenario, channels=channels)) == []
 
 
@@ -115,10 +116,10 @@ def test_what_is_late_arrives_and_what_is_under_an_unknown_key_never_does() -> N
     channels = tuple(replace(c, faults=faults, encrypted=True) for c in scenario.channels)
     world = simulate(replace(scenario, channels=channels, drain_ms=8 * 60_000))
     late, unknown = faulty(world.truth, Fault.LATE), faulty(world.truth, Fault.UNDECRYPTABLE)
-    assert late.outcome == Outcome.DELIVERED
+    assert late.outcome == MessageOutcome.DELIVERED
     assert late.complete_at_ms is not None
     assert late.complete_at_ms - late.sent_at_ms >= 300_000
-    assert unknown.outcome in (Outcome.REFERENCED, Outcome.NO_TRACE)
+    assert unknown.outcome in (MessageOutcome.REFERENCED, MessageOutcome.NO_TRACE)
     assert unknown.sender_confirmed, "the others have the key"
     plan = channels[0]
     known = [r for r in world.records if r.key == plan.content_topic.encode() and r.sds_id is not None]

@@ -15,14 +15,14 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.gateway.delta_source import DeltaSource
-from reliable_channel.gateway.envelope_files import EnvelopeFiles
-from reliable_channel.pipeline.tables import ENVELOPES
-from reliable_channel.store.index import EnvelopeIndex, Row
-from reliable_channel.store.memory_source import MemorySource
-from reliable_channel.store.source import Position, Selection, read_page
-from reliable_channel.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.evidence.delta_source import DeltaSource
+from reliable_channel.evidence.envelope_files import EnvelopeFiles
+from reliable_channel.lake.tables import ENVELOPES
+from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
+from reliable_channel.transport.store.memory_source import MemorySource
+from reliable_channel.transport.store.source import Position, Selection, read_page
 
 PUBSUB_TOPICS = ["/waku/2/rs/16/32", "/waku/2/rs/16/33"]
 TOPICS = ["/a/1/x/p", "/a/1/y/p", "/a/1/z/p"]
@@ -180,11 +180,11 @@ def test_the_index_gives_the_pages_that_memory_gives(
     memory, place = MemorySource(), tempfile.TemporaryDirectory()
     index = EnvelopeIndex(Path(place.name) / "index.sqlite", "t")
     for number, file in enumerate(files):
-        found: list[Row] = []
+        found: list[IndexRow] = []
         for p, c, t in file:
             message = WakuMessage(b"%d%d%d" % (p, c, t), TOPICS[c], None, BASE + t)
             stored = memory.add(PUBSUB_TOPICS[p], message)
-            found.append(Row(BASE + t, stored, PUBSUB_TOPICS[p], TOPICS[c], len(found)))
+            found.append(IndexRow(BASE + t, stored, PUBSUB_TOPICS[p], TOPICS[c], len(found)))
         index.add_file(f"{number}.parquet", found)
     places = memory.select(Selection(), None, True, 1000)
     hashes = tuple(p.message_hash for p in places[::2]) if by_hash else None
@@ -213,7 +213,7 @@ def test_a_page_reads_payloads_of_its_own_envelopes_only(table: Path, source: De
 def test_a_query_without_filters_walks_in_the_order_of_the_page(tmp_path: Path) -> None:
     """It does not sort, nor scan an index of another order: its cost is the page's, whatever the size."""
     index = EnvelopeIndex(tmp_path / "index.sqlite", "t")
-    index.add_file("a", [Row(n, n.to_bytes(32, "big"), "p", "c", n) for n in range(5_000)])
+    index.add_file("a", [IndexRow(n, n.to_bytes(32, "big"), "p", "c", n) for n in range(5_000)])
     counted = {}
     for name, selection in (("all", Selection()), ("range", Selection(start_time_ns=100, end_time_ns=4_900))):
         for forward in (True, False):

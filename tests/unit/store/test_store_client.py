@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
-from reliable_channel.errors import LocalError
-from reliable_channel.store.client import NodeAnswer, RetryPolicy, StoreClient
-from reliable_channel.store.model import StoreEntry, StorePage, StoreQuery
-from reliable_channel.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import StoreUnavailable
 from reliable_channel.transport.http import BoundedHttp
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.store.client import NodeAnswer, RetryPolicy, StoreClient
+from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
 
 TOPIC = "/app/1/golden/proto"
 BASE = 1_795_254_432_521_844_140

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from test_delta_source import PUBSUB_TOPICS, append, some
 
-from reliable_channel.store.client import StoreClient
-from reliable_channel.store.model import StoreQuery
-from reliable_channel.store.rest_node import RestStoreNode
 from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.store.client import StoreClient
+from reliable_channel.transport.store.model import StoreQuery
+from reliable_channel.transport.store.rest_node import RestStoreNode
 
 pytestmark = pytest.mark.e2e
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from reliable_channel.config import load
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.gateway import refetching
-from reliable_channel.store.model import StoreEntry
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.evidence import refetching
 from reliable_channel.transport.base import FailureReason
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.store.model import StoreEntry
 
 REASONS = {b"large": FailureReason.TOO_LARGE, b"refused": FailureReason.REFUSED}
 

@@ -6,31 +6,39 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fake_waku_faults import Dialect
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
-from reliable_channel.store.client import RetryPolicy, StoreClient
-from reliable_channel.store.rest_node import RestStoreNode
-from reliable_channel.transport.base import Source
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.rate_limit import Admitted, RateLimitConfig, Traffic
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
+from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S, Inbound
 from reliable_channel.transport.bridge_outbound import Outbound
-from reliable_channel.transport.bridge_state import BridgeState, Gap
+from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
 from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter
 from reliable_channel.transport.clock import ManualClock
+from reliable_channel.transport.dispatch_limit import CountFile, DispatchLimit
+from reliable_channel.transport.dispatch_results import DispatchResult, read_result
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import RawRecord
 from reliable_channel.transport.kafka_records import headers_of, read_record
-from reliable_channel.transport.waku_api import WakuApi
+from reliable_channel.transport.store.client import RetryPolicy, StoreClient
+from reliable_channel.transport.store.rest_node import RestStoreNode
+from reliable_channel.transport.waku_api import Published, WakuApi
+from reliable_channel.transport.waku_health import node_has_rln
 from reliable_channel.transport.waku_receiver import WakuReceiver
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
 
 TOPIC = "/app/1/golden/proto"
 OTHER_SHARD = "/waku/2/rs/16/33"
@@ -78,7 +86,7 @@ class Parts:
         self.state = BridgeState(place / "state.json")
         self.state.open()
         self.context = BridgeContext(
-            BridgeTopics("envelopes", "outgoing", "evidence", topics or ((PUBSUB_TOPIC, None),)),
+            BridgeTopics("envelopes", "outgoing", "dispatched", "evidence", topics or ((PUBSUB_TOPIC, None),)),
             self.state,
             SharedRecent(self.state.recent),
             self.written,
@@ -243,7 +251,7 @@ def test_an_unanswered_gap_is_asked_for_ever_more_rarely_and_its_attempts_are_co
     parts: Callable[..., Parts],
 ) -> None:
     bridge = parts()
-    bridge.state.open_gap(Gap(0, 1, "bridge_restart"))
+    bridge.state.open_gap(BridgeGap(0, 1, "bridge_restart"))
     bridge.fake.down()
     asked = []
     for minute in range(40):
@@ -330,6 +338,211 @@ def test_two_bridges_say_where_an_envelope_was_seen_and_where_not(tmp_path: Path
         assert {source for _, _, source, _ in recovered} == {"store"}
         north.state.close()
         south.state.close()
+
+
+def results(bridge: Parts) -> list[DispatchResult]:
+    found = [read_result(record.value) for record in bridge.written.records if record.topic == "dispatched"]
+    return [result for result in found if result is not None]
+
+
+def asked(
+    payload: bytes, offset: int = 0, traffic: Traffic = Traffic.FIRST_SEGMENT, at_ns: int = START_NS
+) -> RawRecord:
+    """An outgoing record as a participant writes it; the request id is its payload."""
+    message = WakuMessage(payload, TOPIC, timestamp=at_ns, ephemeral=traffic is Traffic.EPHEMERAL or None)
+    headers = headers_of(PUBSUB_TOPIC, None, payload.decode(), traffic)
+    return RawRecord(0, offset, None, encode_waku_message(message), tuple(headers))
+
+
+def test_the_sender_is_told_the_hash_of_the_envelope_that_went_out(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    old, fresh = asked(b"old", 0, at_ns=START_NS - 60_000_000_000), asked(b"fresh", 1)
+    Outbound(bridge.api.relay_publish, bridge.context).dispatch([old, fresh], threading.Event())
+    published = {message.payload: message for _, message in bridge.fake.published}
+    assert [(one.request_id, one.status) for one in results(bridge)] == [("old", "accepted"), ("fresh", "accepted")]
+    assert [one.timestamp for one in results(bridge)] == [published[b"old"].timestamp, START_NS]
+    assert published[b"old"].timestamp != START_NS - 60_000_000_000
+    written = json.loads(next(record.value for record in bridge.written.records if record.topic == "dispatched"))
+    assert written["envelope_hash"] == message_hash(PUBSUB_TOPIC, published[b"old"]).hex()
+
+
+def test_the_sender_is_told_of_a_refusal(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    bridge.fake.faults.status, bridge.fake.faults.paths = 400, "/relay/v1/messages"
+    Outbound(bridge.api.relay_publish, bridge.context).dispatch([asked(b"refused")], threading.Event())
+    assert [(one.status, one.reason) for one in results(bridge)] == [("failed", "refused")]
+
+
+def test_what_went_before_is_reported_before_the_bridge_waits_for_the_node(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+
+    class Waits(threading.Event):
+        reported: list[str] | None = None
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.reported = [one.request_id for one in results(bridge)]
+            return True
+
+    def publish(_topic: str, message: WakuMessage) -> Published:
+        return Published() if message.payload == b"first" else Published(FailureReason.NO_PEERS, "nobody")
+
+    stopping = Waits()
+    done = Outbound(publish, bridge.context).dispatch([asked(b"first", 0), asked(b"second", 1)], stopping)
+    assert stopping.reported == ["first"]
+    assert [raw.offset for raw in done] == [0]
+
+
+def limited(bridge: Parts, place: Path, messages: int, **more: Any) -> Outbound:
+    config = RateLimitConfig(enabled=True, messages_per_epoch=messages, epoch_size_ms=60_000, **more)
+    limit: DispatchLimit[Any] = DispatchLimit(config, CountFile(place / "count.json"))
+    return Outbound(bridge.api.relay_publish, bridge.context, limit=limit)
+
+
+def at_epoch_start(bridge: Parts) -> None:
+    bridge.clock.advance(60_000 - bridge.clock.now_ns() // 1_000_000 % 60_000)
+
+
+def test_the_bridge_dispatches_within_the_limit_of_the_membership(parts: Callable[..., Parts], tmp_path: Path) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    at_epoch_start(bridge)
+    outbound = limited(bridge, tmp_path, 2)
+    records = [asked(b"c0", 0), asked(b"sync", 1, Traffic.CONTROL), asked(b"again", 2, Traffic.CONTROL)]
+    records += [asked(b"c1", 3), asked(b"typing", 4, Traffic.EPHEMERAL)]
+    done = outbound.dispatch(records, threading.Event())
+    assert [raw.offset for raw in done] == [0, 1, 4]
+    for _ in range(2):
+        bridge.clock.advance(60_000)
+        done += outbound.dispatch([], threading.Event())
+    assert [message.payload for _, message in bridge.fake.published] == [b"c0", b"sync", b"c1", b"again"]
+    assert [raw.offset for raw in done] == [0, 1, 4, 3, 2]
+    told = [(one.request_id, one.status.value) for one in results(bridge)]
+    assert told.index(("again", "delayed")) < told.index(("c1", "delayed"))
+    assert ("typing", "failed") in told
+    assert [one.reason for one in results(bridge) if one.request_id == "typing"] == [FailureReason.DROPPED]
+    assert next(one.near for one in results(bridge) if one.near)[:2] == (2, 2)
+    held = [record["request_id"] for record in bridge.written.evidence("dispatch")]
+    assert held == ["again", "c1"]
+
+
+def test_a_bridge_started_again_goes_on_with_the_count_and_dispatches_nothing_twice(
+    parts: Callable[..., Parts], tmp_path: Path
+) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    at_epoch_start(bridge)
+    records = [asked(b"c0", 0), asked(b"sync", 1, Traffic.CONTROL), asked(b"c1", 2)]
+    reader = ListReader(records)
+    outbound = limited(bridge, tmp_path, 1)
+
+    class TwoEpochs(threading.Event):
+        """Stops after the second epoch began."""
+
+    stopping = TwoEpochs()
+    reader.when_empty = [lambda: bridge.clock.advance(60_000), stopping.set]
+    outbound.run(cast(Any, reader), stopping)
+    assert [message.payload for _, message in bridge.fake.published] == [b"c0", b"c1"]
+    assert reader.committed == {0: 1}, "the sync message waits, and what follows it is remembered by the bridge"
+    again = BridgeState(bridge.state._path)
+    bridge.state.close()
+    again.open()
+    context = replace(bridge.context, state=again)
+    stopping = TwoEpochs()
+    reader = ListReader(records[1:])
+    config = RateLimitConfig(enabled=True, messages_per_epoch=1, epoch_size_ms=60_000)
+    limit: DispatchLimit[Any] = DispatchLimit(config, CountFile(tmp_path / "count.json"))
+    reader.when_empty = [lambda: bridge.clock.advance(60_000), stopping.set]
+    Outbound(bridge.api.relay_publish, context, limit=limit).run(cast(Any, reader), stopping)
+    assert [message.payload for _, message in bridge.fake.published] == [b"c0", b"c1", b"sync"]
+    assert reader.committed == {0: 3}
+    again.close()
+
+
+class ListReader:
+    """Records instead of a Kafka topic; each empty poll calls the next of ``when_empty``."""
+
+    def __init__(self, records: list[RawRecord]) -> None:
+        self.records = records
+        self.when_empty: list[Callable[[], object]] = []
+        self.committed: dict[int, int] = {}
+
+    def poll(self, timeout_ms: int) -> list[RawRecord]:
+        found, self.records = self.records, []
+        if not found:
+            self.when_empty.pop(0)()
+        return found
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        self.committed |= offsets
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("dialect", ["nwaku", "go-waku"])
+@pytest.mark.parametrize("enabled", [None, False, True])
+def test_where_the_node_has_rln_the_limit_is_on_or_the_start_says_why_not(
+    parts: Callable[..., Parts], dialect: Dialect, enabled: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bridge = parts(dialect, rln=True)
+    limit: DispatchLimit[Any] = DispatchLimit(RateLimitConfig(enabled=enabled))
+    limit.node_has_rln(node_has_rln(bridge.api), bridge.fake.url)
+    assert limit.enabled is (enabled is not False)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == (enabled is not True)
+    assert all("RLN is on" in sentence and bridge.fake.url in sentence for sentence in said)
+
+
+@pytest.mark.parametrize("dialect", ["nwaku", "go-waku"])
+def test_where_the_node_has_no_rln_there_is_no_limit(parts: Callable[..., Parts], dialect: Dialect) -> None:
+    bridge = parts(dialect)
+    assert node_has_rln(bridge.api) is False
+    limit: DispatchLimit[Any] = DispatchLimit()
+    limit.node_has_rln(False, bridge.fake.url)
+    assert not limit.enabled
+
+
+def test_a_refusal_for_rln_says_that_rln_is_on(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    limit: DispatchLimit[Any] = DispatchLimit()
+
+    def refuse(_topic: str, _message: WakuMessage) -> Published:
+        return Published(FailureReason.REFUSED, "Failed to publish: error appending RLN proof to message")
+
+    Outbound(refuse, bridge.context, limit=limit).dispatch([asked(b"x")], threading.Event())
+    assert limit.enabled
+
+
+def test_processes_that_dispatch_through_one_node_share_a_count(tmp_path: Path) -> None:
+    config = RateLimitConfig(enabled=True, messages_per_epoch=3)
+    one, other = (DispatchLimit[str](config, CountFile.of_node(str(tmp_path), "http://n:1")) for _ in range(2))
+    stranger = DispatchLimit[str](config, CountFile.of_node(str(tmp_path), "http://n:2"))
+    events = [limit.submit(str(n), Traffic.FIRST_SEGMENT, 5) for n in range(3) for limit in (one, other)]
+    assert sum(isinstance(event, Admitted) for some in events for event in some) == 3
+    assert [type(event) for event in stranger.submit("x", Traffic.FIRST_SEGMENT, 5)] == [Admitted]
+
+
+def test_a_damaged_count_dispatches_nothing(tmp_path: Path) -> None:
+    (tmp_path / "count.json").write_text('{"epoch": "1"}')
+    limit: DispatchLimit[str] = DispatchLimit(RateLimitConfig(enabled=True), CountFile(tmp_path / "count.json"))
+    with pytest.raises(EnvironmentFault, match="is not the count"):
+        limit.submit("x", Traffic.FIRST_SEGMENT, 5)
+
+
+FIELDS = st.sampled_from(["request_id", "status", "at_ms", "timestamp", "reason", "until_ms", "near", "utilization"])
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | st.floats() | st.sampled_from(["accepted", "delayed", "failed"]),
+    lambda inner: st.dictionaries(FIELDS, inner, max_size=8) | st.lists(inner, max_size=3),
+)
+
+
+@given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()))
+def test_a_hostile_dispatch_result_is_passed_over_or_bounded(value: bytes) -> None:
+    found = read_result(value)
+    assert found is None or (len(found.request_id) <= 64 and len(found.to_bytes()) < 4096)
 
 
 def test_what_a_bridge_dispatches_it_says_it_dispatched(parts: Callable[..., Parts]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import EnvironmentFault
-from reliable_channel.transport.bridge_state import BridgeState, Gap
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
 
 
 def opened(path: Path) -> BridgeState:
@@ -21,12 +21,12 @@ def opened(path: Path) -> BridgeState:
 def test_a_reopened_state_is_the_one_that_was_left(tmp_path: Path) -> None:
     state = opened(tmp_path / "state.json")
     state.acknowledge(5, [bytes(32), b"\x01" * 32])
-    state.open_gap(Gap(1, 2, "bridge_restart"))
+    state.open_gap(BridgeGap(1, 2, "bridge_restart"))
     state.close()
     again = opened(tmp_path / "state.json")
     assert (again.acknowledged_ms, again.gaps, again.recent) == (
         5,
-        (Gap(1, 2, "bridge_restart"),),
+        (BridgeGap(1, 2, "bridge_restart"),),
         (bytes(32), b"\x01" * 32),
     )
 
@@ -67,7 +67,7 @@ def test_every_moment_of_every_gap_stays_covered_until_it_is_closed(gaps: list[t
     state._write = lambda: None  # type: ignore[method-assign]
     told: set[str] = set()
     for begin, length, cause in gaps:
-        told.add(state.open_gap(Gap(begin, begin + length, cause)).name)
+        told.add(state.open_gap(BridgeGap(begin, begin + length, cause)).name)
     assert {g.name for g in state.gaps} == told, "who was told of a gap is told when it is closed"
     for begin, length, cause in gaps:
         assert any(g.cause == cause and g.from_ms <= begin and begin + length <= g.to_ms for g in state.gaps)

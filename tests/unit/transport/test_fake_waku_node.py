@@ -12,7 +12,7 @@ import httpx
 import pytest
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
-from reliable_channel.wire.waku import WakuMessage, message_hash
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").read_text())
 TOPIC = "/app/1/golden/proto"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import LocalError, MessageTooLarge
-from reliable_channel.store.model import StoreQuery
+from reliable_channel.core.errors import LocalError, MessageTooLarge
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
@@ -20,8 +20,8 @@ from reliable_channel.transport.base import (
     StoreUnavailable,
 )
 from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, Faults, MemoryNetwork, MemoryNode
-from reliable_channel.wire.waku import WakuMessage
+from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, LinkFaults, MemoryNetwork, MemoryNode
+from reliable_channel.transport.store.model import StoreQuery
 
 TOPIC = "/app/1/golden/proto"
 
@@ -38,7 +38,7 @@ def payloads(events: list[NodeEvent]) -> list[bytes]:
     return [event.envelope.message.payload for event in events if isinstance(event, Received)]
 
 
-def talk(faults: Faults, count: int = 200) -> list[bytes]:
+def talk(faults: LinkFaults, count: int = 200) -> list[bytes]:
     network = MemoryNetwork(link=faults.link())
     alice, _ = joined(network, "alice")
     _, events = joined(network, "bob")
@@ -50,19 +50,19 @@ def talk(faults: Faults, count: int = 200) -> list[bytes]:
 
 
 def test_a_perfect_network_gives_everything_once_in_order() -> None:
-    assert talk(Faults()) == [b"%d" % n for n in range(200)]
+    assert talk(LinkFaults()) == [b"%d" % n for n in range(200)]
 
 
 @given(st.integers(0, 5))
 def test_faults_are_the_same_for_the_same_seed(seed: int) -> None:
-    faults = Faults(loss=0.2, duplication=0.2, max_delay_ms=50, seed=seed)
+    faults = LinkFaults(loss=0.2, duplication=0.2, max_delay_ms=50, seed=seed)
     assert talk(faults, 40) == talk(faults, 40)
 
 
 def test_loss_loses_duplication_is_hidden_and_delay_reorders() -> None:
-    assert 0 < len(talk(Faults(loss=0.5, seed=1))) < 200
-    assert talk(Faults(duplication=1.0)) == [b"%d" % n for n in range(200)]
-    late = talk(Faults(max_delay_ms=50, seed=2))
+    assert 0 < len(talk(LinkFaults(loss=0.5, seed=1))) < 200
+    assert talk(LinkFaults(duplication=1.0)) == [b"%d" % n for n in range(200)]
+    late = talk(LinkFaults(max_delay_ms=50, seed=2))
     assert late != [b"%d" % n for n in range(200)]
     assert sorted(late) == sorted(b"%d" % n for n in range(200))
 

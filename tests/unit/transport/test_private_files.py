@@ -12,8 +12,8 @@ import pytest
 from reliable_channel.channel import SqlitePersistence
 from reliable_channel.cli import main
 from reliable_channel.messaging.schema import open_database
-from reliable_channel.store.index import EnvelopeIndex
 from reliable_channel.transport.private_files import private_directory, private_file
+from reliable_channel.transport.store.index import EnvelopeIndex
 
 
 @pytest.fixture(autouse=True)

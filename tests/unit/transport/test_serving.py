@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import refusal
 from reliable_channel.transport.admission import waiting
-from reliable_channel.transport.http_protocol import BoundedProtocol, Limits
+from reliable_channel.transport.http_protocol import BoundedProtocol, HttpLimits
 from tests.support.http_server import running
 
-LIMITS = Limits()
+LIMITS = HttpLimits()
 
 
 class App:

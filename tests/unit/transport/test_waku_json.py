@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.errors import LocalError
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import FailureReason
-from reliable_channel.transport.http import Answer
+from reliable_channel.transport.http import HttpResponse
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import Autosharding
 from reliable_channel.transport.waku_api import _lightpush_failure, _publish_failure, _pushed
@@ -24,8 +26,6 @@ from reliable_channel.transport.waku_json import (
     message_from_json,
     message_to_json,
 )
-from reliable_channel.wire.malformed import Malformed
-from reliable_channel.wire.waku import WakuMessage, message_hash
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").read_text())
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -124,7 +124,7 @@ def test_what_is_no_hash_is_none(text: Any) -> None:
 def test_a_recorded_refusal_has_its_reason(recording: str, reason: FailureReason) -> None:
     found = next(r for r in [*VECTORS["gowaku"], *VECTORS["nwaku_documented"]] if r["name"] == recording)
     text = found.get("response", found.get("response_startswith", ""))
-    published = _publish_failure(Answer(found["status"], str(text).encode()))
+    published = _publish_failure(HttpResponse(found["status"], str(text).encode()))
     assert published.reason is reason
 
 

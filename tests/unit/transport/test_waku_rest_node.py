@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
-from reliable_channel.errors import LocalError, MessageTooLarge
-from reliable_channel.store.model import StoreQuery
+from reliable_channel.core.errors import LocalError, MessageTooLarge
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
@@ -26,10 +26,10 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.health import HealthState, Mode
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.sharding import Autosharding, NamedTopic
+from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_receiver import WakuReceiver
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
-from reliable_channel.wire.waku import WakuMessage, message_hash
 
 TOPIC = "/app/1/golden/proto"
 OTHER = "/app/1/other/proto"

@@ -1,0 +1,201 @@
+"""``python -m bench.jobs.channels SPEC``: what a micro-batch of the ack job costs with many channels and with few.
+
+``SPEC`` is JSON: run directory, cores, and pairs of cases. A case is so many records a micro-batch over many channels,
+whose logs hold so many messages before. The rows that the job reads are made here, so nothing else runs meanwhile. The
+two cases of a pair run side by side in one session, a micro-batch of one after a micro-batch of the other. Every
+micro-batch is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.jobs.stages import pinned, settings_for
+from bench.jobs.usage import cpu_seconds
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from reliable_channel.config import Settings
+
+START_US = 1_767_225_600_000_000
+PRELOADED = 20_000
+"""Rows of a micro-batch that only fills the logs, at most."""
+SENDERS = 3
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``records`` a micro-batch over ``channels``, each of which has received ``log`` messages before."""
+
+    name: str
+    records: int
+    channels: int
+    log: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One micro-batch. ``checkpoint_bytes``: of the files it wrote in the checkpoint, state and all."""
+
+    case: str
+    number: int
+    rows: int
+    seconds: float
+    cpu_s: float
+    checkpoint_bytes: int
+
+
+class Traffic:
+    """The rows of a case: channels in turn, every message naming the two before it in its channel."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._sent = 0
+
+    def rows(self, count: int) -> Iterator[dict[str, Any]]:
+        blank = {"retrieval_hint": None}
+        for number in range(self._sent, self._sent + count):
+            channel, place = number % self._case.channels, number // self._case.channels
+            digest = self._digest(channel, place)
+            at = START_US // 1000 + place * 1000
+            yield {
+                "kafka_topic": "bench",
+                "kafka_partition": 0,
+                "kafka_offset": number,
+                "sub_order": 0,
+                "row_kind": "message",
+                "event_time": at * 1000,
+                "pubsub_topic": "/waku/2/rs/1/0",
+                "content_topic": f"/bench/1/{channel}/proto",
+                "channel_id": f"channel-{channel}",
+                "sender_id": f"sender-{place % SENDERS}",
+                "sds_id": digest.hex(),
+                "sds_kind": "content",
+                "lamport_timestamp": at,
+                "causal_history": [
+                    {
+                        **blank,
+                        "sds_id": self._digest(channel, earlier).hex(),
+                        "sender_id": f"sender-{earlier % SENDERS}",
+                    }
+                    for earlier in range(max(place - 2, 0), place)
+                ],
+                "content_digest": digest,
+                "content_bytes": 200,
+                "envelope_hash": digest,
+                "entire_message_hash": digest,
+                "segment_kind": "bare",
+                "sender_timestamp_ns": at * 1_000_000,
+                "id_verified": True,
+            }
+        self._sent += count
+
+    def _digest(self, channel: int, place: int) -> bytes:
+        return hashlib.sha256(f"{self._case.name} {channel} {place}".encode()).digest()
+
+
+class Running:
+    """The ack job of one case, kept running."""
+
+    def __init__(self, spark: Any, settings: Settings, case: Case, name: str) -> None:
+        from reliable_channel.lake.create import create_tables
+        from reliable_channel.pipeline.runner.queries import ACK, start
+
+        self.case, self._settings, self._traffic = case, settings, Traffic(case)
+        self._reads = ACK.reads
+        create_tables(settings.paths, ACK.tables)
+        query = replace(ACK, name=name)  # of two with one name Spark would run one only
+        self._checkpoint = Path(settings.paths.checkpoint(name))
+        self._files: dict[str, tuple[int, int]] = {}
+        self._seen = -1
+        self.query: StreamingQuery = start(spark, settings, query, once=False)
+
+    def preload(self) -> None:
+        """Fill the logs."""
+        left = self.case.log * self.case.channels
+        while left > 0:
+            self.batch(min(left, PRELOADED))
+            left -= PRELOADED
+
+    def batch(self, rows: int) -> Batch:
+        """Give the job so many rows, and wait until it has written what follows from them."""
+        from reliable_channel.lake.append import append_rows
+        from reliable_channel.lake.schema import as_arrow
+
+        table: Any = self._reads
+        given = as_arrow(list(self._traffic.rows(rows)), table)
+        self._written()
+        cpu_s = cpu_seconds()
+        append_rows(self._settings.paths, table, given)
+        progress = self._next()
+        cpu_s = cpu_seconds() - cpu_s
+        taken = int(progress.numInputRows)
+        if taken < rows:
+            raise AssertionError(f"{self.case.name}: a micro-batch of {taken} rows, {rows} were given.")
+        milliseconds = progress.durationMs["triggerExecution"]
+        return Batch(self.case.name, int(progress.batchId), rows, milliseconds / 1000, cpu_s, self._written())
+
+    def _next(self) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if (error := self.query.exception()) is not None:
+                raise error
+            for progress in self.query.recentProgress:
+                if progress.batchId > self._seen and progress.numInputRows:
+                    self._seen = progress.batchId
+                    return progress
+            time.sleep(0.05)
+        raise TimeoutError(f"{self.case.name}: no micro-batch within {PATIENCE_S:.0f} s.")
+
+    def _written(self) -> int:
+        """Bytes of the checkpoint's files that are new, or other than at the last call."""
+        now: dict[str, tuple[int, int]] = {}
+        for path in self._checkpoint.rglob("*"):
+            try:
+                stat = path.stat()
+            except OSError:  # gone meanwhile
+                continue
+            if path.is_file():
+                now[str(path)] = (stat.st_size, stat.st_mtime_ns)
+        new = sum(size for name, (size, at) in now.items() if self._files.get(name) != (size, at))
+        self._files = now
+        return new
+
+
+def main(arguments: list[str]) -> int:
+    """Run every pair of cases, ``batches`` micro-batches each."""
+    spec = json.loads(arguments[0])
+    pinned(spec["cores"])
+    from reliable_channel.runtime.spark import spark_session
+
+    settings = settings_for(Path(spec["run_dir"]), "127.0.0.1:9", spec["cores"])
+    with spark_session(settings, "bench") as spark:
+        for which, pair in enumerate(spec["pairs"]):
+            cases = [Case(**case) for case in pair]
+            running = [
+                Running(
+                    spark, settings.with_run_dir(Path(spec["run_dir"]) / f"{which}-{number}"), case, f"ack-{number}"
+                )
+                for number, case in enumerate(cases)
+            ]
+            for each in running:
+                each.preload()
+            for _ in range(spec["batches"]):
+                for each in running:
+                    print(json.dumps(asdict(each.batch(each.case.records))), flush=True)
+            for each in running:
+                each.query.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

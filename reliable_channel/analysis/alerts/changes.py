@@ -1,0 +1,86 @@
+"""Computes which alerts are raised and which are cleared, from the open alerts and the measurements. Pure.
+
+The same measures twice give no change, so a run may be repeated at any time. What cannot be measured any more (no
+messages in the window, a channel forgotten, a rule removed) is cleared, and the detail says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reliable_channel.analysis.alerts.measure import Reading
+from reliable_channel.analysis.alerts.rules import Rule
+
+Key = tuple[str, str]
+"""Name of the rule, and subject."""
+
+
+class AlertState(StrEnum):
+    """The kind of a row in ``alerts``."""
+
+    RAISED = "raised"
+    CLEARED = "cleared"
+
+
+@dataclass(frozen=True, slots=True)
+class AlertChange:
+    """One row of ``alerts`` to be, without its number and times."""
+
+    alert: str
+    kind: str
+    subject: str
+    state: AlertState
+    severity: str
+    value: float | None
+    threshold: float | None
+    detail: str
+
+
+def changes(
+    open_alerts: Mapping[Key, AlertChange], measured: Sequence[tuple[Rule, Sequence[Reading]]], most_open: int
+) -> list[AlertChange]:
+    """The changes against ``open_alerts`` (raised and not cleared).
+
+    Of one rule at most ``most_open`` are open at once, the largest values first: strangers make many channels.
+    """
+    found: list[AlertChange] = []
+    known = {rule.alert for rule, _ in measured}
+    for rule, readings in measured:
+        by_subject = {reading.subject: reading for reading in readings}
+        above = [reading for reading in readings if reading.value > rule.threshold]
+        still = {reading.subject for reading in above}
+        mine = {subject: old for (alert, subject), old in open_alerts.items() if alert == rule.alert}
+        found += [_cleared(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
+        room = most_open - len(still & mine.keys())
+        new = sorted((r for r in above if r.subject not in mine), key=lambda r: (-r.value, r.subject))
+        found += [_raised(rule, reading) for reading in new[: max(0, room)]]
+    removed = [old for (alert, _), old in sorted(open_alerts.items()) if alert not in known]
+    return found + [_cleared(old, None, None) for old in removed]
+
+
+def _raised(rule: Rule, reading: Reading) -> AlertChange:
+    return AlertChange(
+        rule.alert,
+        rule.kind,
+        reading.subject,
+        AlertState.RAISED,
+        rule.severity,
+        reading.value,
+        rule.threshold,
+        reading.detail,
+    )
+
+
+def _cleared(old: AlertChange, reading: Reading | None, rule: Rule | None) -> AlertChange:
+    if rule is None:
+        return AlertChange(
+            old.alert, old.kind, old.subject, AlertState.CLEARED, old.severity, None, None, "the rule was removed"
+        )
+    value, detail = (
+        (None, "there is nothing to measure any more") if reading is None else (reading.value, reading.detail)
+    )
+    return AlertChange(
+        rule.alert, rule.kind, old.subject, AlertState.CLEARED, rule.severity, value, rule.threshold, detail
+    )

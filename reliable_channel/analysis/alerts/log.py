@@ -1,0 +1,94 @@
+"""Reads and appends the table ``alerts``: which alerts are open, and each change exactly once.
+
+Two runs at the same time read the same state and would append the same change twice. So every append carries the number
+of the last change as Delta's application transaction: of two that start from the same state one is refused, and begins
+anew. The same table remembers the last change that was sent to the webhook.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from reliable_channel.analysis.alerts.changes import AlertChange, AlertState, Key
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.create import create_table
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import ALERTS
+
+_CHANGES = "reliable-channel alerts"
+_SENT_TO_WEBHOOK = "reliable-channel alerts webhook"
+
+OPEN = """
+    SELECT * FROM alerts QUALIFY row_number() OVER (PARTITION BY alert, subject ORDER BY sequence DESC) = 1
+"""
+
+
+class AlertLog:
+    """One look at the table, which is created when it is not there. Read it again to see what others wrote."""
+
+    def __init__(self, paths: PathSettings) -> None:
+        create_table(paths.table(ALERTS.name), ALERTS)
+        self._lake = TableSnapshot(paths)
+        table = self._lake.table(ALERTS.name)
+        if table is None:
+            raise EnvironmentFault(f"The table alerts under {paths.data_dir} is gone again.", "Is it being rebuilt?")
+        self._table: DeltaTable = table
+
+    def open_alerts(self) -> dict[Key, AlertChange]:
+        """The alerts that are raised and not cleared."""
+        rows = (_change(row) for row in self._lake.select(f"{OPEN} AND state = 'raised'"))
+        return {(change.alert, change.subject): change for change in rows}
+
+    def append(self, changes: Sequence[AlertChange], as_of: dt.datetime | None, now: dt.datetime) -> bool:
+        """Append all or none; False when another run appended since this look."""
+        if not changes:
+            return True
+        last = self._last()
+        rows = [
+            {**asdict(change), "sequence": last + n, "as_of": as_of, "recorded_at": now}
+            for n, change in enumerate(changes, 1)
+        ]
+        return self._commit(pa.Table.from_pylist(rows, schema=arrow_schema(ALERTS)), _CHANGES, last + len(rows))
+
+    def unsent(self, limit: int) -> list[dict[str, Any]]:
+        """The oldest ``limit`` changes that were not sent to the webhook, in order. If none was ever sent, the alerts
+        that are open now."""
+        sent = self._table.transaction_version(_SENT_TO_WEBHOOK)
+        if sent is None:
+            found = [row for row in self._lake.select(f"{OPEN} ORDER BY sequence") if row["state"] == AlertState.RAISED]
+            return found[:limit]
+        return self._lake.select(
+            "SELECT * FROM alerts WHERE sequence > $sent ORDER BY sequence LIMIT $limit",
+            {"sent": sent, "limit": limit},
+        )
+
+    def record_sent(self, sequence: int) -> None:
+        """Record that the changes up to ``sequence`` were sent. A concurrent run that records the same wins."""
+        self._commit(arrow_schema(ALERTS).empty_table(), _SENT_TO_WEBHOOK, sequence)
+
+    def _last(self) -> int:
+        # Rows go by retention, the number of the last one does not.
+        newest = self._lake.select("SELECT max(sequence) AS last FROM alerts")[0]["last"]
+        return max(newest or 0, self._table.transaction_version(_CHANGES) or 0)
+
+    def _commit(self, rows: pa.Table, application: str, version: int) -> bool:
+        transaction = CommitProperties(app_transactions=[Transaction(application, version)])
+        try:
+            write_deltalake(self._table, rows, mode="append", commit_properties=transaction)
+        except CommitFailedError:
+            return False
+        return True
+
+
+def _change(row: dict[str, Any]) -> AlertChange:
+    names = ("alert", "kind", "subject", "severity", "value", "threshold", "detail")
+    return AlertChange(state=AlertState(row["state"]), **{name: row[name] for name in names})

@@ -1,0 +1,207 @@
+"""Measures each rule with SQL over a snapshot of the tables, as of the recorded clock: one reading per subject.
+
+Deterministic: the same tables give the same readings, whenever they are read. Only ``clock_stopped`` asks the wall
+clock, which is an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``; it may
+hold other people's words and is data only, while ``detail`` is in our words and numbers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from reliable_channel.analysis.alerts.rules import (
+    ClockStopped,
+    LossRate,
+    Metric,
+    QuarantineRate,
+    Rule,
+    SilentChannel,
+    TopicInPartitions,
+)
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+PIPELINE = "pipeline"
+LONGEST_SUBJECT = 2_000
+_PASSED = "kind <> 'closing'"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``value`` in the unit of the rule's kind."""
+
+    subject: str
+    value: float
+    detail: str
+
+
+def as_of(lake: TableSnapshot) -> dt.datetime | None:
+    """The recorded clock: the largest event time of any partition, but for closing ticks. ``None`` without one.
+
+    The tick that ends a back-fill or a demo lets every timer fire, as if time had passed: in it nobody was silent, and
+    what was lost before it was lost just now."""
+    found: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608
+    return found
+
+
+def readings(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:
+    """Measure a rule: one reading per subject, largest value first; empty when there is nothing to measure."""
+    if isinstance(rule, ClockStopped):
+        return _clock_stopped(lake, now)
+    if isinstance(rule, Metric):
+        return _metric(lake, rule)
+    if clock is None:
+        return []
+    measure: Callable[..., list[Reading]] = _MEASURES[type(rule)]
+    return measure(lake, rule, {"since": clock - dt.timedelta(milliseconds=rule.window_ms), "until": clock})
+
+
+def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> list[Reading]:
+    # What each channel's last judgement says; what is not settled may still come. No end: of what only its sender told,
+    # the first trace may be later than all that was read.
+    key = "pubsub_topic, content_topic, channel_id"
+    rows = lake.select(
+        f"""
+        SELECT {key if rule.per == "channel" else "NULL AS channel_id"},
+               count(*) FILTER (verdict = 'missing') AS missing, count(*) AS judged
+        FROM delivery_status
+        WHERE settled AND verdict IN ('delivered', 'missing') AND first_seen > $since
+        GROUP BY ALL HAVING count(*) >= $at_least ORDER BY missing / judged DESC
+        """,  # noqa: S608 - names of our own only
+        {"since": window["since"], "at_least": rule.at_least},
+    )
+    return [
+        Reading(
+            _channel(row) if rule.per == "channel" else PIPELINE,
+            row["missing"] / row["judged"],
+            f"{row['missing']} of {row['judged']} settled messages are missing",
+        )
+        for row in rows
+    ]
+
+
+def _quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str, Any]) -> list[Reading]:
+    place = "kafka_topic, kafka_partition, kafka_offset"
+    row = lake.select(
+        f"""
+        WITH refused AS (
+            SELECT DISTINCT {place} FROM quarantine
+            WHERE disposition = 'dropped' AND event_time > $since AND event_time <= $until
+              AND ($every OR list_contains($reasons::VARCHAR[], reason))),
+        came AS (
+            SELECT {place} FROM envelopes WHERE event_time > $since AND event_time <= $until
+            UNION SELECT {place} FROM quarantine WHERE event_time > $since AND event_time <= $until)
+        SELECT (SELECT count(*) FROM refused) AS refused, (SELECT count(*) FROM came) AS came
+        """,  # noqa: S608 - names of our own only
+        {**window, "every": not rule.reasons, "reasons": list(rule.reasons)},
+    )[0]
+    if row["came"] < rule.at_least:
+        return []
+    why = f" ({', '.join(rule.reasons)})" if rule.reasons else ""
+    return [Reading(PIPELINE, row["refused"] / row["came"], f"{row['refused']} of {row['came']} records refused{why}")]
+
+
+def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, Any]) -> list[Reading]:
+    # Each channel by the clock of its own partition: another one may be ahead of what was read of this one.
+    rows = lake.select(
+        f"""
+        WITH clocks AS (
+                 SELECT kafka_topic, kafka_partition, max(event_time) AS at FROM clock WHERE {_PASSED} GROUP BY ALL),
+             heard AS (SELECT pubsub_topic, content_topic, channel_id, count(*) AS messages, max(event_time) AS last,
+                              arg_max({{'topic': kafka_topic, 'partition': kafka_partition}}, event_time) AS place
+                       FROM sds_messages WHERE event_time > $since AND event_time <= $until
+                       GROUP BY ALL HAVING count(*) >= $at_least)
+        SELECT pubsub_topic, content_topic, channel_id, messages, epoch_ms(clocks.at) - epoch_ms(last) AS silent_ms
+        FROM heard JOIN clocks ON clocks.kafka_topic = place.topic AND clocks.kafka_partition = place.partition
+        ORDER BY silent_ms DESC
+        """,  # noqa: S608 - a condition of our own
+        {**window, "at_least": rule.at_least},
+    )
+    return [
+        Reading(
+            _channel(row),
+            float(row["silent_ms"]),
+            f"nothing for {_duration(row['silent_ms'])}, after {row['messages']} SDS messages",
+        )
+        for row in rows
+    ]
+
+
+def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: dict[str, Any]) -> list[Reading]:
+    rows = lake.select(
+        """
+        SELECT content_topic, max(partitions) AS partitions FROM (
+            SELECT kafka_topic, content_topic, count(DISTINCT kafka_partition) AS partitions FROM sds_messages
+            WHERE event_time > $since AND event_time <= $until GROUP BY ALL)
+        GROUP BY ALL ORDER BY partitions DESC, content_topic
+        """,
+        window,
+    )
+    return [
+        Reading(_bounded(row["content_topic"] or ""), float(row["partitions"]), f"in {row['partitions']} partitions")
+        for row in rows
+    ]
+
+
+def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
+    value = {"newest": "arg_max(value, (recorded_at, batch_id))", "sum": "sum(value)", "max": "max(value)"}[rule.take]
+    rows = lake.select(
+        f"""
+        SELECT query, {value} AS value FROM pipeline_metrics
+        WHERE metric = $metric AND ($every OR list_contains($queries::VARCHAR[], query))
+          AND recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - to_milliseconds($window_ms)
+        GROUP BY query ORDER BY value DESC, query
+        """,  # noqa: S608 - one of three expressions of our own
+        {
+            "metric": rule.metric,
+            "every": not rule.queries,
+            "queries": list(rule.queries),
+            "window_ms": rule.window_ms,
+        },
+    )
+    return [
+        Reading(_bounded(row["query"]), row["value"], f"{rule.metric} ({rule.take}) is {row['value']:,.0f}")
+        for row in rows
+        if row["value"] is not None
+    ]
+
+
+def _clock_stopped(lake: TableSnapshot, now: dt.datetime) -> list[Reading]:
+    last = lake.select("SELECT max(recorded_at) AS at FROM clock")[0]["at"]
+    if last is None:
+        return []
+    silent_ms = max(0.0, (now - last) / dt.timedelta(milliseconds=1))
+    return [Reading(PIPELINE, silent_ms, f"ingest wrote its clock {_duration(silent_ms)} ago")]
+
+
+_MEASURES: dict[type, Callable[..., list[Reading]]] = {
+    LossRate: _loss_rate,
+    QuarantineRate: _quarantine_rate,
+    SilentChannel: _silent_channel,
+    TopicInPartitions: _topic_in_partitions,
+}
+
+
+def _channel(row: dict[str, Any]) -> str:
+    key: Iterable[str | None] = (row["pubsub_topic"], row["content_topic"], row["channel_id"])
+    return _bounded(json.dumps([*key], ensure_ascii=False))
+
+
+def _bounded(subject: str) -> str:
+    """The subject, or its beginning and digest: a stranger chooses its length."""
+    if len(subject) <= LONGEST_SUBJECT:
+        return subject
+    digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{subject[: LONGEST_SUBJECT - 80]}… sha256:{digest}"
+
+
+def _duration(ms: float) -> str:
+    seconds = int(ms // 1000)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,178 @@
+"""Reads and validates the rules of ``conf/alerts.yaml``; an invalid rule is refused by name."""
+
+from __future__ import annotations
+
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
+
+from reliable_channel.config.loading import shipped
+from reliable_channel.config.section import Count, PositiveMilliseconds, Section
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.wire.malformed import Reason
+
+RULES_FILE = "alerts.yaml"
+MOST_RULES = 200
+HOUR_MS = 3_600_000
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Share = Annotated[float, Field(ge=0, lt=1, description="share, 0 to 1")]
+Severity = Literal["info", "warning", "critical"]
+
+
+class _Rule(Section):
+    """The fields that all rules share. ``window_ms``: how far back from the recorded clock a rule looks."""
+
+    alert: Name
+    severity: Severity = "warning"
+    window_ms: PositiveMilliseconds = HOUR_MS
+
+    @property
+    def threshold(self) -> float:
+        """Raised while the measured value is above it."""
+        raise NotImplementedError
+
+
+class _Above(_Rule):
+    above: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+    @property
+    def threshold(self) -> float:
+        return self.above
+
+
+class LossRate(_Above):
+    """Share of missing messages among those settled as delivered or missing, per channel or over all. Judged only from
+    ``at_least`` messages in the window on."""
+
+    kind: Literal["loss_rate"]
+    above: Share
+    per: Literal["channel", "all"] = "channel"
+    at_least: Count = 20
+
+
+class QuarantineRate(_Above):
+    """Share of records refused (dropped) among all that came; ``reasons`` narrows it to some."""
+
+    kind: Literal["quarantine_rate"]
+    above: Share
+    reasons: tuple[str, ...] = ()
+    at_least: Count = 20
+
+    @field_validator("reasons")
+    @classmethod
+    def _known(cls, reasons: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = set(reasons) - {reason.value for reason in Reason}
+        if unknown:
+            raise ValueError(f"no such reason: {', '.join(sorted(unknown))} (docs/quarantine.md lists them)")
+        return reasons
+
+
+class SilentChannel(_Rule):
+    """Time since a channel was last heard, ms of event time; of channels heard in the window with ``at_least`` SDS
+    messages. A channel that was silent for the whole window is forgotten."""
+
+    kind: Literal["silent_channel"]
+    above_ms: PositiveMilliseconds
+    window_ms: PositiveMilliseconds = 24 * HOUR_MS
+    at_least: Count = 10
+
+    @property
+    def threshold(self) -> float:
+        return float(self.above_ms)
+
+
+class TopicInPartitions(_Above):
+    """Kafka partitions in which the SDS messages of one content topic stand: more than one have no order."""
+
+    kind: Literal["topic_in_partitions"]
+    above: Annotated[float, Field(ge=1)] = 1
+
+
+class Metric(_Above):
+    """A metric of ``pipeline_metrics`` per query: its newest value, or its sum or maximum over the window (by the wall
+    clock of the newest row)."""
+
+    kind: Literal["metric"]
+    metric: Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,63}$")]
+    take: Literal["newest", "sum", "max"] = "newest"
+    queries: tuple[Name, ...] = ()
+
+
+class ClockStopped(_Rule):
+    """Time since ingest last wrote the recorded clock, ms of wall time: the one rule that a stopped pipeline raises."""
+
+    kind: Literal["clock_stopped"]
+    above_ms: PositiveMilliseconds
+
+    @property
+    def threshold(self) -> float:
+        return float(self.above_ms)
+
+
+Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Metric | ClockStopped
+KINDS = ("loss_rate", "quarantine_rate", "silent_channel", "topic_in_partitions", "metric", "clock_stopped")
+
+_ADAPTER: TypeAdapter[Rule] = TypeAdapter(Annotated[Rule, Field(discriminator="kind")])
+
+
+def load_rules(place: str | None = None) -> tuple[Rule, ...]:
+    """The rules of a file (of ``conf/alerts.yaml`` when none is named). Raises ``ConfigurationError`` that names the
+    file and the rule."""
+    file: Path | Traversable = shipped(RULES_FILE) if place is None else Path(place).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"The rules file {file} does not exist.", "Set alerts.rules, or leave it out for the shipped rules."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ConfigurationError(f"The rules file {file} cannot be read: {reason}.", "Set alerts.rules.") from None
+    return parse_rules(text, str(file))
+
+
+def parse_rules(text: str, file: str) -> tuple[Rule, ...]:
+    """The rules in a YAML text; ``file`` is for errors."""
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigurationError(f"{file}{line}: this is no YAML.", "docs/alerts.md shows a rules file.") from None
+    if not isinstance(content, dict) or set(content) != {"rules"} or not isinstance(content["rules"], list):
+        raise ConfigurationError(f"{file}: there must be one key, rules, with a list.", "See conf/alerts.yaml.")
+    if len(content["rules"]) > MOST_RULES:
+        raise ConfigurationError(f"{file} has more than {MOST_RULES} rules.", "Leave some out.")
+    rules = tuple(_rule(given, number, file) for number, given in enumerate(content["rules"], 1))
+    names = [rule.alert for rule in rules]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigurationError(f"{file}: two rules have the name {twice[0]}.", "Give each a name of its own.")
+    return rules
+
+
+def _rule(given: Any, number: int, file: str) -> Rule:
+    name = given.get("alert") if isinstance(given, dict) else None
+    which = f"rule {name!r}" if isinstance(name, str) else f"rule number {number}"
+    try:
+        return _ADAPTER.validate_python(given)
+    except ValidationError as error:
+        wrong = "; ".join(_sentence(item) for item in error.errors(include_url=False, include_context=True))
+        raise ConfigurationError(f"{file}: {which}: {wrong}.", "docs/alerts.md has the kinds and their keys.") from None
+
+
+def _sentence(item: Any) -> str:
+    if item["type"] == "union_tag_not_found":
+        return "kind is missing"
+    if item["type"] == "union_tag_invalid":
+        return f"there is no kind {item['ctx']['tag']!r}, only {', '.join(KINDS)}"
+    key = ".".join(str(part) for part in item["loc"][1:]) or "it"  # the first part is the kind
+    if item["type"] == "extra_forbidden":
+        return f"unknown key {key}"
+    if item["type"] == "missing":
+        return f"{key} is missing"
+    return f"{key}: {item['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,56 @@
+"""Formats the result of a run for a terminal and as JSON. Subjects come from strangers: they are escaped and cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.analysis.alerts.changes import AlertChange
+from reliable_channel.analysis.alerts.check import CheckResult
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.status_text import shown
+
+
+def lines(outcome: CheckResult) -> list[str]:
+    """The changes and the open alerts as lines of text."""
+    clock = f"as of {outcome.as_of:%Y-%m-%d %H:%M:%S} UTC" if outcome.as_of else "no recorded clock yet"
+    found = [
+        f"{len(outcome.open_alerts)} {'alert is' if len(outcome.open_alerts) == 1 else 'alerts are'} raised ({clock})"
+    ]
+    found += [f"  {_line(change)}" for change in outcome.open_alerts]
+    found += ["Changed now:", *(f"  {change.state}: {_line(change)}" for change in outcome.changed)] * bool(
+        outcome.changed
+    )
+    return found + ([f"{outcome.sent} changes were sent to the webhook."] if outcome.sent else [])
+
+
+def summary(outcome: CheckResult) -> str:
+    """One line for a log."""
+    fault = f"; {outcome.fault}" if outcome.fault else ""
+    return f"{len(outcome.open_alerts)} raised, {len(outcome.changed)} changed{fault}"
+
+
+def as_values(outcome: CheckResult) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {
+        "as_of": outcome.as_of.isoformat() if outcome.as_of else None,
+        "raised": [_values(change) for change in outcome.open_alerts],
+        "changed": [{**_values(change), "state": change.state.value} for change in outcome.changed],
+        "sent_to_webhook": outcome.sent,
+        "fault": str(outcome.fault) if outcome.fault else None,
+    }
+
+
+def _line(change: AlertChange) -> str:
+    return f"{change.severity:8} {change.alert}  {_about(change.subject)}: {change.detail}"
+
+
+def _about(subject: str) -> str:
+    key = ChannelFilter.named_by(subject)
+    if key is None:
+        return shown(subject, 120)
+    return f"channel {shown(key.channel_id or '–', 60)} of {shown(key.content_topic or '–', 120)}"
+
+
+def _values(change: AlertChange) -> dict[str, Any]:
+    names = ("alert", "kind", "subject", "severity", "value", "threshold", "detail")
+    return {name: getattr(change, name) for name in names}

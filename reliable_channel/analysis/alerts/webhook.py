@@ -1,0 +1,86 @@
+"""Sends changes to a webhook: JSON by POST, at least once, retried with growing pauses.
+
+Other people's ids are JSON strings in the body and stand nowhere else. The URL is a secret and so is the token: errors
+name neither, and a redirect is not followed, because it would carry them elsewhere.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import tenacity
+
+from reliable_channel import __version__
+from reliable_channel.config.alerts import AlertSettings
+from reliable_channel.core.errors import EnvironmentFault
+
+PAGE = 100
+"""Changes in one request."""
+_TEMPORARY = {408, 425, 429}
+
+
+class _AgainError(Exception):
+    """The receiver is busy or away; worth another try."""
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """Where and how. ``wait`` is tenacity's pause between attempts; tests give none."""
+
+    settings: AlertSettings
+    wait: Callable[[tenacity.RetryCallState], float] = field(
+        default_factory=lambda: tenacity.wait_exponential_jitter(multiplier=0.5, max=15)
+    )
+    transport: httpx.BaseTransport | None = None
+
+    def tell(self, changes: Sequence[dict[str, Any]]) -> None:
+        """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not take them."""
+        body = json.dumps({"version": 1, "alerts": [_shown(row) for row in changes]}, ensure_ascii=True).encode()
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self.settings.webhook_attempts),
+            wait=self.wait,
+            retry=tenacity.retry_if_exception_type(_AgainError),
+            reraise=True,
+        )
+        timeout = self.settings.webhook_timeout_ms / 1000
+        with httpx.Client(timeout=timeout, follow_redirects=False, transport=self.transport) as client:
+            try:
+                retrying(self._post, client, body)
+            except _AgainError as error:
+                raise EnvironmentFault(
+                    f"The webhook did not take the alerts ({error}).", "They are sent again by the next run."
+                ) from None
+
+    def _post(self, client: httpx.Client, body: bytes) -> None:
+        url, token = self.settings.webhook_url, self.settings.webhook_token
+        if url is None:
+            return
+        headers = {"Content-Type": "application/json", "User-Agent": f"reliable-channel/{__version__}"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+        try:
+            # Only the status is read: the receiver's words are nobody's business here.
+            with client.stream("POST", url.get_secret_value(), content=body, headers=headers) as answer:
+                status = answer.status_code
+        except httpx.InvalidURL:
+            raise EnvironmentFault("The webhook's URL is none.", "Set RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL.") from None
+        except httpx.HTTPError as error:
+            raise _AgainError(type(error).__name__) from None
+        if status in _TEMPORARY or status >= 500:
+            raise _AgainError(f"it answered {status}")
+        if not 200 <= status < 300:
+            raise EnvironmentFault(
+                f"The webhook refused the alerts with status {status}.",
+                "Check its URL and token; they are sent again by the next run.",
+            )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON values: ``id`` for receivers that want each change once, times in ISO 8601 (UTC)."""
+    plain = {name: value.isoformat() if isinstance(value, dt.datetime) else value for name, value in row.items()}
+    return {"id": plain.pop("sequence"), **plain}

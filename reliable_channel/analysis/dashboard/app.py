@@ -1,0 +1,299 @@
+"""Maps addresses to dashboard pages. Parameters are typed and bounded; a page depends on its address alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from reliable_channel import __version__
+from reliable_channel.analysis.dashboard import alerts, channel, channels, message, messages, overview, quarantine
+from reliable_channel.analysis.dashboard.figures import MESSAGE_FIGURES, MESSAGE_TABLES, PAGE_FIGURES, Figure, svg
+from reliable_channel.analysis.dashboard.guard import SVG_POLICY, DashboardGuard, DashboardGuardMiddleware
+from reliable_channel.analysis.dashboard.page_cache import PageCache
+from reliable_channel.analysis.dashboard.render import Renderer, address
+from reliable_channel.analysis.dashboard.sections import section
+from reliable_channel.analysis.dashboard.windows import Last, window
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.report.message_lookup import lookup
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
+from reliable_channel.lake.tables import BY_NAME
+from reliable_channel.transport.serving import allowed
+
+_log = logging.getLogger(__name__)
+
+Text = Annotated[str, Query(max_length=8_000)]
+OptionalText = Annotated[str | None, Query(max_length=8_000)]
+PageNumber = Annotated[int, Query(ge=1, le=10_000)]
+Window_ = Annotated[Last, Query()]
+Theme = Literal["light", "dark"]
+Width = Literal["wide", "narrow"]
+STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class PageContent:
+    """A template with what it shows; ``known`` are the parameters of the address that its links keep."""
+
+    template: str
+    values: dict[str, Any]
+    known: dict[str, Any]
+    status: int = 200
+
+
+def create_app(
+    paths: PathSettings,
+    *,
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    refresh_ms: int = 5_000,
+    cache: PageCache | None = None,
+) -> FastAPI:
+    """The dashboard over the tables of ``paths``. ``cache`` is given by tests."""
+    cache = cache or PageCache(paths)
+    renderer = Renderer(paths.data_dir, refresh_ms)
+    app = FastAPI(title="Reliable channels", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(DashboardGuardMiddleware, guard=DashboardGuard(token, allowed(allowed_hosts)))
+    _install_faults(app, renderer)
+
+    def cached_page(request: Request, tables: Sequence[str], make: Callable[[TableSnapshot], PageContent]) -> Response:
+        """The page, or 304 when the browser has it; made once while its tables stay as they are."""
+        lake = cache.lake()
+        wanted = str(request.url.path) + "?" + request.url.query
+        tag = cache.tag(lake, wanted, tables)
+        if _has(request, tag):
+            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
+        status = 200
+
+        def rendered() -> bytes:
+            nonlocal status
+            content = make(lake) if _anything(lake) else PageContent("start.html", {}, {})
+            status = content.status
+            return renderer.page(content.template, request.url.path, content.known, {**content.values, "tag": tag})
+
+        body = cache.kept(tag, rendered, keep=lambda: status == 200)
+        return HTMLResponse(body, status, {"ETag": f'"{tag}"'} if status == 200 else {})
+
+    @app.get("/")
+    def _overview(request: Request, last: Window_ = "24h") -> Response:
+        def make(lake: TableSnapshot) -> PageContent:
+            span = window(lake, last)
+            figures = {
+                name: section(lake, tables, partial(make_figure, lake, span))
+                for name, (make_figure, tables) in PAGE_FIGURES.items()
+            }
+            parts = overview.page(lake, span)
+            # A picture's address changes when its own tables do.
+            tags = {name: cache.tag(lake, name, tables)[:12] for name, (_, tables) in PAGE_FIGURES.items()}
+            values = {**parts, "drawn": figures, "tags": tags, "window": span}
+            return PageContent("overview.html", values, {"last": last})
+
+        return cached_page(request, overview.TABLES, make)
+
+    @app.get("/channels")
+    def _channels(
+        request: Request,
+        last: Window_ = "24h",
+        text: Text = "",
+        order: Annotated[channels.Order, Query()] = "missing",
+        page: PageNumber = 1,
+    ) -> Response:
+        def make(lake: TableSnapshot) -> PageContent:
+            span = window(lake, last)
+            known = {"last": last, "text": text, "order": order, "page": page}
+            return PageContent("channels.html", {**channels.page(lake, span, text, order, page), "window": span}, known)
+
+        return cached_page(request, channels.TABLES, make)
+
+    @app.get("/channel")
+    def _channel(
+        request: Request,
+        pubsub_topic: OptionalText = None,
+        content_topic: OptionalText = None,
+        channel_id: OptionalText = None,
+        last: Window_ = "24h",
+        verdict: Annotated[channel.VerdictFilter, Query()] = "",
+        page: PageNumber = 1,
+        missing: PageNumber = 1,
+        refetch: PageNumber = 1,
+    ) -> Response:
+        key = ChannelFilter(pubsub_topic, content_topic, channel_id)
+
+        def make(lake: TableSnapshot) -> PageContent:
+            span = window(lake, last)
+            numbers = {"page": page, "missing": missing, "refetch": refetch}
+            parts = channel.page(lake, key, span, verdict, numbers)
+            if parts is None:
+                return _nothing("No table tells of this channel.", "It may be older than the tables' retention.")
+            known = {**key.query, "last": last, "verdict": verdict, **numbers}
+            return PageContent("channel.html", {**parts, "window": span, "key": key}, known)
+
+        return cached_page(request, channel.TABLES, make)
+
+    @app.get("/messages")
+    def _messages(
+        request: Request,
+        q: Text = "",
+        last: Window_ = "24h",
+        verdict: Annotated[messages.VerdictFilter, Query()] = "",
+        cause: Annotated[str, Query(max_length=64)] = "",
+        page: PageNumber = 1,
+    ) -> Response:
+        def make(lake: TableSnapshot) -> PageContent:
+            span = window(lake, last)
+            known = {"q": q, "last": last, "verdict": verdict, "cause": cause, "page": page}
+            parts = messages.page(lake, span, q, verdict, cause, page)
+            return PageContent("messages.html", {**parts, "window": span}, known)
+
+        return cached_page(request, messages.TABLES, make)
+
+    @app.get("/message")
+    def _message(
+        request: Request,
+        key: Text = "",
+        pubsub_topic: OptionalText = None,
+        content_topic: OptionalText = None,
+        channel_id: OptionalText = None,
+    ) -> Response:
+        where = ChannelFilter(pubsub_topic, content_topic, channel_id)
+
+        def make(lake: TableSnapshot) -> PageContent:
+            found = lookup(lake, key, where, 1)
+            if not found:
+                return _nothing("No table tells of this message.", "Search for its id: it may be in another channel.")
+            values = message.page(lake, window(lake, "all"), found[0])
+            known = {"key": key, **where.query}
+            return PageContent("message.html", {**values, "message": found[0], "key": where}, known)
+
+        return cached_page(request, MESSAGE_TABLES, make)
+
+    @app.get("/quarantine")
+    def _quarantine(
+        request: Request,
+        last: Window_ = "24h",
+        reason: Annotated[str, Query(max_length=64)] = "",
+        page: PageNumber = 1,
+    ) -> Response:
+        def make(lake: TableSnapshot) -> PageContent:
+            span = window(lake, last)
+            known = {"last": last, "reason": reason, "page": page}
+            parts = quarantine.page(lake, span, reason, page)
+            return PageContent("quarantine.html", {**parts, "window": span, "meanings": quarantine.MEANINGS}, known)
+
+        return cached_page(request, quarantine.TABLES, make)
+
+    @app.get("/alerts")
+    def _alerts(request: Request, page: PageNumber = 1) -> Response:
+        return cached_page(
+            request, alerts.TABLES, lambda lake: PageContent("alerts.html", alerts.page(lake, page), {"page": page})
+        )
+
+    def drawn(
+        request: Request, tables: Sequence[str], look: tuple[Theme, Width], make: Callable[[TableSnapshot], Figure]
+    ) -> Response:
+        lake = cache.lake()
+        tag = cache.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
+        if _has(request, tag):
+            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
+        body = cache.kept(tag, lambda: svg(make(lake), look[0] == "dark", look[1]))
+        headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
+        return Response(body, media_type="image/svg+xml", headers=headers)
+
+    @app.get("/charts/message/{name}.svg")
+    def _message_chart(
+        request: Request,
+        name: str,
+        key: Text = "",
+        pubsub_topic: OptionalText = None,
+        content_topic: OptionalText = None,
+        channel_id: OptionalText = None,
+        theme: Annotated[Theme, Query()] = "light",
+        width: Annotated[Width, Query()] = "wide",
+    ) -> Response:
+        def make(lake: TableSnapshot) -> Figure:
+            found = lookup(lake, key, ChannelFilter(pubsub_topic, content_topic, channel_id), 1)
+            if not found:
+                raise HTTPException(404)
+            return MESSAGE_FIGURES[name](lake, window(lake, "all"), found[0])
+
+        if name not in MESSAGE_FIGURES:
+            raise HTTPException(404)
+        return drawn(request, MESSAGE_TABLES, (theme, width), make)
+
+    @app.get("/charts/{name}.svg")
+    def _chart(
+        request: Request,
+        name: str,
+        last: Window_ = "24h",
+        theme: Annotated[Theme, Query()] = "light",
+        width: Annotated[Width, Query()] = "wide",
+    ) -> Response:
+        if name not in PAGE_FIGURES:
+            raise HTTPException(404)
+        make, tables = PAGE_FIGURES[name]
+        return drawn(request, tables, (theme, width), lambda lake: make(lake, window(lake, last)))
+
+    @app.get("/static/{name}")
+    def _static(name: str) -> Response:
+        if name not in STATIC:
+            raise HTTPException(404)
+        body = (resources.files("reliable_channel.analysis.dashboard") / "static" / name).read_bytes()
+        return Response(body, media_type=STATIC[name], headers={"Cache-Control": "private, max-age=300"})
+
+    @app.get("/favicon.ico")
+    def _icon() -> Response:
+        return RedirectResponse(address("/static/icon.svg"), 308)
+
+    return app
+
+
+def _has(request: Request, tag: str) -> bool:
+    """Whether the browser has the answer with this tag; a proxy may have called it weak."""
+    return request.headers.get("if-none-match", "").removeprefix("W/").strip('"') == tag
+
+
+def _anything(lake: TableSnapshot) -> bool:
+    """Whether there is one table, readable or not."""
+    return any(lake.states([name])[name] != "absent" for name in BY_NAME)
+
+
+def _nothing(cause: str, remedy: str) -> PageContent:
+    return PageContent("fault.html", {"title": "Not found", "cause": cause, "remedy": remedy}, {}, 404)
+
+
+def _install_faults(app: FastAPI, renderer: Renderer) -> None:
+    """Every fault is a page with one sentence of cause and one of remedy; no stack trace leaves."""
+
+    def page(request: Request, status: int, title: str, cause: str, remedy: str) -> Response:
+        values = {"title": title, "cause": cause, "remedy": remedy}
+        return HTMLResponse(renderer.page("fault.html", request.url.path, {}, values), status)
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> Response:
+        return page(request, error.status_code, "Not found", "There is no such page.", "Start at the overview.")
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        wrong = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in error.errors())[:500]
+        return page(request, 400, "Wrong address", f"The address says something else: {wrong}.", "Use the filters.")
+
+    @app.exception_handler(ReliableChannelError)
+    async def _ours(request: Request, error: ReliableChannelError) -> Response:
+        status = 400 if isinstance(error, LocalError) else 503
+        title = "The tables cannot be read" if isinstance(error, EnvironmentFault) else "This cannot be shown"
+        return page(request, status, title, error.cause, error.remedy)
+
+    @app.exception_handler(Exception)
+    async def _unforeseen(request: Request, error: Exception) -> Response:
+        _log.exception("%s failed", request.url.path)
+        return page(request, 500, "A fault of the dashboard", "Something went wrong here.", "Its log has the details.")

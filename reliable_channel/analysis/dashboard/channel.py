@@ -1,0 +1,138 @@
+"""Builds the page of one channel: acknowledgements, missing messages, repair requests, and its messages."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from reliable_channel.analysis.dashboard.sections import Rows, section
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report.acks_matrix import acks_matrix
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+TABLES = (
+    "clock",
+    "delivery_status",
+    "deliveries",
+    "acks",
+    "refetch_requests",
+    "lost_dependencies",
+    "store_presence",
+)
+VerdictFilter = Literal["", "delivered", "missing", "unknown"]
+PER_PART = 25
+
+
+def page(
+    lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, verdict: VerdictFilter, numbers: dict[str, int]
+) -> dict[str, Any] | None:
+    """The parts of the page; ``None`` when nothing at all is known of the channel."""
+    asked = {
+        "figures": section(lake, ("delivery_status",), lambda: figures(lake, key, window)),
+        "matrix": section(lake, ("deliveries", "acks"), lambda: acks_matrix(lake, key, window.since, window.until)),
+        "missing": section(
+            lake, ("refetch_requests",), lambda: missing_dependencies(lake, key, window, numbers["missing"])
+        ),
+        "refetches": section(lake, ("refetch_requests",), lambda: refetches(lake, key, window, numbers["refetch"])),
+        "messages": section(lake, ("delivery_status",), lambda: messages(lake, key, window, verdict, numbers["page"])),
+    }
+    if all(part.fault is None for part in asked.values()) and not known(lake, key):
+        return None
+    return asked
+
+
+def known(lake: TableSnapshot, key: ChannelFilter) -> bool:
+    """Whether any table tells of the channel."""
+    tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies")
+    found = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names
+    return bool(lake.select(f"SELECT {' OR '.join(found)} AS known", key.parameters)[0]["known"])
+
+
+def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict[str, Any]:
+    """The numbers at the top, and the causes."""
+    rows = lake.select(
+        f"""
+        SELECT verdict, cause, count(*) AS messages FROM delivery_status
+        WHERE {key.where()} AND first_seen > $since AND first_seen <= $until
+        GROUP BY ALL ORDER BY messages DESC, verdict, cause
+        """,  # noqa: S608 - names of our own only
+        {**key.parameters, **window.bounds},
+    )
+    came = lake.select(
+        f"""
+        SELECT count(*) FILTER (row_kind = 'message') AS messages, count(DISTINCT sender_id) AS senders,
+               count(*) FILTER (row_kind = 'message' AND late) AS late,
+               count(*) FILTER (row_kind = 'message' AND repaired_segments > 0) AS repaired, max(first_seen) AS heard
+        FROM deliveries WHERE {key.where()} AND event_time > $since AND event_time <= $until
+        """,  # noqa: S608 - names of our own only
+        {**key.parameters, **window.bounds},
+    )[0]
+    totals = {v: sum(r["messages"] for r in rows if r["verdict"] == v) for v in ("delivered", "missing", "unknown")}
+    return {**came, **totals, "judged": totals["delivered"] + totals["missing"], "causes": rows}
+
+
+def missing_dependencies(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, number: int) -> Rows:
+    """SDS messages that others name and that are not here: still awaited, or given up; the oldest first."""
+    return Rows.of(
+        lake,
+        f"""
+        WITH asked AS (
+            SELECT sds_id, any_value(sender_id) AS sender_id, max(attempt) AS attempts, min(event_time) AS since,
+                   any_value(needed_by) AS needed_by, bool_or(retrieval_hint IS NOT NULL) AS hint
+            FROM refetch_requests WHERE {key.where()} AND event_time > $since AND event_time <= $until GROUP BY sds_id),
+        given_up AS (
+            SELECT sds_id, any_value(sender_id) AS sender_id, arg_max(status, event_time) AS status,
+                   min(missing_since) AS since, any_value(needed_by) AS needed_by,
+                   bool_or(retrieval_hint IS NOT NULL) AS hint
+            FROM lost_dependencies WHERE {key.where()} AND event_time > $since AND event_time <= $until
+            GROUP BY sds_id),
+        here AS (SELECT DISTINCT sds_id FROM deliveries WHERE {key.where()})
+        SELECT coalesce(a.sds_id, g.sds_id) AS sds_id, coalesce(a.sender_id, g.sender_id) AS sender_id,
+               coalesce(g.status, 'awaited') AS status, coalesce(a.attempts, 0) AS attempts,
+               coalesce(g.since, a.since) AS since, coalesce(a.needed_by, g.needed_by) AS needed_by,
+               coalesce(a.hint, false) OR coalesce(g.hint, false) AS hint
+        FROM asked a FULL JOIN given_up g ON a.sds_id = g.sds_id
+        WHERE NOT EXISTS (SELECT 1 FROM here WHERE here.sds_id = coalesce(a.sds_id, g.sds_id))
+          AND coalesce(g.status, '') <> 'recovered'
+        ORDER BY status <> 'awaited', since, sds_id
+        """,  # noqa: S608 - names of our own only
+        {**key.parameters, **window.bounds},
+        number,
+        PER_PART,
+    )
+
+
+def refetches(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, number: int) -> Rows:
+    """Attempts to fetch a message again, newest first, and what each store node answered."""
+    return Rows.of(
+        lake,
+        f"""
+        WITH answers AS (
+            SELECT sds_id, attempt, list({{'node': node, 'outcome': outcome}} ORDER BY node) AS answers
+            FROM store_presence WHERE {key.where()} AND purpose = 'refetch' GROUP BY ALL)
+        SELECT r.sds_id, r.sender_id, r.attempt, r.needed_by, r.event_time, r.retrieval_hint, answers
+        FROM refetch_requests r LEFT JOIN answers USING (sds_id, attempt)
+        WHERE {key.where()} AND event_time > $since AND event_time <= $until
+        ORDER BY event_time DESC, sds_id, attempt
+        """,  # noqa: S608 - names of our own only
+        {**key.parameters, **window.bounds},
+        number,
+        PER_PART,
+    )
+
+
+def messages(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, verdict: VerdictFilter, number: int) -> Rows:
+    """The messages of the channel, newest first."""
+    return Rows.of(
+        lake,
+        f"""
+        SELECT message_key, sender_id, verdict, cause, detail, first_seen, delivered_at, sds_ids,
+               len(acknowledged_by) AS acknowledged, entire_message_hash
+        FROM delivery_status
+        WHERE {key.where()} AND first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
+        ORDER BY first_seen DESC, message_key
+        """,  # noqa: S608 - names of our own only
+        {**key.parameters, **window.bounds, "verdict": verdict},
+        number,
+        PER_PART,
+    )

@@ -1,0 +1,258 @@
+"""Prepares the charts of the pages, each with its table, an alternative text, and the colours of a dark page. Frames
+and charts are those of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bins
+from reliable_channel.analysis.dashboard.text import moment, words
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report import capacity, delivery
+from reliable_channel.analysis.report.graph import graph as causal_graph
+from reliable_channel.analysis.report.investigate import MessageFacts, timeline
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.source import Window as Rows
+
+MOST_ROWS = 200
+"""Rows of the table beside a picture."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """``draw`` makes the chart for a plot of so many pixels (altair is loaded only then); ``columns`` and ``rows`` say
+    the same as text. ``more``: rows that the table leaves out."""
+
+    title: str
+    alt: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    draw: Callable[[int], Any]
+    more: int = 0
+
+
+def source(lake: TableSnapshot, window: TimeWindow, message: MessageFacts | None = None) -> TableWindow:
+    """The tables for analyses, restricted to a window, or to the channel of a message."""
+    if message is not None:
+        return TableWindow(lake.data_dir, Rows(channel_id=message.channel_id, content_topic=message.content_topic))
+    bounded = window.clock is not None and window.last != "all"
+    return TableWindow(lake.data_dir, Rows(since=window.since) if bounded else None)
+
+
+def outcome(verdict: str, cause: str | None) -> str:
+    """Verdict and cause in words."""
+    cause = (cause or "").replace("_", " ")
+    if verdict == "delivered":
+        return f"delivered {cause}".strip()
+    return f"{verdict}: {cause or 'no cause known'}"
+
+
+def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
+    """Messages by verdict and cause over time."""
+    found = verdict_bins(lake, window)
+    bins = [{**row, "outcome": outcome(row["verdict"], row["cause"])} for row in found["bins"]]
+
+    def draw(width: int) -> Any:
+        from reliable_channel.analysis.dashboard.verdict_chart import chart
+
+        return chart(pd.DataFrame(bins), found["seconds"])
+
+    total = sum(row["messages"] for row in bins)
+    return _figure(
+        "Verdicts over time",
+        f"Stacked bars of {total} messages by verdict and cause, by the time of their first trace.",
+        ("first seen (UTC)", "verdict and cause", "messages"),
+        [(moment(row["time"])[:19], row["outcome"], row["messages"]) for row in bins],
+        draw,
+    )
+
+
+def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
+    """Messages delivered over time, by channel."""
+    frame = delivery.rate(source(lake, window))
+
+    def draw(width: int) -> Any:
+        from reliable_channel.analysis.report.charts.delivery import rate as chart
+
+        return chart(frame)
+
+    rows = [(moment(row.time)[:19], words(row.name), row.messages) for row in frame.itertuples(index=False)]
+    return _figure(
+        "Messages delivered",
+        f"Stacked bars of {int(frame['messages'].sum())} messages delivered, by channel and time.",
+        ("delivered (UTC)", "channel", "messages"),
+        rows,
+        draw,
+    )
+
+
+def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
+    """How far each query was behind."""
+    frame = capacity.lag(TableWindow(lake.data_dir)).groupby("query").tail(200)
+
+    def draw(width: int) -> Any:
+        from reliable_channel.analysis.report.charts.capacity import lag as chart
+
+        return chart(frame)
+
+    newest = frame.sort_values("time", ascending=False, kind="stable")
+    rows = [(moment(row.time)[:19], words(row.query), int(row.lag), row.unit) for row in newest.itertuples(index=False)]
+    return _figure(
+        "Lag",
+        "Lines per query: what was unread when each micro-batch ended.",
+        ("micro-batch ended (UTC)", "query", "behind", "unit"),
+        rows,
+        draw,
+    )
+
+
+def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
+    """Everything that is known to have happened to a message."""
+    frame = timeline(source(lake, window, message), message)
+
+    def draw(width: int) -> Any:
+        from reliable_channel.analysis.report.charts.message import timeline as chart
+
+        return chart(frame, width)
+
+    rows = [
+        (moment(row.time), row.lane, words(row.what), _word(row.who), _word(row.detail, 120), _word(row.sds_id, 20))
+        for row in frame.itertuples(index=False)
+    ]
+    return _figure(
+        "Time line",
+        f"Marks in lanes over time: {len(frame)} events of this message.",
+        ("time (UTC)", "lane", "what", "who", "detail", "SDS id"),
+        rows,
+        draw,
+        most=2_000,
+    )
+
+
+def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
+    """The messages that this one names, and those that name it."""
+    found = causal_graph(source(lake, window, message), message)
+
+    def draw(width: int) -> Any:
+        from reliable_channel.analysis.report.charts.message import causal_graph as chart
+
+        return chart(found, width)
+
+    named_by: dict[str, list[str]] = {}
+    for later, earlier in found.edges:
+        named_by.setdefault(later, []).append(words(earlier, 20))
+    rows = [
+        (
+            node.generation,
+            words(node.sds_id, 20),
+            _word(node.sender_id),
+            node.kind.value,
+            ", ".join(named_by.get(node.sds_id, [])[:5]) or "–",
+        )
+        for node in found.nodes
+    ]
+    absent = sum(not node.known for node in found.nodes)
+    return _figure(
+        "Causal graph",
+        f"{len(found.nodes)} SDS messages around this one, {absent} of which did not come.",
+        ("step", "SDS id", "sender", "state", "names"),
+        rows,
+        draw,
+    )
+
+
+PAGE_FIGURES: Mapping[str, tuple[Callable[[TableSnapshot, TimeWindow], Figure], tuple[str, ...]]] = {
+    "verdicts": (verdicts, ("clock", "delivery_status")),
+    "rate": (rate, ("clock", "delivered_messages")),
+    "lag": (lag, ("pipeline_metrics",)),
+}
+"""Name in the address → figure, and the tables that it shows."""
+
+MESSAGE_TABLES = (
+    "clock", "delivery_status", "deliveries", "acks", "sds_messages", "envelopes", "refetch_requests",
+    "repair_requests", "lost_dependencies", "store_presence", "sender_events", "incomplete_messages", "channel_events",
+)  # fmt: skip
+MESSAGE_FIGURES: Mapping[str, Callable[[TableSnapshot, TimeWindow, MessageFacts], Figure]] = {
+    "timeline": time_line,
+    "graph": causal,
+}
+
+_DARK = {
+    "#333333": "#d5dae0",
+    "#555555": "#9aa7b4",
+    "#DDDDDD": "#2c3540",
+    "#BBBBBB": "#4b5866",
+    "#0072B2": "#3d8fd1",
+    "#56B4E9": "#a6daf5",
+    "#D55E00": "#f0803c",
+    "#009E73": "#2fc49a",
+    "#8C8C8C": "#8a94a0",
+    "white": "#1a2129",
+}
+_NAMES = frozenset({"data", "datasets", "domain", "sort", "values", "field"})
+"""Where names stand, which may be called like a colour."""
+
+WIDTHS = {"wide": 1_040, "narrow": 290}
+"""Width of the plot, pixels."""
+
+
+def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
+    """The picture as an SVG document, on no background."""
+    from reliable_channel.analysis.report.drawing import svg as drawn
+
+    spec: dict[str, Any] = _prepared(figure.draw(WIDTHS[width]).to_dict(), _DARK if dark else {})
+    text, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
+    spec["background"] = "transparent"
+    # Room for text: a browser's fonts may be wider than those that were measured with.
+    spec["padding"] = {"left": 18, "right": 18, "top": 6, "bottom": 6}
+    spec.get("spec", spec)["width"] = WIDTHS[width]
+    config = spec.setdefault("config", {})
+    config.setdefault("axis", {}).update(labelColor=faint, titleColor=faint, domainColor=faint, tickColor=faint)
+    config.setdefault("title", {}).update(color=text, subtitleColor=faint)
+    config.setdefault("legend", {}).update(labelColor=text, titleColor=text, columnPadding=26)
+    if width == "narrow":
+        _one_column(spec)
+    config.setdefault("header", {}).update(labelColor=text, titleColor=text)
+    config.setdefault("text", {}).update(color=text)
+    return drawn(spec).encode()
+
+
+def _prepared(value: Any, colours: Mapping[str, str]) -> Any:
+    """The specification with colours of our own changed, and without the title, which the page has."""
+    if isinstance(value, dict):
+        # The page has the title; how to read the picture stays in it.
+        kept = value | {"text": ""} if "subtitle" in value else value
+        return {key: _prepared(inner, {} if key in _NAMES else colours) for key, inner in kept.items()}
+    if isinstance(value, list):
+        return [_prepared(inner, colours) for inner in value]
+    if isinstance(value, str):
+        return colours.get(value, value)
+    return value
+
+
+def _one_column(value: Any) -> None:
+    """Legends of one column, for narrow pages."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _one_column(inner)
+    if isinstance(value, dict) and isinstance(value.get("legend"), dict):
+        value["legend"]["columns"] = 1
+
+
+def _word(value: Any, longest: int = 48) -> str:
+    return "–" if value is None or value != value else words(value, longest)
+
+
+def _figure(
+    title: str,
+    alt: str,
+    columns: tuple[str, ...],
+    rows: list[tuple[Any, ...]],
+    draw: Callable[[int], Any],
+    most: int = MOST_ROWS,
+) -> Figure:
+    return Figure(title, alt, columns, rows[:most], draw, max(0, len(rows) - most))

@@ -1,0 +1,79 @@
+"""Builds the page of one message: its verdict, segments, acknowledgements, time line and causal graph."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from reliable_channel.analysis.dashboard.figures import MESSAGE_FIGURES
+from reliable_channel.analysis.dashboard.sections import section
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.report.investigate import MessageFacts
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+MOST_ROWS = 600
+"""A message has at most 256 segments; as many participants may confirm it."""
+
+
+def page(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> dict[str, Any]:
+    """The parts of the page."""
+    return {
+        "segments": section(lake, ("sds_messages", "deliveries"), lambda: segments(lake, message)),
+        "confirmations": section(lake, ("acks",), lambda: confirmations(lake, message)),
+        "figures": {
+            name: section(lake, ("sds_messages",), partial(make, lake, window, message))
+            for name, make in MESSAGE_FIGURES.items()
+        },
+    }
+
+
+def _key(message: MessageFacts) -> ChannelFilter:
+    return ChannelFilter(message.pubsub_topic, message.content_topic, message.channel_id)
+
+
+def _mine(message: MessageFacts) -> dict[str, Any]:
+    return {**_key(message).parameters, "ids": list(message.sds_ids)}
+
+
+def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
+    """One row per SDS message that is known of it: received, rebuilt or neither."""
+    here = _key(message).where()
+    return lake.select(
+        f"""
+        WITH seen AS (
+            SELECT sds_id, any_value(segment_kind) AS segment_kind, any_value(segment_index) AS segment_index,
+                   any_value(sds_kind) AS sds_kind, count(*) AS copies, min(event_time) AS first_seen,
+                   string_agg(DISTINCT source, ', ' ORDER BY source) AS sources,
+                   any_value(envelope_hash) AS envelope_hash, any_value(content_bytes) AS content_bytes,
+                   any_value(data_count) AS data_count, any_value(parity_count) AS parity_count
+            FROM sds_messages WHERE {here} AND list_contains($ids, sds_id) GROUP BY sds_id),
+        came AS (
+            SELECT sds_id, any_value(repaired_by) AS repaired_by, min(event_time) AS delivered,
+                   any_value(segment_kind) AS segment_kind, any_value(segment_index) AS segment_index
+            FROM deliveries WHERE {here} AND list_contains($ids, sds_id) AND segment_kind IS NOT NULL GROUP BY sds_id),
+        named AS (SELECT unnest($ids::VARCHAR[]) AS sds_id)
+        SELECT n.sds_id, coalesce(s.segment_kind, c.segment_kind) AS segment_kind, sds_kind,
+               coalesce(s.segment_index, c.segment_index) AS segment_index, coalesce(copies, 0) AS copies, first_seen,
+               sources, envelope_hash, content_bytes, data_count, parity_count, repaired_by, delivered
+        FROM named n LEFT JOIN seen s USING (sds_id) LEFT JOIN came c USING (sds_id)
+        ORDER BY segment_kind, segment_index, n.sds_id LIMIT {MOST_ROWS}
+        """,  # noqa: S608 - names of our own only
+        _mine(message),
+    )
+
+
+def confirmations(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
+    """Per participant: of how many of its SDS messages there is an acknowledgement, the evidence, the best certainty
+    (the names sort so), and the first time."""
+    here = _key(message).where()
+    return lake.select(
+        f"""
+        SELECT acknowledged_by, count(DISTINCT sds_id) AS segments, min(certainty) AS certainty,
+               string_agg(DISTINCT evidence, ', ' ORDER BY evidence) AS evidence, min(latency_ms) AS latency_ms,
+               min(event_time) AS first_at
+        FROM acks WHERE {here} AND list_contains($ids, sds_id)
+        GROUP BY acknowledged_by ORDER BY first_at, acknowledged_by LIMIT {MOST_ROWS}
+        """,  # noqa: S608 - names of our own only
+        _mine(message),
+    )

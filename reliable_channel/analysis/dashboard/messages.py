@@ -1,0 +1,59 @@
+"""Builds the list of messages: the newest ones, filtered by verdict, or those that a hash or id matches."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from reliable_channel.analysis.dashboard.sections import Rows, section
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report.investigate import MessageFacts, find
+from reliable_channel.analysis.report.message_lookup import lookup
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow
+
+TABLES = ("clock", "delivery_status", "sds_messages", "lost_dependencies", "refetch_requests")
+VerdictFilter = Literal["", "delivered", "missing", "unknown"]
+MOST_FOUND = 50
+
+
+def page(
+    lake: TableSnapshot, window: TimeWindow, wanted: str, verdict: VerdictFilter, cause: str, number: int
+) -> dict[str, Any]:
+    """The parts of the page: what was found, or the newest messages."""
+    if wanted:
+        return {"found": section(lake, ("sds_messages",), lambda: search(lake, wanted)), "messages": None}
+    return {
+        "found": None,
+        "messages": section(lake, ("delivery_status",), lambda: newest(lake, window, verdict, cause, number)),
+    }
+
+
+def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
+    """Messages with exactly this id or hash, then those whose id or hash begins with it (from four characters on)."""
+    found = lookup(lake, wanted, limit=MOST_FOUND)
+    known = {(m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) for m in found}
+    others = find(TableWindow(lake.data_dir), wanted, MOST_FOUND)
+    names = {sds_id for message in found for sds_id in message.sds_ids}
+    found += [
+        m
+        for m in others
+        if (m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) not in known and not names & {*m.sds_ids}
+    ]
+    return found[:MOST_FOUND]
+
+
+def newest(lake: TableSnapshot, window: TimeWindow, verdict: VerdictFilter, cause: str, number: int) -> Rows:
+    """Judged messages, newest first."""
+    return Rows.of(
+        lake,
+        """
+        SELECT pubsub_topic, content_topic, channel_id, message_key, sender_id, verdict, cause, detail, first_seen,
+               delivered_at, len(acknowledged_by) AS acknowledged
+        FROM delivery_status
+        WHERE first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
+              AND ($cause = '' OR cause = $cause)
+        ORDER BY first_seen DESC, message_key
+        """,
+        {**window.bounds, "verdict": verdict, "cause": cause},
+        number,
+    )

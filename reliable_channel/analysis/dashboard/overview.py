@@ -1,0 +1,96 @@
+"""Builds the overview: verdict counts, the speed of the pipeline, and open alerts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.analysis.dashboard.alerts import open_alerts
+from reliable_channel.analysis.dashboard.sections import section
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+TABLES = ("clock", "delivery_status", "delivered_messages", "envelopes", "quarantine", "pipeline_metrics", "alerts")
+
+_METRICS = {
+    "input_rows": "input_rows",
+    "rows_per_s": "processed_rows_per_second",
+    "batch_ms": "trigger_execution_ms",
+    "lag_offsets": "lag_offsets",
+    "lag_commits": "lag_commits",
+    "state_rows": "state_rows",
+    "dropped": "dropped_by_watermark_rows",
+}
+
+
+def page(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
+    """The parts of the page."""
+    return {
+        "figures": section(lake, ("delivery_status", "envelopes"), lambda: figures(lake, window)),
+        "causes": section(lake, ("delivery_status",), lambda: causes(lake, window)),
+        "jobs": section(lake, ("pipeline_metrics",), lambda: jobs(lake)),
+        "alerts": section(lake, ("alerts",), lambda: open_alerts(lake)),
+    }
+
+
+def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
+    """The numbers at the top."""
+    row = lake.select(
+        """
+        SELECT (SELECT count(*) FROM envelopes WHERE event_time > $since AND event_time <= $until) AS envelopes,
+               (SELECT count(DISTINCT (kafka_topic, kafka_partition, kafka_offset)) FROM quarantine
+                 WHERE disposition = 'dropped' AND event_time > $since AND event_time <= $until) AS refused,
+               j.*
+        FROM (SELECT count(*) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
+                     count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
+                     count(*) FILTER (verdict = 'missing') AS missing,
+                     count(*) FILTER (verdict = 'unknown') AS unknown,
+                     count(DISTINCT (pubsub_topic, content_topic, channel_id)) AS channels
+              FROM delivery_status WHERE first_seen > $since AND first_seen <= $until) j
+        """,
+        window.bounds,
+    )[0]
+    return row | {"judged": row["delivered"] + row["missing"]}
+
+
+def causes(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
+    """Verdict, cause, how many."""
+    return lake.select(
+        """
+        SELECT verdict, cause, count(*) AS messages FROM delivery_status
+        WHERE first_seen > $since AND first_seen <= $until GROUP BY ALL ORDER BY messages DESC, verdict, cause
+        """,
+        window.bounds,
+    )
+
+
+def verdicts(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
+    """Messages by outcome in bins of the time they were first seen: ``bins`` of ``seconds``."""
+    span = lake.select(
+        "SELECT min(first_seen) AS first, max(first_seen) AS last FROM delivery_status"
+        " WHERE first_seen > $since AND first_seen <= $until",
+        window.bounds,
+    )[0]
+    seconds = window.bin_s(span["first"], span["last"])
+    rows = lake.select(
+        """
+        SELECT time_bucket(to_seconds($seconds), first_seen) AS time, verdict, cause, count(*) AS messages
+        FROM delivery_status WHERE first_seen > $since AND first_seen <= $until GROUP BY ALL ORDER BY ALL
+        """,
+        window.bounds | {"seconds": seconds},
+    )
+    return {"seconds": seconds, "bins": rows}
+
+
+def jobs(lake: TableSnapshot) -> list[dict[str, Any]]:
+    """Every query as its last micro-batch left it."""
+    newest = ", ".join(
+        f"arg_max(value, (recorded_at, batch_id)) FILTER (metric = '{metric}') AS {name}"
+        for name, metric in _METRICS.items()
+    )
+    return lake.select(
+        f"""
+        SELECT query, max(batch_id) AS batch_id, max(recorded_at) AS reported_at, {newest} FROM pipeline_metrics
+        WHERE recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - INTERVAL 7 DAY
+        GROUP BY query ORDER BY reported_at DESC, query LIMIT 50
+        """  # noqa: S608 - names of our own only
+    )

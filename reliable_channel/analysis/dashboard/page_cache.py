@@ -1,0 +1,65 @@
+"""Shares one snapshot of the tables between requests, and caches rendered pages while their tables stay unchanged.
+
+Tables are looked at again at most once per ``fresh_s``: however many pages are open, the logs are listed once. What a
+page shows depends on its address and on the versions of its tables only, so these are its entity tag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from reliable_channel import __version__
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import PathSettings
+
+FRESH_S = 1.0
+MOST_KEPT = 128
+AT_ONCE = 4
+"""Answers that are made at the same time; others wait. Each may take a query's memory."""
+
+
+class PageCache:
+    """Gives the current :class:`TableSnapshot`. ``monotonic`` is the clock in seconds, for tests."""
+
+    def __init__(
+        self, paths: PathSettings, fresh_s: float = FRESH_S, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.paths = paths
+        self._fresh_s, self._monotonic = fresh_s, monotonic
+        self._lake, self._until = TableSnapshot(paths), -float("inf")
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        self._making = threading.BoundedSemaphore(AT_ONCE)
+
+    def lake(self) -> TableSnapshot:
+        """The tables as they are now, or were a moment ago."""
+        with self._lock:
+            if self._monotonic() >= self._until:
+                self._lake, self._until = TableSnapshot(self.paths), self._monotonic() + self._fresh_s
+            return self._lake
+
+    def tag(self, lake: TableSnapshot, address: str, tables: Sequence[str]) -> str:
+        """The entity tag of the page at ``address``. It changes when a table of the page or this program changes."""
+        parts = [__version__, address, *(f"{name}={state}" for name, state in lake.states(tables).items())]
+        return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def kept(self, tag: str, make: Callable[[], bytes], keep: Callable[[], bool] = lambda: True) -> bytes:
+        """The page with this tag, rendered once and kept if ``keep`` returns true; the least recently requested pages
+        are dropped first."""
+        with self._lock:
+            if tag in self._kept:
+                self._kept.move_to_end(tag)
+                return self._kept[tag]
+        with self._making:
+            made = make()
+        if not keep():
+            return made
+        with self._lock:
+            self._kept[tag] = made
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return made

@@ -1,0 +1,77 @@
+"""The quarantine: how much for which reason, samples as hex, and the command that tries again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.analysis.dashboard.sections import Rows, section
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+TABLES = ("clock", "quarantine")
+PER_PAGE = 20
+SAMPLE_BYTES = 256
+
+MEANINGS = {
+    "null_value": "the record has no value (a tombstone)",
+    "too_large": "above 1 MiB; refused unread",
+    "bad_header": "header pubsub_topic missing or no UTF-8, or an unknown source",
+    "record_time_out_of_range": "a record time before 1970 or after the year 9999",
+    "malformed_envelope": "no WakuMessage: truncated, garbage, or text that is no UTF-8",
+    "empty_content_topic": "an envelope needs a content topic",
+    "meta_too_long": "meta above 64 bytes",
+    "undecryptable": "no configured key opens it; requeue takes it up once one does",
+    "plaintext_refused": "readable without a key where a key is configured",
+    "malformed_sds": "on a channel's content topic and no SDS message",
+    "sds_without_id": "no message id or no sender id",
+    "sds_without_channel": "no channel id",
+    "sds_invalid_kind": "neither a Lamport timestamp nor content",
+    "sds_history_too_long": "more than 1 000 history entries",
+    "sds_filter_size": "a Bloom filter of a size the family does not have",
+    "lamport_out_of_range": "a Lamport timestamp more than 24 h ahead of the record",
+    "malformed_segment": "no segment of a dialect that wraps every payload",
+    "segment_hash_length": "looks like a segment, its hash has not 32 bytes",
+    "segment_count": "looks like a segment, its counts are out of range",
+    "segment_index": "looks like a segment, its index is not below its count",
+    "segment_empty": "looks like a segment without payload",
+    "over_quota": "above a quota of its sender, channel or content topic",
+}
+
+
+def page(lake: TableSnapshot, window: TimeWindow, reason: str, number: int) -> dict[str, Any]:
+    """The parts of the page."""
+    return {
+        "reasons": section(lake, ("quarantine",), lambda: reasons(lake, window)),
+        "samples": section(lake, ("quarantine",), lambda: samples(lake, window, reason, number)),
+    }
+
+
+def reasons(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
+    """Reason, stage, how many, by what became of them."""
+    return lake.select(
+        """
+        SELECT reason, any_value(stage) AS stage, count(*) AS records,
+               count(*) FILTER (disposition = 'dropped') AS dropped, count(*) FILTER (disposition = 'kept') AS kept,
+               count(*) FILTER (disposition = 'requeued') AS requeued, max(event_time) AS last
+        FROM quarantine WHERE event_time > $since AND event_time <= $until
+        GROUP BY reason ORDER BY records DESC, reason LIMIT 100
+        """,
+        window.bounds,
+    )
+
+
+def samples(lake: TableSnapshot, window: TimeWindow, reason: str, number: int) -> Rows:
+    """The newest records, with the beginning of their bytes."""
+    return Rows.of(
+        lake,
+        """
+        SELECT kafka_topic, kafka_partition, kafka_offset, event_time, stage, reason, detail, disposition, source,
+               pubsub_topic, content_topic, message_hash, raw_bytes, raw[1:$sample] AS raw
+        FROM quarantine
+        WHERE event_time > $since AND event_time <= $until AND ($reason = '' OR reason = $reason)
+        ORDER BY event_time DESC, kafka_topic, kafka_partition, kafka_offset DESC, reason
+        """,
+        {**window.bounds, "reason": reason, "sample": SAMPLE_BYTES},
+        number,
+        PER_PAGE,
+    )

@@ -1,0 +1,84 @@
+"""Templates to pages: escaping always on, and addresses built in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from reliable_channel import __version__
+from reliable_channel.analysis.dashboard.text import FILTERS, moment, share
+from reliable_channel.analysis.dashboard.windows import SPANS
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+
+PAGES = (
+    ("/", "Overview"),
+    ("/channels", "Channels"),
+    ("/messages", "Messages"),
+    ("/quarantine", "Quarantine"),
+    ("/alerts", "Alerts"),
+)
+_PARENTS = {"/channel": "/channels", "/message": "/messages"}
+
+
+def address(path: str, **parameters: Any) -> str:
+    """A local address; parameters that are ``None`` or empty are left out, everything else is quoted."""
+    given = [(name, str(value)) for name, value in parameters.items() if value is not None and value != ""]
+    return path + ("?" + urlencode(given, errors="replace") if given else "")
+
+
+class Renderer:
+    """The templates of this package, with what every page needs."""
+
+    def __init__(self, data_dir: str, refresh_ms: int) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("reliable_channel.analysis.dashboard"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(FILTERS)
+        self._environment.globals.update(
+            address=address,
+            share=share,
+            moment=moment,
+            channel_address=_channel_address,
+            message_address=_message_address,
+            channel_of=ChannelFilter.named_by,
+            spans=SPANS,
+            pages=PAGES,
+            version=__version__,
+            data_dir=data_dir,
+            refresh_ms=refresh_ms,
+        )
+
+    def page(self, template: str, path: str, known: Mapping[str, Any], values: Mapping[str, Any]) -> bytes:
+        """One page. ``here(name=value)`` in it is its own address with some parameters changed."""
+
+        def here(**changes: Any) -> str:
+            return address(path, **{**known, **changes})
+
+        shown = {"tag": "", "window": None, "known": known, **values}
+        text = self._environment.get_template(template).render(
+            here=here, path=path, section_path=_PARENTS.get(path, path), **shown
+        )
+        return text.encode("utf-8", "replace")
+
+
+def _channel_address(row: Any, **more: Any) -> str:
+    """The page of the channel that a row (mapping or object) names."""
+    key = row if isinstance(row, ChannelFilter) else ChannelFilter(*(_of(row, name) for name in ChannelFilter._fields))
+    return address("/channel", **key.query, **more)
+
+
+def _message_address(row: Any, key: str | None = None) -> str:
+    """The page of a message: of the row's ``message_key``, or of ``key`` in the row's channel."""
+    names = {name: _of(row, name) for name in ChannelFilter._fields}
+    return address("/message", key=_of(row, "message_key") if key is None else key, **names)
+
+
+def _of(row: Any, name: str) -> Any:
+    return row[name] if isinstance(row, Mapping) else getattr(row, name)

@@ -1,0 +1,39 @@
+"""The server process of the dashboard: loopback, or a token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.config import Settings
+from reliable_channel.transport.http_protocol import HttpLimits
+from reliable_channel.transport.serving import HttpServer, listening, require_token, url_of
+
+LIMITS = HttpLimits(header_bytes=128 * 1024)
+"""An address may hold a channel key of three long ids, percent-encoded."""
+
+
+def serve(settings: Settings, say: Callable[[str], object]) -> None:
+    """Serve until SIGINT or SIGTERM; ``say`` prints the address. Raises ``ConfigurationError`` and
+    ``EnvironmentFault``."""
+    dashboard = settings.dashboard
+    token = dashboard.token.get_secret_value() if dashboard.token is not None else None
+    require_token("dashboard", dashboard.host, token)
+    app = create_app(
+        settings.paths,
+        token=token,
+        allowed_hosts=(dashboard.host, *dashboard.allowed_hosts),
+        refresh_ms=dashboard.refresh_ms,
+    )
+    with listening(dashboard.host, dashboard.port) as sock:
+        server = HttpServer(app, limits=LIMITS)
+        say(f"Dashboard at {url_of(dashboard.host, sock)}/ over {settings.paths.data_dir}; Ctrl-C ends it")
+        # The first picture need not wait for the libraries that draw it.
+        threading.Thread(target=_load_drawing, daemon=True).start()
+        server.run(sockets=[sock])
+
+
+def _load_drawing() -> None:
+    import altair  # noqa: F401
+    import vl_convert  # noqa: F401

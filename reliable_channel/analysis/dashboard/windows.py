@@ -1,0 +1,53 @@
+"""Computes the time window of a page, back from the recorded clock, which follows the records read and not the wall
+clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Literal
+
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+Last = Literal["1h", "6h", "24h", "7d", "30d", "all"]
+SPANS: dict[Last, tuple[str, int | None]] = {
+    "1h": ("the last hour", 3_600),
+    "6h": ("6 hours", 6 * 3_600),
+    "24h": ("24 hours", 86_400),
+    "7d": ("7 days", 7 * 86_400),
+    "30d": ("30 days", 30 * 86_400),
+    "all": ("all times", None),
+}
+"""Label and length in seconds."""
+BINS_S = (15, 60, 300, 900, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400)
+MOST_BINS = 120
+BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """``since`` < event time ≤ ``until``. ``clock`` is the recorded clock, ``None`` before the first record."""
+
+    last: Last
+    since: dt.datetime
+    until: dt.datetime
+    clock: dt.datetime | None
+
+    @property
+    def bounds(self) -> dict[str, dt.datetime]:
+        """The bounds as parameters of a query."""
+        return {"since": self.since, "until": self.until}
+
+    def bin_s(self, first: dt.datetime | None, last: dt.datetime | None) -> int:
+        """A width of bins, seconds, of which the time from ``first`` to ``last`` fills at most :data:`MOST_BINS`."""
+        length = 0.0 if first is None or last is None else (last - first).total_seconds()
+        return next((width for width in BINS_S if width * MOST_BINS >= length), BINS_S[-1])
+
+
+def window(lake: TableSnapshot, last: Last) -> TimeWindow:
+    """The window that ends at the recorded clock."""
+    clock = lake.select("SELECT max(event_time) AS at FROM clock")[0]["at"]
+    until = clock or dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+    length = SPANS[last][1]
+    since = BEGINNING if length is None or clock is None else max(BEGINNING, clock - dt.timedelta(seconds=length))
+    return TimeWindow(last, since, until, clock)

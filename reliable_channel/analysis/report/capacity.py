@@ -1,0 +1,116 @@
+"""Computes the pipeline's capacity and cost from ``pipeline_metrics``: frames for the notebook ``capacity``.
+
+================  ======================================================================================================
+``metric``        time (UTC, wall clock), query, batch_id, value: one metric of every micro-batch
+``throughput``    time, query, rows_per_s (while the micro-batch ran), input_rows, took_ms
+``lag``           time, query, lag, unit (records or commits)
+``state``         time, query, state_rows, memory_bytes, disk_bytes, keys_dropped (rows dropped by the watermark)
+``phases``        query, phase, share (of the time of its micro-batches), ms (sum)
+``summary``       query, micro_batches, rows, busy_s, rows_per_s (rows per busy second), p95_ms (of a micro-batch),
+                  lag, state_bytes (newest), dropped_rows
+``cost``          query, ms_per_record (busy time per record ingested), ms_per_message (per message delivered)
+================  ======================================================================================================
+
+Times are the wall clock of the driver, not event time.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reliable_channel.analysis.report.source import TableWindow
+
+_WIDE = """
+    SELECT query, run_id, batch_id, max(recorded_at) AS time,
+           any_value(value) FILTER (metric = 'input_rows') AS input_rows,
+           any_value(value) FILTER (metric = 'trigger_execution_ms') AS took_ms,
+           any_value(value) FILTER (metric = 'lag_offsets') AS lag_offsets,
+           any_value(value) FILTER (metric = 'lag_commits') AS lag_commits,
+           any_value(value) FILTER (metric = 'state_rows') AS state_rows,
+           any_value(value) FILTER (metric = 'state_memory_bytes') AS memory_bytes,
+           any_value(value) FILTER (metric = 'state_disk_bytes') AS disk_bytes,
+           any_value(value) FILTER (metric = 'dropped_by_watermark_rows') AS keys_dropped
+    FROM pipeline_metrics GROUP BY query, run_id, batch_id
+"""
+PHASES = {
+    "add_batch_ms": "compute and write",
+    "query_planning_ms": "planning",
+    "latest_offset_ms": "looking for new data",
+    "get_batch_ms": "opening the batch",
+    "wal_commit_ms": "write-ahead log",
+    "commit_offsets_ms": "committing",
+}
+"""The phases of a micro-batch as Spark names them, and what they are."""
+
+
+def metric(source: TableWindow, name: str) -> pd.DataFrame:
+    """One metric of every micro-batch of every query, in order of time."""
+    return source.query(
+        """SELECT recorded_at AS time, query, batch_id, value FROM pipeline_metrics WHERE metric = $metric
+           ORDER BY time, query""",
+        metric=name,
+    )
+
+
+def throughput(source: TableWindow) -> pd.DataFrame:
+    """Rows per second of every micro-batch that read something."""
+    return source.query(
+        f"""SELECT time, query, input_rows / (took_ms / 1000) AS rows_per_s, input_rows, took_ms FROM ({_WIDE})
+            WHERE input_rows > 0 AND took_ms > 0 ORDER BY time, query"""  # noqa: S608
+    )
+
+
+def lag(source: TableWindow) -> pd.DataFrame:
+    """How far each query was behind its source after each micro-batch: Kafka records, or commits of a table."""
+    return source.query(
+        f"""SELECT time, query, coalesce(lag_offsets, lag_commits) AS lag,
+                   CASE WHEN lag_offsets IS NULL THEN 'commits' ELSE 'records' END AS unit
+            FROM ({_WIDE}) WHERE coalesce(lag_offsets, lag_commits) IS NOT NULL ORDER BY time, query"""  # noqa: S608
+    )
+
+
+def state(source: TableWindow) -> pd.DataFrame:
+    """The size of the state of the stateful queries after each micro-batch."""
+    return source.query(
+        f"""SELECT time, query, state_rows, memory_bytes, disk_bytes, keys_dropped
+            FROM ({_WIDE}) WHERE state_rows IS NOT NULL ORDER BY time, query"""  # noqa: S608
+    )
+
+
+def phases(source: TableWindow) -> pd.DataFrame:
+    """The share of each phase in the time of micro-batches."""
+    found = source.query(
+        """SELECT query, metric, sum(value) AS ms FROM pipeline_metrics
+           WHERE list_contains($metrics, metric) GROUP BY ALL ORDER BY query, ms DESC""",
+        metrics=list(PHASES),
+    )
+    found["phase"] = found["metric"].map(PHASES)
+    found["share"] = found["ms"] / found.groupby("query")["ms"].transform("sum")
+    return found[["query", "phase", "share", "ms"]]
+
+
+def summary(source: TableWindow) -> pd.DataFrame:
+    """One row per query."""
+    return source.query(
+        f"""SELECT query, count(*) AS micro_batches, sum(input_rows)::BIGINT AS rows, sum(took_ms) / 1000 AS busy_s,
+                   sum(input_rows) / nullif(sum(took_ms) / 1000, 0) AS rows_per_s,
+                   quantile_cont(took_ms, 0.95) AS p95_ms, arg_max(coalesce(lag_offsets, lag_commits), time) AS lag,
+                   arg_max(coalesce(memory_bytes, 0) + coalesce(disk_bytes, 0), time) AS state_bytes,
+                   coalesce(sum(keys_dropped), 0)::BIGINT AS dropped_rows
+            FROM ({_WIDE}) GROUP BY query ORDER BY busy_s DESC, query"""  # noqa: S608
+    )
+
+
+def cost(source: TableWindow) -> pd.DataFrame:
+    """The cost of one record and one delivered message in ms during which a query's micro-batches ran: on a machine of
+    c cores at most c times as much CPU. The window must hold whole runs, or numerator and denominator differ."""
+    return source.query(
+        f"""
+        WITH busy AS (SELECT query, sum(took_ms) AS ms FROM ({_WIDE}) GROUP BY query),
+             records AS (SELECT sum(input_rows) AS n FROM ({_WIDE}) WHERE query = 'ingest'),
+             delivered AS (SELECT count(*) AS n FROM delivered_messages)
+        SELECT query, ms / nullif((SELECT n FROM records), 0) AS ms_per_record,
+               ms / nullif((SELECT n FROM delivered), 0) AS ms_per_message
+        FROM busy ORDER BY ms DESC, query
+        """  # noqa: S608
+    )

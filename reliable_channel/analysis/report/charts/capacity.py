@@ -1,0 +1,109 @@
+"""Charts of ``report/capacity.py``."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from reliable_channel.analysis.report.capacity import PHASES
+from reliable_channel.analysis.report.charts.look import (
+    Chart,
+    named_colours,
+    nothing,
+    sized,
+    time_axis,
+    titled,
+)
+
+NO_METRICS = "There is no row of pipeline_metrics in this window (it goes by the wall clock)."
+WALL_CLOCK = "wall clock (UTC)"
+
+
+def _lines(frame: pd.DataFrame, column: str, title: alt.TitleParams, y: alt.Y) -> Chart:
+    names = list(dict.fromkeys(frame["query"]))
+    chart = (
+        alt.Chart(frame, title=title)
+        .mark_line(point=alt.OverlayMarkDef(size=28), strokeWidth=1.5)
+        .encode(x=time_axis(frame["time"], title=WALL_CLOCK), y=y, color=named_colours("query", names))
+    )
+    return sized(chart)
+
+
+def throughput(frame: pd.DataFrame) -> Chart:
+    """Rows per second of every micro-batch (:func:`capacity.throughput`)."""
+    title = "Rows per second"
+    if frame.empty:
+        return nothing(title, NO_METRICS)
+    y = alt.Y("rows_per_s:Q", title="rows/s (logarithmic)", scale=alt.Scale(type="log"))
+    return _lines(
+        frame, "rows_per_s", titled(title, "While the micro-batch ran; small micro-batches cost more a row."), y
+    )
+
+
+def lag(frame: pd.DataFrame) -> Chart:
+    """How far behind each query was (:func:`capacity.lag`)."""
+    title = "Lag"
+    if frame.empty:
+        return nothing(title, NO_METRICS)
+    units = list(dict.fromkeys(frame["unit"]))
+    names = list(dict.fromkeys(frame["query"]))
+    chart = (
+        alt.Chart(frame)
+        .mark_line(point=alt.OverlayMarkDef(size=28), strokeWidth=1.5)
+        .encode(
+            x=time_axis(frame["time"], title=WALL_CLOCK),
+            y=alt.Y("lag:Q", title="behind"),
+            color=named_colours("query", names),
+            row=alt.Row("unit:N", sort=units, title=None, header=alt.Header(labelAngle=0, labelAlign="left")),
+        )
+        .resolve_scale(y="independent")
+        .properties(title=titled(title, "What was unread when the micro-batch ended: Kafka records, or commits."))
+    )
+    return sized(chart, 130, 560)
+
+
+def state(frame: pd.DataFrame) -> Chart:
+    """The size of the state (:func:`capacity.state`)."""
+    title = "Size of the state"
+    if frame.empty:
+        return nothing(title, NO_METRICS)
+    shown = frame.assign(mib=(frame["memory_bytes"].fillna(0) + frame["disk_bytes"].fillna(0)) / 2**20)
+    y = alt.Y("mib:Q", title="MiB, memory and disk")
+    return _lines(shown, "mib", titled(title, "It levels off when timers close keys as fast as new ones come."), y)
+
+
+def phases(frame: pd.DataFrame) -> Chart:
+    """Where the time goes (:func:`capacity.phases`)."""
+    title = "Where the time of a micro-batch goes"
+    if frame.empty:
+        return nothing(title, NO_METRICS)
+    names = [phase for phase in PHASES.values() if phase in set(frame["phase"])]
+    shown = frame.assign(order=frame["phase"].map({name: number for number, name in enumerate(names)}))
+    chart = (
+        alt.Chart(shown, title=titled(title, "Share of the time of all micro-batches of a query."))
+        .mark_bar()
+        .encode(
+            y=alt.Y("query:N", title=None),
+            x=alt.X("share:Q", title="share of the time", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+            color=named_colours("phase", names),
+            order="order:Q",
+        )
+    )
+    return sized(chart, 40 + 30 * shown["query"].nunique())
+
+
+def cost(frame: pd.DataFrame) -> Chart:
+    """What a record and a delivered message cost (:func:`capacity.cost`)."""
+    title = "Cost of one message"
+    if frame.empty:
+        return nothing(title, NO_METRICS)
+    names = {"ms_per_record": "per record read", "ms_per_message": "per message delivered"}
+    long = frame.melt(["query"], list(names), "of", "ms").replace({"of": names}).dropna()
+    base = alt.Chart(long, title=titled(title, "Time during which micro-batches ran, shared out."))
+    order = list(frame["query"])
+    place = {"y": alt.Y("query:N", sort=order, title=None), "yOffset": alt.YOffset("of:N", sort=list(names.values()))}
+    bars = base.mark_bar().encode(**place, x=alt.X("ms:Q", title="ms"), color=named_colours("of", list(names.values())))
+    numbers = base.mark_text(align="left", dx=3, fontSize=10).encode(
+        **place, x="ms:Q", text=alt.Text("ms:Q", format=",.1f")
+    )
+    return sized(bars + numbers, 40 + 40 * len(order))

@@ -1,0 +1,129 @@
+"""Charts of ``report/delivery.py`` and ``report/depth.py``."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from reliable_channel.analysis.report.charts.look import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    SKY,
+    VERMILION,
+    Chart,
+    bars_over_time,
+    kept_topmost,
+    named_colours,
+    nothing,
+    readable,
+    sized,
+    time_axis,
+    titled,
+    topmost,
+)
+
+OUTCOMES = {"in time": BLUE, "late": SKY, "unknown": GREY, "missing": VERMILION}
+MOST_CHANNELS = 15
+
+
+def outcomes(by_channel: pd.DataFrame) -> Chart:
+    """What became of the messages of each channel (:func:`delivery.by_channel`)."""
+    title = "What became of the messages, by channel"
+    if by_channel.empty:
+        return nothing(title, "No message is known in this window.")
+    frame = readable(by_channel.nlargest(MOST_CHANNELS, "messages", keep="first"), "channel_id")
+    frame["in time"] = frame["delivered"] - frame["late"]
+    long = frame.melt(["channel_id", "content_topic"], list(OUTCOMES), "outcome", "count")
+    long = long.groupby(["channel_id", "outcome"], as_index=False)["count"].sum()
+    long["order"] = long["outcome"].map({name: number for number, name in enumerate(OUTCOMES)})
+    how = "Late: it came after it had been given up. Unknown: not yet settled."
+    if len(by_channel) > MOST_CHANNELS:
+        how += f" The {MOST_CHANNELS} of {len(by_channel):,} with most messages."
+    chart = (
+        alt.Chart(long, title=titled(title, how))
+        .mark_bar()
+        .encode(
+            y=alt.Y("channel_id:N", title=None, sort="-x"),
+            x=alt.X("count:Q", title="messages"),
+            color=named_colours("outcome", list(OUTCOMES), list(OUTCOMES.values())),
+            order=alt.Order("order:Q"),
+        )
+    )
+    return sized(chart, 40 + 22 * frame["channel_id"].nunique())
+
+
+def rate(frame: pd.DataFrame) -> Chart:
+    """Messages delivered over time, stacked (:func:`delivery.rate`)."""
+    title = "Messages delivered over time"
+    if frame.empty:
+        return nothing(title, "Nothing was delivered in this window.")
+    shown = readable(topmost(frame, "name", "messages"), "name")
+    shown.attrs = frame.attrs
+    return bars_over_time(shown, "name", "messages", title, "By the time of delivery", "messages")
+
+
+def curve(frame: pd.DataFrame, title: str, how_to_read: str, counts: pd.DataFrame | None = None) -> Chart:
+    """The share of what took at most so long (``*_curve``), by name; the names with most rows when there are many.
+    ``counts`` is the matching table of quantiles, of which the first names are kept."""
+    if frame.empty:
+        return nothing(title, "Nothing of this kind was seen in this window.")
+    kept = frame if counts is None else frame[frame["name"].isin(list(counts["name"])[:7])]
+    shown = readable(kept.assign(seconds=kept["ms"].clip(lower=1) / 1000), "name")
+    names = list(dict.fromkeys(shown["name"]))
+    chart = (
+        alt.Chart(shown, title=titled(title, how_to_read))
+        .mark_line(interpolate="monotone", strokeWidth=2)
+        .encode(
+            x=alt.X("seconds:Q", title="seconds (logarithmic)", scale=alt.Scale(type="log", nice=True)),
+            y=alt.Y("share:Q", title="share that took at most so long", axis=alt.Axis(format="%")),
+            color=named_colours("name", names),
+            strokeDash=alt.StrokeDash("name:N", sort=names, legend=None),
+            order="share:Q",
+        )
+    )
+    return sized(chart)
+
+
+def depth(frame: pd.DataFrame) -> Chart:
+    """The longest causal chain over time (:func:`depth.depth_over_time`)."""
+    title = "Causal depth over time"
+    if frame.empty:
+        return nothing(title, "No SDS message with a causal history was seen in this window.")
+    shown = readable(kept_topmost(frame, "channel_id", "depth"), "channel_id")
+    names = list(dict.fromkeys(shown["channel_id"]))
+    chart = (
+        alt.Chart(shown, title=titled(title, "Messages in the longest chain in which each names the one before."))
+        .mark_line(interpolate="step-after", strokeWidth=2)
+        .encode(
+            x=time_axis(shown["time"]),
+            y=alt.Y("depth:Q", title="messages in the chain"),
+            color=named_colours("channel_id", names),
+            strokeDash=alt.StrokeDash("channel_id:N", sort=names, legend=None),
+        )
+    )
+    return sized(chart)
+
+
+def quantiles(frame: pd.DataFrame, title: str, what: str) -> Chart:
+    """Median, 90 % and 99 % as points on one line per name (:func:`delivery.latency` and its like)."""
+    if frame.empty:
+        return nothing(title, "Nothing of this kind was seen in this window.")
+    shown = readable(frame.head(MOST_CHANNELS), "name")
+    marks = {"p50_ms": "median", "p90_ms": "90 %", "p99_ms": "99 %"}
+    long = shown.melt(["name", what], list(marks), "mark", "ms").replace({"mark": marks})
+    long["seconds"] = long["ms"].clip(lower=1) / 1000
+    names = list(shown["name"])
+    base = alt.Chart(long, title=titled(title, "Half, nine of ten and 99 of 100 took at most so long."))
+    scale = alt.Scale(type="log")
+    lines = base.mark_line(color="#BBBBBB", strokeWidth=2).encode(
+        y=alt.Y("name:N", sort=names, title=None), x=alt.X("seconds:Q", scale=scale), detail="name:N"
+    )
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        y=alt.Y("name:N", sort=names, title=None),
+        x=alt.X("seconds:Q", title="seconds (logarithmic)", scale=scale),
+        color=named_colours("mark", list(marks.values()), [BLUE, ORANGE, BLACK]),
+        shape=alt.Shape("mark:N", sort=list(marks.values()), legend=None),
+    )
+    return sized(lines + points, 40 + 22 * len(names))

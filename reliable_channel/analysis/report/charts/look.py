@@ -1,0 +1,148 @@
+"""Defines the look of every chart: readable in print and in grey, colours for colour blindness, safe text.
+
+The palette is that of Okabe and Ito. Names that strangers choose are shortened, and what could steer a terminal, a page
+or the direction of writing is shown as an escape (:func:`readable`); a chart has at most :data:`MOST_NAMES` of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import altair as alt
+import pandas as pd
+
+from reliable_channel.analysis.status_text import shown
+
+WIDTH, HEIGHT = 640, 220
+MOST_NAMES = 7
+OTHER = "all others"
+LONGEST = 40
+
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, BLACK, GREY = "#CC79A7", "#56B4E9", "#333333", "#8C8C8C"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, BLACK, "#F0E442")
+
+Chart: TypeAlias = "alt.Chart | alt.LayerChart | alt.FacetChart"
+
+
+def readable(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """A copy whose text in ``columns`` can be drawn: bounded, and without anything that does not print."""
+    cleaned = {c: [None if v is None or v != v else shown(str(v), LONGEST) for v in frame[c]] for c in columns}
+    return frame.assign(**cleaned)
+
+
+def topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAMES) -> pd.DataFrame:
+    """The frame with all names in ``column`` called "all others" but the ``most`` with the largest sum of ``by``."""
+    totals = frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
+    if len(totals) <= most + 1:
+        return frame
+    kept = set(totals.index[:most])
+    return frame.assign(**{column: [name if name in kept else OTHER for name in frame[column]]})
+
+
+def kept_topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAMES) -> pd.DataFrame:
+    """Only the rows of the ``most`` names with the largest sum of ``by``: for lines, which cannot be added up."""
+    totals = frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
+    return frame[frame[column].isin(set(totals.index[:most]))]
+
+
+def titled(text: str, *how_to_read: str) -> alt.TitleParams:
+    """A title, with a sentence below it that says how to read the chart."""
+    return alt.TitleParams(text, subtitle=list(how_to_read), anchor="start", frame="group")
+
+
+def time_axis(times: pd.Series, column: str = "time", title: str = "event time (UTC)") -> alt.X:
+    """Time from left to right, in UTC wherever it is looked at, with labels as fine as the span asks for."""
+    span = (times.max() - times.min()).total_seconds() if len(times) else 0
+    form = (
+        "%Y-%m-%d" if span > 4 * 86_400 else "%d %b %H:%M" if span > 86_400 else "%H:%M" if span > 600 else "%H:%M:%S"
+    )
+    scale, ticks = alt.Scale(type="utc"), 10 if form == "%H:%M" else 6
+    return alt.X(
+        f"{column}:T", title=title, scale=scale, axis=alt.Axis(labelOverlap=True, format=form, tickCount=ticks)
+    )
+
+
+def stacked(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple[pd.DataFrame, list[str]]:
+    """Bars of a stack over bins of time: the rows with ``until`` (end of the bin), ``low`` and ``high``; and the names
+    from the largest sum to the smallest, which stand from the bottom to the top."""
+    summed = frame.groupby(["time", name], as_index=False)[value].sum()
+    totals = summed.groupby(name)[value].sum().sort_values(ascending=False, kind="stable")
+    names = sorted(totals.index, key=lambda n: (n == OTHER, -totals[n]))
+    summed = summed.assign(order=summed[name].map({n: number for number, n in enumerate(names)}))
+    summed = summed.sort_values(["time", "order"], ignore_index=True)
+    high = summed.groupby("time")[value].cumsum()
+    return summed.assign(
+        until=summed["time"] + pd.Timedelta(seconds=seconds), low=high - summed[value], high=high
+    ), names
+
+
+def bars_over_time(frame: pd.DataFrame, name: str, value: str, title: str, how: str, what: str) -> Chart:
+    """Stacked bars over bins of time; ``frame.attrs["seconds"]`` is the width of a bin."""
+    seconds = frame.attrs.get("seconds", 0)
+    rows, names = stacked(frame, name, value, seconds)
+    chart = (
+        alt.Chart(rows, title=titled(title, f"{how}; one bar for {every(seconds)}."))
+        .mark_rect(stroke="white", strokeWidth=0.4)
+        .encode(
+            x=time_axis(rows["until"]),
+            x2="until:T",
+            y=alt.Y("low:Q", title=f"{what} {_each(seconds)}", axis=whole_numbers(rows["high"])),
+            y2="high:Q",
+            color=named_colours(name, names),
+        )
+    )
+    return sized(chart)
+
+
+def whole_numbers(values: pd.Series) -> alt.Axis:
+    """An axis for counts: no tick between one and two."""
+    largest = 1 if values.empty else int(values.max())
+    return alt.Axis(format=",d", tickMinStep=1, tickCount=max(1, min(8, largest)))
+
+
+def _each(seconds: float) -> str:
+    words = every(seconds).removeprefix("every ")
+    return f"in {words}" if words[0].isdigit() else f"{'an' if words == 'hour' else 'a'} {words}"
+
+
+def every(seconds: float) -> str:
+    """A width of time in words: ``every minute``, ``every 15 s``."""
+    for unit, long, size in (("days", "day", 86_400), ("h", "hour", 3_600), ("min", "minute", 60), ("s", "second", 1)):
+        if seconds == size:
+            return f"every {long}"
+        if seconds >= size and seconds % size == 0:
+            return f"every {seconds // size:g} {unit}"
+    return f"every {seconds:g} s"
+
+
+def named_colours(
+    column: str, names: list[str], colours: list[str] | None = None, title: str | None = None
+) -> alt.Color:
+    """One colour per name, in this order, with the legend below the chart."""
+    chosen = colours or [GREY if name == OTHER else PALETTE[i % len(PALETTE)] for i, name in enumerate(names)]
+    scale = alt.Scale(domain=names, range=chosen)
+    columns = 6 if max((len(name) for name in names), default=0) <= 12 else 3
+    return alt.Color(
+        f"{column}:N", sort=names, scale=scale, legend=alt.Legend(orient="bottom", title=title, columns=columns)
+    )
+
+
+def nothing(text: str, why: str) -> Chart:
+    """In place of a chart without data: what it would show, and why it does not."""
+    words = alt.Chart(pd.DataFrame({"why": [why]})).mark_text(fontSize=13, color=GREY, fontStyle="italic")
+    return sized(words.encode(text="why:N").properties(title=titled(text)), 60)
+
+
+def sized(chart: Any, height: int = HEIGHT, width: int = WIDTH) -> Chart:
+    """The chart with the common size and type."""
+    drawn: Chart = (
+        chart.properties(width=width, height=height)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelFontSize=11, titleFontSize=12, gridColor="#DDDDDD", titleFontWeight="normal", labelLimit=240
+        )
+        .configure_title(fontSize=15, subtitleFontSize=12, subtitleColor="#555555", offset=12)
+        .configure_legend(labelFontSize=11, titleFontSize=12, labelLimit=240, symbolLimit=12, columnPadding=16)
+    )
+    return drawn

@@ -1,0 +1,171 @@
+"""Charts of ``report/loss.py``."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from reliable_channel.analysis.report.charts.look import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    SKY,
+    VERMILION,
+    Chart,
+    bars_over_time,
+    named_colours,
+    nothing,
+    readable,
+    sized,
+    titled,
+    topmost,
+)
+
+NONE_LOST = "Every message known in this window was delivered."
+
+
+def causes(frame: pd.DataFrame) -> Chart:
+    """How many messages were lost, by cause (:func:`loss.causes`)."""
+    title = "Why messages were not delivered"
+    if frame.empty:
+        return nothing(title, NONE_LOST)
+    shown = frame.assign(cause=frame["cause"].str.replace("_", " "))
+    names = list(dict.fromkeys(shown["cause"]))
+    base = alt.Chart(shown, title=titled(title, "Unknown may still turn out either way and is judged again."))
+    bars = base.mark_bar().encode(
+        y=alt.Y("cause:N", sort=names, title=None),
+        x=alt.X("messages:Q", title="messages", axis=alt.Axis(tickMinStep=1)),
+        color=named_colours("verdict", ["missing", "unknown"], [VERMILION, GREY]),
+    )
+    numbers = base.mark_text(align="left", dx=4).encode(
+        y=alt.Y("cause:N", sort=names), x=alt.X("sum(messages):Q"), text="sum(messages):Q"
+    )
+    return sized(bars + numbers, 40 + 22 * len(names))
+
+
+def over_time(frame: pd.DataFrame) -> Chart:
+    """What was lost and when, by cause (:func:`loss.over_time`)."""
+    title = "What was not delivered, and when"
+    if frame.empty:
+        return nothing(title, NONE_LOST)
+    shown = topmost(frame.assign(cause=frame["cause"].str.replace("_", " ")), "cause", "messages")
+    shown.attrs = frame.attrs
+    return bars_over_time(shown, "cause", "messages", title, "By the time of the first trace", "messages")
+
+
+def bursts(frame: pd.DataFrame) -> Chart:
+    """Runs of lost messages by length, beside what independent losses would give (:func:`loss.bursts`)."""
+    title = "Do losses come in bursts?"
+    if frame.empty:
+        return nothing(title, NONE_LOST)
+    shown = frame.groupby("length", as_index=False)[["bursts", "expected"]].sum()
+    axis = alt.X("length:O", title="messages lost one after another", axis=alt.Axis(labelAngle=0))
+    subtitle = "Bars: runs that were seen. Marks: as many as there would be if losses were independent."
+    base = alt.Chart(shown, title=titled(title, subtitle))
+    bars = base.mark_bar(color=SKY).encode(x=axis, y=alt.Y("bursts:Q", title="runs"))
+    marks = base.mark_tick(color=VERMILION, thickness=3, size=26).encode(x=axis, y="expected:Q")
+    return sized(bars + marks, width=min(640, 120 + 46 * len(shown)))
+
+
+def by_segment_index(frame: pd.DataFrame) -> Chart:
+    """The share of data segments lost by their index (:func:`loss.by_segment_index`)."""
+    title = "Does the place in a message matter?"
+    if frame.empty:
+        return nothing(title, "No message of several segments came to an end in this window.")
+    subtitle = "Share of data segments that never came, by their index; the line is the mean of all."
+    base = alt.Chart(frame, title=titled(title, subtitle))
+    bars = base.mark_bar(color=SKY).encode(
+        x=alt.X("segment_index:O", title="index of the segment", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        y=alt.Y("loss:Q", title="share lost", axis=alt.Axis(format=".1%")),
+    )
+    mean = pd.DataFrame({"loss": [frame["lost"].sum() / max(1, frame["expected"].sum())]})
+    line = alt.Chart(mean).mark_rule(color=VERMILION, strokeWidth=2, strokeDash=[6, 3]).encode(y="loss:Q")
+    return sized(bars + line, width=min(640, 160 + 30 * len(frame)))
+
+
+PARITY = {"whole": GREY, "saved by parity": BLUE, "one short": ORANGE, "more short": VERMILION}
+
+
+def parity(frame: pd.DataFrame) -> Chart:
+    """What parity did (:func:`loss.parity`)."""
+    title = "What parity saved, and what was one short"
+    if frame.empty:
+        return nothing(title, "No message of several segments came to an end in this window.")
+    order = {name: number for number, name in enumerate(PARITY)}
+    shown = frame.assign(order=frame["outcome"].map(order), parity=frame["parity_count"].astype(int))
+    subtitle = "Messages of several segments. One short: a single parity segment more would have saved it."
+    chart = (
+        alt.Chart(shown, title=titled(title, subtitle))
+        .mark_bar()
+        .encode(
+            y=alt.Y("parity:O", title="parity segments sent"),
+            x=alt.X("messages:Q", title="messages", axis=alt.Axis(tickMinStep=1)),
+            color=named_colours("outcome", list(PARITY), list(PARITY.values())),
+            order="order:Q",
+        )
+    )
+    return sized(chart, 60 + 26 * shown["parity"].nunique())
+
+
+def stores(frame: pd.DataFrame) -> Chart:
+    """What store nodes answered (:func:`loss.stores`)."""
+    title = "What store nodes answered"
+    if frame.empty:
+        return nothing(title, "No store node was asked in this window (store.nodes names those to ask).")
+    answers = {"present": GREEN, "absent": ORANGE, "error": VERMILION}
+    shown = readable(frame, "node")
+    shown["question"] = shown["node"] + " · " + shown["purpose"]
+    long = shown.melt(["question"], list(answers), "answer", "count")
+    long["order"] = long["answer"].map({name: number for number, name in enumerate(answers)})
+    chart = (
+        alt.Chart(long, title=titled(title, "Refetch: missing messages. Audit: messages known to have been sent."))
+        .mark_bar()
+        .encode(
+            y=alt.Y("question:N", title=None),
+            x=alt.X("count:Q", title="answers", axis=alt.Axis(tickMinStep=1)),
+            color=named_colours("answer", list(answers), list(answers.values())),
+            order="order:Q",
+        )
+    )
+    return sized(chart, 40 + 26 * len(shown))
+
+
+def refetch(frame: pd.DataFrame) -> Chart:
+    """Requests for missing messages by attempt (:func:`loss.refetch`)."""
+    title = "Asking for what is missing"
+    if frame.empty:
+        return nothing(title, "Nothing was asked for with a hash in this window.")
+    steps = {"requests": GREY, "answered": SKY, "found": GREEN}
+    long = frame.melt(["attempt"], list(steps), "step", "count")
+    chart = (
+        alt.Chart(long, title=titled(title, "Requests that went out, that a store node answered, that it could serve."))
+        .mark_bar()
+        .encode(
+            x=alt.X("attempt:O", title="attempt", axis=alt.Axis(labelAngle=0)),
+            xOffset=alt.XOffset("step:N", sort=list(steps)),
+            y=alt.Y("count:Q", title="messages", axis=alt.Axis(tickMinStep=1)),
+            color=named_colours("step", list(steps), list(steps.values())),
+        )
+    )
+    return sized(chart, width=min(640, 160 + 70 * len(frame)))
+
+
+def quarantine(frame: pd.DataFrame) -> Chart:
+    """Refused records by reason (:func:`quarantine.reasons`)."""
+    title = "What was refused, and why"
+    if frame.empty:
+        return nothing(title, "No record was refused in this window.")
+    shown = frame.assign(reason=frame["reason"].str.replace("_", " "))
+    names = list(dict.fromkeys(shown["reason"]))
+    stages = list(dict.fromkeys(shown["stage"]))
+    chart = (
+        alt.Chart(shown, title=titled(title, "Records in quarantine by reason and by the stage that refused them."))
+        .mark_bar()
+        .encode(
+            y=alt.Y("reason:N", sort=names, title=None),
+            x=alt.X("records:Q", title="records", axis=alt.Axis(tickMinStep=1)),
+            color=named_colours("stage", stages, [BLUE, ORANGE, GREEN, SKY, VERMILION, GREY][: len(stages)]),
+        )
+    )
+    return sized(chart, 40 + 22 * len(names))

@@ -1,0 +1,200 @@
+"""Checks the rows that hostile senders caused and removes them, so that the remaining rows can be compared with the
+truth.
+
+A hostile message may be delivered as what it is: its own content under the sender it claims. It may never change,
+double or remove a row of an honest message: such rows stay, and the promises about honest messages name them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from reliable_channel.analysis.report.difference import Difference
+from reliable_channel.analysis.report.observed import (
+    Acknowledgement,
+    DeliveredMessage,
+    DeliveredSegment,
+    IncompleteMessage,
+    Observed,
+    Quarantined,
+)
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.simulation.attacks import Fate
+from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, Truth
+
+PROMISE = "hostile senders"
+LOST, BEFORE_OBSERVATION = "lost", "before_observation"
+Key = TypeVar("Key", bound=Hashable)
+
+
+def without_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Difference]]:
+    """The tables without the rows that attacks explain, and what is wrong with those rows."""
+    if not truth.attacks:
+        return observed, []
+    messages, differences = _messages(truth, observed.messages)
+    claimed = _claimed(truth)
+    rest = dataclasses.replace(
+        observed,
+        messages=messages,
+        segments=_segments(truth, observed.segments),
+        incomplete=_incomplete(truth, observed.incomplete),
+        lost=_lost(truth, observed.lost),
+        acks=[ack for ack in observed.acks if not claimed(ack)],
+        quarantine=_not_refused(truth, observed),
+    )
+    return rest, differences
+
+
+def _messages(truth: Truth, rows: Iterable[DeliveredMessage]) -> tuple[list[DeliveredMessage], list[Difference]]:
+    """Each hostile message that has an id of its own is delivered once, with its payload and the sender it claims."""
+    honest = {(m.channel_id, m.first_sds_id, m.sender, m.payload, m.ephemeral) for m in truth.messages}
+    allowed = _grouped(
+        (attack for attack in truth.attacks if attack.fate != Fate.NOTHING),
+        lambda attack: (attack.channel_id, attack.sds_id, attack.sender),
+    )
+    rest, found = [], Counter[tuple[str, str, str, int | None, bytes | None]]()
+    for row in rows:
+        key = (row.channel_id, row.first_sds_id, row.sender)
+        explained = [a for a in allowed.get(key, []) if _is_content_of(a, row)]
+        if not explained or (*key, row.payload, row.ephemeral) in honest:
+            rest.append(row)
+            continue
+        found[(*key, row.lamport, row.payload)] += 1
+    differences = [
+        Difference(PROMISE, channel, sds_id, f"is delivered {times} times as from {sender!r}")
+        for (channel, sds_id, sender, *_), times in found.items()
+        if times > 1
+    ]
+    for attack in truth.attacks:
+        if attack.fate == Fate.MESSAGE:
+            times = found[attack.channel_id, attack.sds_id, attack.sender, attack.lamport, attack.payload]
+            if not times:
+                differences.append(
+                    Difference(PROMISE, attack.channel_id, attack.sds_id, f"({attack.attack}) is not delivered")
+                )
+    return rest, differences
+
+
+def _is_content_of(attack: TrueAttack, row: DeliveredMessage) -> bool:
+    """Whether the row is the attack's own content, or the message that its segments announce."""
+    if row.ephemeral != (attack.lamport is None):
+        return False
+    if attack.payload_hash is None:
+        return row.payload == attack.payload
+    return row.payload is not None and keccak256(row.payload).hex() == attack.payload_hash
+
+
+def _segments(truth: Truth, rows: Iterable[DeliveredSegment]) -> list[DeliveredSegment]:
+    """Rows of ``deliveries`` under a hostile message's id and claimed sender; of those that are also an honest
+    content's, the last is the honest one: what comes after an honest message under its id is nothing. A hostile segment
+    that claims another number of segments also implies siblings under that sender, which nobody sent."""
+    allowed = {(a.channel_id, a.sds_id, a.sender) for a in truth.attacks if a.fate != Fate.NOTHING}
+    content = [s for s in truth.segments if s.message is not None and s.lamport is not None]
+    honest = {(s.channel_id, s.sds_id, s.sender) for s in content if s.known_at_ms is not None}
+    last = {(row.channel_id, row.sds_id, row.sender): row.row_seq for row in rows}
+    either_way = _arrived_or_rebuilt(truth)
+    sent = {(s.channel_id, s.sds_id) for s in truth.segments}
+    implied = {(a.channel_id, a.sender) for a in truth.attacks if a.payload_hash is not None}
+    rows = [
+        row
+        for row in rows
+        if (row.channel_id, row.sds_id) in sent or not row.repaired or (row.channel_id, row.sender) not in implied
+    ]
+    return [
+        dataclasses.replace(row, repaired=either_way.get((row.channel_id, row.sds_id), row.repaired))
+        for row in rows
+        if (key := (row.channel_id, row.sds_id, row.sender)) not in allowed
+        or (key in honest and row.row_seq == last[key])
+    ]
+
+
+def _arrived_or_rebuilt(truth: Truth) -> dict[tuple[str, str], bool]:
+    """Segments (channel, SDS id) that arrived, of messages to which a hostile segment pretends to belong, and whether
+    the truth calls them rebuilt. Such a message may be rebuilt earlier or later than without the attack, so either
+    word is right for them."""
+    touched = {(a.channel_id, a.payload_hash) for a in truth.attacks if a.payload_hash is not None}
+    messages = {(m.channel_id, m.number) for m in truth.messages if (m.channel_id, m.announced_keccak) in touched}
+    return {
+        (s.channel_id, s.sds_id): not s.history_seen
+        for s in truth.segments
+        if s.arrived_at_ms is not None and (s.channel_id, s.message) in messages
+    }
+
+
+def _incomplete(truth: Truth, rows: Iterable[IncompleteMessage]) -> list[IncompleteMessage]:
+    """Sets that hold a hostile segment may name other places as missing. What must hold: a set is reported for each
+    honest message of which too little came."""
+    touched = {(a.channel_id, a.sender, a.payload_hash) for a in truth.attacks if a.payload_hash is not None}
+    rest, reported = [], Counter[tuple[str, str, str]]()
+    for row in rows:
+        key = (row.channel_id, row.sender, row.payload_hash)
+        if key in touched:
+            reported[key] += 1
+        else:
+            rest.append(row)
+    for m in truth.messages:
+        key = (m.channel_id, m.sender, m.announced_keccak)
+        if m.outcome == MessageOutcome.INCOMPLETE and key in touched and reported[key]:
+            reported[key] -= 1
+            missing, count = (tuple(m.missing_data), m.data_count) if m.arrived_data else ((), None)
+            rest.append(IncompleteMessage(*key, missing, count))
+    return rest
+
+
+def _lost(truth: Truth, rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Missing ids that hostile messages named, invented or honest. An honest message that honest ones name and that
+    never arrived must still be reported, whatever a hostile message states about its age."""
+    named = {(a.channel_id, name) for a in truth.attacks for name in a.names}
+    named |= {(a.channel_id, a.sds_id) for a in truth.attacks}
+    status = {
+        (d.channel_id, d.sds_id): BEFORE_OBSERVATION if d.before_observation else LOST
+        for d in truth.dependencies
+        if d.known_at_ms is None
+    }
+    rest = []
+    for channel, sds_id, said in rows:
+        if (channel, sds_id) not in named:
+            rest.append((channel, sds_id, said))
+        elif (channel, sds_id) in status:
+            rest.append((channel, sds_id, status[channel, sds_id]))
+    return rest
+
+
+def _claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
+    """Whether hostile messages claim an acknowledgement: by name for certain ones, by a forged filter or a causal past
+    for others. A participant's own certain acknowledgements are not explained by that."""
+    names = {(a.channel_id, name, a.sender) for a in truth.attacks for name in a.names}
+    senders = {(a.channel_id, a.sender) for a in truth.attacks}
+    participants = {(p.channel_id, p.participant) for p in truth.presences}
+    hostile_ids = {(a.channel_id, a.sds_id) for a in truth.attacks}
+    honest_ids = {(s.channel_id, s.sds_id) for s in truth.segments}
+
+    true = {(ack.channel_id, ack.sds_id, ack.by) for ack in truth.acks}
+
+    def claimed(ack: Acknowledgement) -> bool:
+        by = (ack.channel_id, ack.by)
+        if (ack.channel_id, ack.sds_id, ack.by) in true:
+            return False
+        if (ack.channel_id, ack.sds_id, ack.by) in names:
+            return True
+        about = (ack.channel_id, ack.sds_id)
+        if about in hostile_ids and about not in honest_ids:
+            return True
+        return by in senders and (by not in participants or not ack.certain)
+
+    return claimed
+
+
+def _not_refused(truth: Truth, observed: Observed) -> list[Quarantined]:
+    places = {(a.topic, a.partition, a.offset) for a in truth.attacks}
+    return [row for row in observed.quarantine if (row.topic, row.partition, row.offset) not in places]
+
+
+def _grouped(attacks: Iterable[TrueAttack], key: Callable[[TrueAttack], Key]) -> dict[Key, list[TrueAttack]]:
+    groups: dict[Key, list[TrueAttack]] = defaultdict(list)
+    for attack in attacks:
+        groups[key(attack)].append(attack)
+    return groups

@@ -1,0 +1,96 @@
+"""Compare ``delivery_status`` with the simulation's truth: one verdict for every message that anything is known of.
+
+The senders of a simulation record what they do, so that messages without a trace on the wire are judged as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from reliable_channel.analysis.report.difference import Difference
+from reliable_channel.simulation.scenario import Fault
+from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
+
+PROMISE = "verdicts"
+UNDECODABLE = "undecodable"
+DELIVERED, MISSING, UNKNOWN, BEFORE_OBSERVATION = "delivered", "missing", "unknown", "before_observation"
+CAUSES = {
+    Fault.NEVER_SENT: "never_sent",
+    Fault.RATE_LIMITED: "rate_limited",
+    Fault.SEGMENT_MISSING: "segment_missing",
+    Fault.UNDECODABLE: "undecodable",
+    Fault.HASH_MISMATCH: "hash_mismatch",
+    Fault.NOT_STORED: "propagated_not_stored",
+}
+"""What must be named as the cause of an injected fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row of ``delivery_status``."""
+
+    channel_id: str
+    sds_ids: tuple[str, ...]
+    verdict: str
+    cause: str | None
+    detail: str | None = None
+
+
+def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
+    """All differences. An empty list: every message has its verdict, once, every injected fault its cause, and there is
+    no verdict about anything else than what hostile senders sent or named.
+
+    A hostile message under an honest id may have a verdict of its own. Where the honest one never came it stands for
+    the id, and where it could not be decoded that is named as the cause: nobody can tell them apart."""
+    rows: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for row in judged:
+        for sds_id in row.sds_ids:
+            rows[row.channel_id, sds_id].append(row)
+    ids: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for segment in truth.segments:
+        if segment.message is not None:
+            ids[segment.channel_id, segment.message].append(segment.sds_id)
+    forged = {(attack.channel_id, attack.sds_id) for attack in truth.attacks}
+    found: list[Difference] = []
+    for message in truth.messages:
+        mine = [row for sds_id in ids[message.channel_id, message.number] for row in rows[message.channel_id, sds_id]]
+        mine = list(dict.fromkeys(mine))
+        what = _wrong(message, mine)
+        if what and not _is_explained(message, mine, forged):
+            subject = f"message {message.number} of {message.sender}"
+            found.append(Difference(PROMISE, message.channel_id, subject, what))
+    known = {(segment.channel_id, segment.sds_id) for segment in truth.segments}
+    known |= {(a.channel_id, sds_id) for a in truth.attacks for sds_id in (a.sds_id, *a.names)}
+    found += [
+        Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), "is judged and was never sent")
+        for row in judged
+        if not any((row.channel_id, sds_id) in known for sds_id in row.sds_ids)
+    ]
+    return found
+
+
+def _is_explained(message: TrueMessage, mine: list[Judged], forged: set[tuple[str, str]]) -> bool:
+    """Whether verdicts are right but for those about hostile messages under ids of an honest one."""
+    touched = [row for row in mine if any((row.channel_id, sds_id) in forged for sds_id in row.sds_ids)]
+    if any(_wrong(message, [row]) is None for row in mine):
+        return len(touched) >= len(mine) - 1
+    if not mine or message.outcome == MessageOutcome.DELIVERED or len(touched) < len(mine):
+        return False
+    return all(row.verdict == DELIVERED or row.cause == UNDECODABLE for row in mine)
+
+
+def _wrong(message: TrueMessage, mine: list[Judged]) -> str | None:
+    said = ", ".join(f"{row.verdict} ({row.cause})" for row in mine)
+    if len(mine) != 1:
+        return f"has {len(mine)} verdicts: {said}" if mine else "has no verdict"
+    (row,) = mine
+    if message.outcome == MessageOutcome.DELIVERED:
+        return None if row.verdict == DELIVERED else f"was delivered and is called {said}"
+    older = row.verdict == UNKNOWN and row.cause == BEFORE_OBSERVATION
+    if row.verdict != MISSING and not older:
+        return f"was not delivered and is called {said}"
+    cause = CAUSES.get(Fault(message.fault)) if message.fault else None
+    if cause is not None and row.cause != cause:
+        return f"is missing because of {cause}, and the cause is said to be {row.cause}"
+    return None if row.cause is not None else "is missing, and no cause is named"

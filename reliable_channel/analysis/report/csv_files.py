@@ -1,0 +1,44 @@
+"""Writes the sections of the report as CSV files that a spreadsheet opens without executing anything."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from reliable_channel.analysis.report.summary import SECTIONS
+from reliable_channel.core.errors import EnvironmentFault
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def safe(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe before it (OWASP,
+    *CSV Injection*). Numbers stay numbers; characters that do not print are left out."""
+    if not isinstance(value, str):
+        return value
+    begins = value.lstrip(" ")
+    text = "".join(c if c.isprintable() else " " for c in value)
+    return "'" + text if begins.startswith(_FORMULA) else text
+
+
+def write(report: dict[str, Any], directory: Path) -> list[Path]:
+    """One file for every section, quoted throughout; raises :class:`EnvironmentFault` when the disk refuses."""
+    written = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in SECTIONS:
+            rows: list[dict[str, Any]] = report[name]
+            if not rows:
+                continue
+            path = directory / f"{name}.csv"
+            with path.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+                writer.writerow(rows[0])
+                writer.writerows([safe(value) for value in row.values()] for row in rows)
+            written.append(path)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"The CSV files cannot be written to {directory}: {error.strerror}.", "Choose another place with --csv."
+        ) from error
+    return written

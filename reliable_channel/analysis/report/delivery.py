@@ -1,0 +1,170 @@
+"""Computes what was delivered and how fast: frames for the notebook ``delivery``, the report and the dashboard.
+
+============================  ==========================================================================================
+``by_channel``                content_topic, channel_id, messages, delivered, late, missing, unknown, loss (share of
+                              what is settled), payload_bytes, repaired, last_seen (UTC)
+``totals``                    one row: messages, delivered, late, missing, unknown, loss and more
+``overall_latency``           one row: messages, p50_ms, p90_ms, p99_ms, max_ms
+``rate``                      time (UTC, start of the bin), name, messages, payload_bytes; ``seconds`` in ``attrs``
+``latency``, ``waiting``      name, messages, p50_ms, p90_ms, p99_ms, max_ms
+``latency_curve``             name, share (0 … 1), ms: at most 101 points per line
+``acknowledgement_latency``   name, acknowledgements, p50_ms, p90_ms, p99_ms, max_ms
+``acknowledgement_curve``     name, share, ms
+============================  ==========================================================================================
+
+``name`` is the value of the dimension that was asked for (``dimensions.py``), for acknowledgements also ``evidence``.
+Latencies are ms. The *latency* runs from the sender's own timestamp (its word) to the delivery here, so it may be
+negative; *waiting* runs from the first segment's arrival to the delivery, both in event time.
+"""
+# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
+from reliable_channel.analysis.report.source import TableWindow
+
+_QUANTILES = "quantile_cont({v}, 0.5) AS p50_ms, quantile_cont({v}, 0.9) AS p90_ms, quantile_cont({v}, 0.99) AS p99_ms"
+_POINTS = "[i / 100 FOR i IN range(0, 101)]"
+
+
+def by_channel(source: TableWindow) -> pd.DataFrame:
+    """One row per channel, the one with the most losses first: verdicts, loss, bytes, repairs, last trace."""
+    return source.query(
+        """
+        WITH judged AS (
+            SELECT content_topic, channel_id, count(*) AS messages,
+                   count(*) FILTER (verdict = 'delivered') AS delivered,
+                   count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
+                   count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown,
+                   max(first_seen) AS last_seen
+            FROM delivery_status GROUP BY ALL),
+        came AS (
+            SELECT content_topic, channel_id, count(*) AS delivered, count(*) FILTER (late) AS late,
+                   count(*) FILTER (repaired_segments > 0) AS repaired, sum(payload_bytes)::BIGINT AS payload_bytes,
+                   max(first_seen) AS last_seen
+            FROM delivered_messages GROUP BY ALL)
+        SELECT coalesce(j.content_topic, c.content_topic) AS content_topic,
+               coalesce(j.channel_id, c.channel_id) AS channel_id,
+               coalesce(j.messages, c.delivered) AS messages, coalesce(j.delivered, c.delivered) AS delivered,
+               coalesce(j.late, c.late) AS late, coalesce(j.missing, 0) AS missing, coalesce(j.unknown, 0) AS unknown,
+               j.missing / nullif(j.missing + j.delivered, 0) AS loss,
+               coalesce(c.payload_bytes, 0) AS payload_bytes, coalesce(c.repaired, 0) AS repaired,
+               greatest(j.last_seen, c.last_seen) AS last_seen
+        FROM judged j FULL JOIN came c ON j.content_topic IS NOT DISTINCT FROM c.content_topic
+             AND j.channel_id IS NOT DISTINCT FROM c.channel_id
+        ORDER BY missing DESC, messages DESC, channel_id, content_topic
+        """
+    )
+
+
+def totals(source: TableWindow) -> pd.DataFrame:
+    """One row over all channels: messages, delivered, late, missing, unknown (verdicts), loss (share of what is
+    settled), judged_as_of (UTC), payload_bytes and repaired of delivered_messages, channels, senders, first_seen and
+    last_seen (UTC)."""
+    return source.query(
+        """
+        SELECT *, coalesce(missing / nullif(missing + delivered, 0), 0) AS loss FROM (
+            SELECT count(*) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
+                   count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
+                   count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown,
+                   (SELECT count(*) FROM (SELECT DISTINCT content_topic, channel_id FROM delivery_status)) AS channels,
+                   count(DISTINCT sender_id) AS senders,
+                   min(first_seen) AS first_seen, max(first_seen) AS last_seen, max(as_of) AS judged_as_of
+            FROM delivery_status),
+            (SELECT coalesce(sum(payload_bytes), 0)::BIGINT AS payload_bytes,
+                    count(*) FILTER (repaired_segments > 0) AS repaired FROM delivered_messages)
+        """
+    )
+
+
+def overall_latency(source: TableWindow) -> pd.DataFrame:
+    """One row: messages, p50_ms, p90_ms, p99_ms, max_ms of :func:`latency` over all channels; null without messages."""
+    return source.query(
+        f"""SELECT count(*) AS messages, {_QUANTILES.format(v="ms")}, max(ms)::DOUBLE AS max_ms
+            FROM ({_LATENCY} FROM ({_delivered()}))"""
+    )
+
+
+def rate(source: TableWindow, by: Dimension = "channel_id", seconds: int | None = None) -> pd.DataFrame:
+    """Messages and bytes delivered in bins of ``seconds``, by default as wide as the time asks for."""
+    width = seconds or bin_seconds(source, "delivered_messages")
+    found = source.query(
+        f"""
+        SELECT time_bucket(to_seconds($seconds), event_time) AS time, {expression(by)} AS name, count(*) AS messages,
+               sum(payload_bytes)::BIGINT AS payload_bytes
+        FROM delivered_messages GROUP BY ALL ORDER BY time, name
+        """,
+        seconds=width,
+    )
+    found.attrs["seconds"] = width
+    return found
+
+
+_LATENCY = "SELECT *, (epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6 AS ms"
+_WAITING = "SELECT *, epoch_ms(event_time) - epoch_ms(first_seen) AS ms"
+_DELIVERED = "channel_id, sender_id, payload_bytes, event_time, first_seen, sender_timestamp_ns"
+
+
+def latency(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
+    """How long messages took from their sender's timestamp to their delivery here."""
+    return source.query(_distribution(f"{_LATENCY} FROM ({_delivered()})", by, "messages"))
+
+
+def waiting(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
+    """How long messages waited here, from their first segment to their delivery: for segments, and for their past."""
+    return source.query(_distribution(f"{_WAITING} FROM ({_delivered()})", by, "messages"))
+
+
+def latency_curve(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
+    """The distribution of :func:`latency` as a line per value: the share of messages that took at most so long."""
+    return source.query(_curve(f"{_LATENCY} FROM ({_delivered()})", expression(by)))
+
+
+def acknowledgement_latency(source: TableWindow, by: Dimension | str = "channel_id") -> pd.DataFrame:
+    """How long each participant's first acknowledgement of an SDS message took, from the first sight of the message;
+    ``by`` may also be ``evidence``."""
+    source.keep("first_acks", _FIRST_ACKS)
+    return source.query(_distribution("FROM first_acks", by, "acknowledgements"))
+
+
+def acknowledgement_curve(source: TableWindow, by: Dimension | str = "evidence") -> pd.DataFrame:
+    """The distribution of :func:`acknowledgement_latency` as a line per value."""
+    source.keep("first_acks", _FIRST_ACKS)
+    return source.query(_curve("FROM first_acks", _value(by)))
+
+
+_FIRST_ACKS = """
+    SELECT a.*, m.payload_bytes FROM (
+        SELECT content_topic, channel_id, any_value(sender_id) AS sender_id,
+               any_value(entire_message_hash) AS entire_message_hash,
+               arg_min(evidence, latency_ms) AS evidence, min(latency_ms) AS ms
+        FROM acks WHERE latency_ms IS NOT NULL GROUP BY content_topic, channel_id, sds_id, acknowledged_by) a
+    LEFT JOIN (SELECT entire_message_hash, max(payload_bytes) AS payload_bytes FROM delivered_messages GROUP BY ALL) m
+        USING (entire_message_hash)
+"""
+
+
+def _delivered() -> str:
+    return f"SELECT {_DELIVERED} FROM delivered_messages WHERE sender_timestamp_ns IS NOT NULL"
+
+
+def _value(by: str) -> str:
+    return "evidence" if by == "evidence" else expression(by)
+
+
+def _distribution(rows: str, by: str, count: str) -> str:
+    # Sizes have an order of their own; of names, those with most rows come first.
+    first = "min(payload_bytes)" if by == "size" else f"{count} DESC"
+    return f"""
+        SELECT {_value(by)} AS name, count(*) AS {count}, {_QUANTILES.format(v="ms")}, max(ms)::DOUBLE AS max_ms
+        FROM ({rows}) GROUP BY ALL ORDER BY {first} NULLS LAST, name
+    """
+
+
+def _curve(rows: str, value: str) -> str:
+    return f"""
+        SELECT name, unnest({_POINTS}) AS share, unnest(quantile_cont(ms, {_POINTS})) AS ms
+        FROM (SELECT {value} AS name, ms::DOUBLE AS ms FROM ({rows})) GROUP BY name ORDER BY name, share
+    """

@@ -1,0 +1,73 @@
+"""Measures the depth of causal pasts: chains of causal histories among the segments that arrived (LIP-109)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reliable_channel.analysis.report.dimensions import BINS_S, MOST_BINS
+from reliable_channel.analysis.report.source import TableWindow
+
+NEWEST = 100_000
+"""So many rows of segments are looked at, the newest: a walk through a graph is slower than SQL."""
+
+
+def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
+    """One row per SDS message among the ``newest`` rows of segments: time (UTC), content_topic, channel_id, sds_id,
+    named (how many ids it names), depth: the longest chain of messages before it, each naming the one before; 0 names
+    nothing that is here."""
+    narrow = _of_newest(source, newest)
+    rows = narrow.query(
+        """
+        SELECT min(event_time) AS time, content_topic, channel_id, sds_id,
+               arg_min(list_transform(causal_history, lambda entry: entry.sds_id), event_time) AS history,
+               min(lamport_timestamp) AS lamport
+        FROM (SELECT * FROM sds_messages WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
+              ORDER BY event_time DESC, lamport_timestamp DESC LIMIT $newest)
+        GROUP BY content_topic, channel_id, sds_id
+        """,
+        newest=newest,
+    )
+    # A message names only what it has seen, so that its Lamport timestamp is larger; who lies here shortens a chain.
+    rows = rows.sort_values(["lamport", "sds_id"], ignore_index=True)
+    depths: dict[tuple[str, str, str], int] = {}
+    found: list[int] = []
+    for topic, channel, sds_id, history in zip(
+        rows["content_topic"], rows["channel_id"], rows["sds_id"], rows["history"], strict=True
+    ):
+        before = [depths.get((topic, channel, name), -1) for name in ([] if history is None else history)]
+        depth = max(before, default=-1) + 1
+        depths[topic, channel, sds_id] = depth
+        found.append(depth)
+    named = [0 if history is None else len(history) for history in rows["history"]]
+    return rows.drop(columns=["history", "lamport"]).assign(named=named, depth=found)
+
+
+def _of_newest(source: TableWindow, newest: int) -> TableWindow:
+    """The tables from the time on at which the ``newest`` messages begin: their histories are most of what is read."""
+    first = source.query(
+        """SELECT event_time AS time FROM sds_messages WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
+           ORDER BY event_time DESC LIMIT 1 OFFSET $newest""",
+        newest=newest,
+    )
+    return source if first.empty else source.since(first["time"][0])
+
+
+def depth_over_time(depths: pd.DataFrame) -> pd.DataFrame:
+    """The deepest chain by channel and bin: time, channel_id, depth, from the rows of :func:`causal_depth`. A line that
+    rises as steeply as messages come is a chain; a flat one is many who talk at once, or somebody who names nothing."""
+    if depths.empty:
+        return depths[["time", "channel_id", "depth"]]
+    wanted = (depths["time"].max() - depths["time"].min()).total_seconds() / MOST_BINS
+    width = next((w for w in BINS_S if w >= wanted), BINS_S[-1])
+    time = depths["time"].dt.floor(f"{width}s")
+    return depths.assign(time=time).groupby(["time", "channel_id"], as_index=False)["depth"].max()
+
+
+def depth_by_channel(depths: pd.DataFrame) -> pd.DataFrame:
+    """Per channel: channel_id, messages, depth, named_mean (ids a message names), parallel (messages per step of the
+    longest chain: 1 is strictly one after the other)."""
+    grouped = depths.groupby("channel_id", as_index=False).agg(
+        messages=("sds_id", "count"), depth=("depth", "max"), named_mean=("named", "mean")
+    )
+    grouped["parallel"] = grouped["messages"] / (grouped["depth"] + 1)
+    return grouped.sort_values("messages", ascending=False, ignore_index=True)

@@ -1,0 +1,62 @@
+"""Renders charts as SVG and PNG with vl-convert in this process; nothing is loaded from a network.
+
+Every text of a chart is made printable first: one control character in a label ends the whole process (seen with
+vl-convert 1.9), and names in charts are strangers' words.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import altair as alt
+import vl_convert
+from altair.utils.schemapi import debug_mode
+
+from reliable_channel.analysis.report.painter_child import LOOK, VL_VERSION
+from reliable_channel.analysis.status_text import shown
+
+LONGEST = 200
+"""Characters that are kept of a text which had to be made printable."""
+
+_drawing = threading.Lock()
+
+
+def svg(chart: alt.TopLevelMixin | dict[str, Any]) -> str:
+    """The chart, or its Vega-Lite specification, as an SVG document; Vega escapes the text in it. Safe from several
+    threads, which take turns."""
+    with _drawing:
+        drawn: str = vl_convert.vegalite_to_svg(_safe(chart), vl_version=VL_VERSION, config=LOOK, allowed_base_urls=[])
+    return drawn
+
+
+def png(chart: alt.TopLevelMixin, scale: float = 2) -> bytes:
+    """The chart as a PNG."""
+    with _drawing:
+        drawn: bytes = vl_convert.vegalite_to_png(
+            _safe(chart), vl_version=VL_VERSION, config=LOOK, scale=scale, allowed_base_urls=[]
+        )
+    return drawn
+
+
+def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """The Vega-Lite specification of a chart of this package, fit to be drawn, without the second that checking it
+    against the schema of Vega-Lite takes: the tests do that."""
+    with debug_mode(False):
+        safe: dict[str, Any] = printable(chart.to_dict(validate=False))
+    return safe
+
+
+def _safe(chart: alt.TopLevelMixin | dict[str, Any]) -> Any:
+    return printable(chart if isinstance(chart, dict) else chart.to_dict())
+
+
+def printable(value: Any) -> Any:
+    """A specification, or a part of one, in which every text is printable."""
+    if isinstance(value, dict):
+        return {key if key.isprintable() else shown(key, LONGEST): printable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [printable(inner) for inner in value]
+    if isinstance(value, str) and not value.isprintable():
+        return shown(value, LONGEST)
+    return value

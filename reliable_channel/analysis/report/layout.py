@@ -1,0 +1,218 @@
+"""Defines the tables of the report, their order, and the format of their cells, for terminal and page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from reliable_channel.analysis.report import text
+from reliable_channel.analysis.report.thresholds import Check
+
+Write = Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportColumn:
+    """A column: its key in the section's rows, its heading, how a cell is written, and whether it is a number."""
+
+    key: str
+    heading: str
+    write: Write
+    right: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """A table of the report. ``empty`` is said in its place when there is no row."""
+
+    key: str
+    title: str
+    columns: tuple[ReportColumn, ...]
+    empty: str
+
+
+def _name(key: str, heading: str) -> ReportColumn:
+    return ReportColumn(key, heading, text.name, right=False)
+
+
+def _sentence(value: Any) -> str:
+    return text.name(value, 200)
+
+
+def _words(key: str, heading: str) -> ReportColumn:
+    return ReportColumn(key, heading, text.words, right=False)
+
+
+_QUANTILES = tuple(
+    ReportColumn(f"{k}_ms", h, text.duration) for k, h in (("p50", "half"), ("p90", "90 %"), ("p99", "99 %"))
+)
+
+SECTIONS: tuple[ReportSection, ...] = (
+    ReportSection(
+        "channels",
+        "Channels",
+        (
+            _name("channel_id", "channel"),
+            ReportColumn("messages", "messages", text.count),
+            ReportColumn("delivered", "delivered", text.count),
+            ReportColumn("late", "late", text.count),
+            ReportColumn("repaired", "repaired", text.count),
+            ReportColumn("missing", "missing", text.count),
+            ReportColumn("unknown", "unknown", text.count),
+            ReportColumn("loss", "loss", text.percent),
+            ReportColumn("payload_bytes", "payload", text.size),
+            ReportColumn("last_seen", "last seen (UTC)", text.time),
+        ),
+        "No channel is known in this window.",
+    ),
+    ReportSection(
+        "causes",
+        "Why messages were not delivered",
+        (_words("verdict", "verdict"), _words("cause", "cause"), ReportColumn("messages", "messages", text.count)),
+        "No verdict names a loss.",
+    ),
+    ReportSection(
+        "missing",
+        "Missing messages, the newest first",
+        (
+            ReportColumn("first_seen", "first trace (UTC)", text.time, right=False),
+            _name("channel_id", "channel"),
+            _name("sender_id", "sender"),
+            ReportColumn("message_key", "message", text.short, right=False),
+            _words("cause", "cause"),
+            ReportColumn("detail", "evidence", _sentence, right=False),
+            _name("acknowledged_by", "who has it"),
+        ),
+        "No message is missing.",
+    ),
+    ReportSection(
+        "latency_by_channel",
+        "How long messages took, from their sender's timestamp to their delivery in causal order",
+        (_name("name", "channel"), ReportColumn("messages", "messages", text.count), *_QUANTILES),
+        "Nothing was delivered.",
+    ),
+    ReportSection(
+        "acknowledgements_by_channel",
+        "How long acknowledgements took, from the first sight of the message",
+        (_name("name", "channel"), ReportColumn("acknowledgements", "acknowledgements", text.count), *_QUANTILES),
+        "Nothing was acknowledged.",
+    ),
+    ReportSection(
+        "parity",
+        "What parity saved, and what was one short",
+        (
+            ReportColumn("parity_count", "parity segments", text.count),
+            _words("outcome", "outcome"),
+            ReportColumn("messages", "messages", text.count),
+        ),
+        "No message of several segments came to an end.",
+    ),
+    ReportSection(
+        "stores",
+        "What store nodes answered",
+        (
+            _name("node", "node"),
+            _words("purpose", "purpose"),
+            ReportColumn("asked", "asked", text.count),
+            ReportColumn("present", "present", text.count),
+            ReportColumn("absent", "absent", text.count),
+            ReportColumn("error", "error", text.count),
+        ),
+        "No store node was asked.",
+    ),
+    ReportSection(
+        "refetch",
+        "Asking for what is missing",
+        (
+            ReportColumn("attempt", "attempt", text.count),
+            ReportColumn("requests", "requests", text.count),
+            ReportColumn("answered", "answered", text.count),
+            ReportColumn("found", "found", text.count),
+            ReportColumn("failed", "failed", text.count),
+        ),
+        "Nothing was asked for.",
+    ),
+    ReportSection(
+        "quarantine",
+        "What was refused",
+        (
+            _words("stage", "stage"),
+            _words("reason", "reason"),
+            _words("disposition", "disposition"),
+            ReportColumn("records", "records", text.count),
+            ReportColumn("newest", "newest (UTC)", text.time),
+        ),
+        "No record was refused.",
+    ),
+    ReportSection(
+        "source_gaps",
+        "What was never seen",
+        (
+            _name("name", "gap"),
+            _words("cause", "cause"),
+            _words("status", "status"),
+            ReportColumn("from_time", "from (UTC)", text.time),
+            ReportColumn("to_time", "to (UTC)", text.time),
+            ReportColumn("sent", "sent meanwhile", text.count),
+            ReportColumn("unseen", "of these never seen", text.count),
+        ),
+        "There is no gap in what was read.",
+    ),
+    ReportSection(
+        "pipeline",
+        "The pipeline",
+        (
+            _words("query", "query"),
+            ReportColumn("micro_batches", "micro-batches", text.count),
+            ReportColumn("rows", "rows", text.count),
+            ReportColumn("rows_per_s", "rows/s", text.number),
+            ReportColumn("p95_ms", "95 % took", text.duration),
+            ReportColumn("lag", "lag", text.count),
+            ReportColumn("state_bytes", "state", text.size),
+            ReportColumn("dropped_rows", "dropped", text.count),
+        ),
+        "There are no metrics in this window; they go by the wall clock.",
+    ),
+)
+
+
+def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """The few numbers to see first: (what, value)."""
+    totals, latency = report["totals"], report["latency_ms"]
+    judged = totals["messages"] or not totals["delivered_rows"]  # else nothing is known of what is missing
+    return [
+        ("messages", text.count(totals["messages"] if judged else totals["delivered_rows"])),
+        ("delivered", text.count(totals["delivered"] if judged else totals["delivered_rows"])),
+        ("missing", text.count(totals["missing"]) if judged else text.DASH),
+        ("loss", text.percent(totals["loss"]) if totals["messages"] else text.DASH),
+        ("half arrived within", text.duration(latency["p50"])),
+        ("99 % within", text.duration(latency["p99"])),
+        ("saved by parity", text.count(totals["repaired"])),
+        ("records refused", text.percent(report["records"]["refused_share"])),
+    ]
+
+
+def window(report: dict[str, Any]) -> str:
+    """The window in words."""
+    asked = report["window"]
+    since, until = asked["from"], asked["to"]
+    if since is None and until is None:
+        words = "everything in the tables"
+    else:
+        words = f"{text.time(since) if since else 'the beginning'} to {text.time(until) if until else 'the end'} (UTC)"
+    if asked["channel"] is not None:
+        words += f", channel {text.name(asked['channel'])}"
+    if asked["content_topic"] is not None:
+        words += f", content topic {text.name(asked['content_topic'])}"
+    return words
+
+
+def check(found: Check) -> str:
+    """A threshold in one line."""
+    write: Write = {"share": text.percent, "ms": text.duration}.get(found.unit, text.number)
+    never = found.value == math.inf
+    value = "nothing to measure" if found.value is None else "no message at all" if never else write(found.value)
+    verdict = "crossed" if found.crossed else "kept"
+    return f"--{found.name.replace('_', '-')} {write(found.limit)}: {verdict} ({value})"

@@ -1,0 +1,78 @@
+"""Finds one message by its exact name: the key of its verdict, or the SDS id of any of its SDS messages.
+
+(:func:`reliable_channel.analysis.report.investigate.find` looks for the beginning of a hash or id.) Filters reach the
+files, so that a link to a message opens fast in large tables.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.report.investigate import MessageFacts
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+_CHANNEL = "pubsub_topic, content_topic, channel_id"
+
+
+def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, limit: int = 20) -> list[MessageFacts]:
+    """The messages with exactly this key or SDS id, in one channel or in all; those with a verdict when there are any.
+
+    Without a verdict, what belongs together is known from the payload's hash; of what is only named by others the id is
+    all there is."""
+    here = "true" if key is None else key.where()
+    values = {"name": name, "limit": limit, **(key.parameters if key else {})}
+    judged = lake.select(
+        f"""
+        SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
+        WHERE {here} AND (message_key = $name OR list_contains(sds_ids, $name))
+        ORDER BY message_key <> $name, first_seen DESC, message_key LIMIT $limit
+        """,  # noqa: S608 - text of our own only
+        values,
+    )
+    return [_message(row) for row in judged or lake.select(_seen(here), values) or lake.select(_named(here), values)]
+
+
+def _seen(here: str) -> str:
+    return f"""
+    WITH wanted AS (
+        SELECT DISTINCT {_CHANNEL}, sender_id, entire_message_hash, sds_id FROM sds_messages
+        WHERE {here} AND sds_id = $name LIMIT $limit)
+    SELECT w.pubsub_topic, w.content_topic, w.channel_id, w.sds_id AS message_key, w.sender_id,
+           lower(hex(w.entire_message_hash)) AS payload_hash,
+           list_sort(list_distinct(list_append(list(s.sds_id), w.sds_id))) AS sds_ids, min(s.event_time) AS first_seen
+    FROM wanted w JOIN sds_messages s ON w.pubsub_topic IS NOT DISTINCT FROM s.pubsub_topic
+         AND w.content_topic IS NOT DISTINCT FROM s.content_topic AND w.channel_id IS NOT DISTINCT FROM s.channel_id
+         AND (s.sds_id = w.sds_id OR (s.entire_message_hash = w.entire_message_hash AND s.sender_id = w.sender_id))
+    GROUP BY w.pubsub_topic, w.content_topic, w.channel_id, w.sds_id, w.sender_id, w.entire_message_hash
+    ORDER BY first_seen DESC
+"""  # noqa: S608 - text of our own only
+
+
+def _named(here: str) -> str:
+    return f"""
+    SELECT {_CHANNEL}, sds_id AS message_key, any_value(sender_id) AS sender_id, NULL AS payload_hash,
+           [sds_id] AS sds_ids, min(event_time) AS first_seen
+    FROM (SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM lost_dependencies
+          UNION ALL SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM refetch_requests)
+    WHERE {here} AND sds_id = $name GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC LIMIT $limit
+"""  # noqa: S608 - text of our own only
+
+
+def _message(row: dict[str, Any]) -> MessageFacts:
+    return MessageFacts(
+        pubsub_topic=row["pubsub_topic"],
+        content_topic=row["content_topic"],
+        channel_id=row["channel_id"],
+        message_key=row["message_key"],
+        sender_id=row["sender_id"],
+        payload_hash=row["payload_hash"],
+        sds_ids=tuple(row["sds_ids"] or ()),
+        verdict=row.get("verdict"),
+        cause=row.get("cause"),
+        detail=row.get("detail"),
+        data_missing=tuple(row.get("data_missing") or ()),
+        acknowledged_by=tuple(row.get("acknowledged_by") or ()),
+        first_seen=row["first_seen"],
+        delivered_at=row.get("delivered_at"),
+    )

@@ -1,0 +1,112 @@
+"""Renders the report as one HTML file with embedded pictures, no network access, no scripts, fit for print.
+
+Every string goes through Jinja's autoescape; charts are pictures (``<img>``), in which nothing can act; and a content
+security policy in the page allows its own style sheet and those pictures, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from altair.utils.schemapi import debug_mode
+
+from reliable_channel import __version__
+from reliable_channel.analysis.report import capacity, delivery, depth, drawing, layout, loss, quarantine, text
+from reliable_channel.analysis.report.charts import capacity as capacity_charts
+from reliable_channel.analysis.report.charts import delivery as delivery_charts
+from reliable_channel.analysis.report.charts import look
+from reliable_channel.analysis.report.charts import loss as loss_charts
+from reliable_channel.analysis.report.painter import Painter
+from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.thresholds import Check
+
+MOST_ROWS = 50
+DEEPEST = 20_000
+"""So many of the newest rows of segments are walked through for the causal depth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart, what it says in words for who cannot see it, and its place in the page."""
+
+    chapter: str
+    alternative: str
+    uri: str
+
+
+def pictures(source: TableWindow) -> Iterator[tuple[str, str, look.Chart]]:
+    """(chapter, alternative text, chart), in the order of the page."""
+    by_channel = delivery.latency(source)
+    yield "Delivery", "Messages by channel and outcome", delivery_charts.outcomes(delivery.by_channel(source))
+    yield "Delivery", "Messages delivered over time", delivery_charts.rate(delivery.rate(source))
+    how = "From the sender's timestamp to the delivery here, by channel."
+    curve = delivery_charts.curve(delivery.latency_curve(source), "How long messages took", how, by_channel)
+    yield "Delivery", "Distribution of latency by channel", curve
+    by_size = delivery.latency(source, "size")
+    yield (
+        "Delivery",
+        "Latency by size",
+        delivery_charts.quantiles(by_size, "Latency by size of the payload", "messages"),
+    )
+    by_sender = delivery.latency(source, "sender_id")
+    yield "Delivery", "Latency by sender", delivery_charts.quantiles(by_sender, "Latency by sender", "messages")
+    depths = depth.depth_over_time(depth.causal_depth(source, DEEPEST))
+    yield "Delivery", "Causal depth over time", delivery_charts.depth(depths)
+    how = "From the first sight of the message to the first evidence, by its kind."
+    evidence = delivery.acknowledgement_curve(source)
+    evidence["name"] = evidence["name"].str.replace("_", " ")
+    acks = delivery_charts.curve(evidence, "How long acknowledgements took", how)
+    yield "Delivery", "Distribution of acknowledgement latency", acks
+    yield "Loss", "Messages that were not delivered, by cause", loss_charts.causes(loss.causes(source))
+    yield "Loss", "Messages that were not delivered, over time", loss_charts.over_time(loss.over_time(source))
+    yield "Loss", "Runs of lost messages by length", loss_charts.bursts(loss.bursts(source))
+    yield "Loss", "Share of segments lost by index", loss_charts.by_segment_index(loss.by_segment_index(source))
+    yield "Loss", "What parity saved", loss_charts.parity(loss.parity(source))
+    yield "Loss", "Answers of store nodes", loss_charts.stores(loss.stores(source))
+    yield "Loss", "Requests by attempt", loss_charts.refetch(loss.refetch(source))
+    yield "Loss", "Refused records by reason", loss_charts.quarantine(quarantine.reasons(source))
+    yield "Capacity", "Rows per second over time", capacity_charts.throughput(capacity.throughput(source))
+    yield "Capacity", "Lag over time", capacity_charts.lag(capacity.lag(source))
+    yield "Capacity", "Size of the state over time", capacity_charts.state(capacity.state(source))
+    yield "Capacity", "Busy time per record and per message", capacity_charts.cost(capacity.cost(source))
+
+
+def render(source: TableWindow, report: dict[str, Any], checks: list[Check], painter: Painter) -> str:
+    """The page."""
+    with debug_mode(False):  # Altair checks every part of a chart when it is made: tests have done that
+        asked = [
+            (chapter, words, painter.svg(drawing.specification(chart))) for chapter, words, chart in pictures(source)
+        ]
+    drawn = [Picture(chapter, words, _data_uri(svg.result())) for chapter, words, svg in asked]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("reliable_channel.analysis.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
+    return environment.get_template("report.html").render(
+        report=report,
+        window=layout.window(report),
+        headline=layout.headline(report),
+        checks=[(layout.check(check), check.crossed) for check in checks],
+        chapters=list(dict.fromkeys(picture.chapter for picture in drawn)),
+        pictures=drawn,
+        sections=layout.SECTIONS,
+        most=MOST_ROWS,
+        time=text.time,
+        version=__version__,
+        style=style,
+        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+    )
+
+
+def _data_uri(svg: str) -> str:
+    """The ``src`` of an ``<img>``: what stands in a picture cannot act on the page around it."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")

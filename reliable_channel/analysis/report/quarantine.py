@@ -1,0 +1,76 @@
+"""Computes what was quarantined and what was never seen: frames for the report and the dashboard.
+
+===============  =======================================================================================================
+``reasons``      stage, reason, disposition, records, raw_bytes (sum), newest (UTC)
+``over_time``    time (UTC), reason, records; ``seconds`` in ``attrs``
+``share``        records, refused (dropped ones only), share
+``source_gaps``  name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time: the
+                 last word on each gap; sent, unseen: what senders' own records dispatched in that time, and how many
+                 of it never came
+===============  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reliable_channel.analysis.report.dimensions import bin_seconds
+from reliable_channel.analysis.report.source import TableWindow
+
+
+def reasons(source: TableWindow) -> pd.DataFrame:
+    """Why records were refused, the most frequent reason first."""
+    return source.query(
+        """SELECT stage, reason, disposition, count(*) AS records, coalesce(sum(raw_bytes), 0)::BIGINT AS raw_bytes,
+                  max(event_time) AS newest
+           FROM quarantine GROUP BY ALL ORDER BY records DESC, stage, reason, disposition"""
+    )
+
+
+def over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
+    """Refused records in bins of event time."""
+    width = seconds or bin_seconds(source, "quarantine")
+    found = source.query(
+        """SELECT time_bucket(to_seconds($seconds), event_time) AS time, reason, count(*) AS records
+           FROM quarantine GROUP BY ALL ORDER BY time, reason""",
+        seconds=width,
+    )
+    found.attrs["seconds"] = width
+    return found
+
+
+def share(source: TableWindow) -> pd.DataFrame:
+    """How many records came, and which share of them was dropped. What is no envelope (stages ``record`` and
+    ``envelope``) has no row in ``envelopes``. A restriction to a channel does not reach records that could not be
+    read."""
+    return source.query(
+        """SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share FROM (
+               SELECT (SELECT count(kafka_offset) FROM envelopes)
+                    + (SELECT count(*) FROM quarantine WHERE stage IN ('record', 'envelope')) AS records,
+                      (SELECT count(*) FROM quarantine WHERE disposition = 'dropped') AS refused)"""
+    )
+
+
+def source_gaps(source: TableWindow) -> pd.DataFrame:
+    """Gaps in what was read, those that are still open first, with what each can hide: messages that senders recorded
+    as sent in its time (``sent``), and those among them that were never seen (``unseen``). Without records of the
+    senders both are 0, which says nothing."""
+    return source.query(
+        """WITH gaps AS (
+               SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time
+               FROM source_gaps
+               QUALIFY row_number() OVER (PARTITION BY name ORDER BY ingest_time DESC, first_offset DESC) = 1
+           ), seen AS (
+               SELECT DISTINCT pubsub_topic, content_topic, channel_id, sds_id FROM sds_messages
+           ), told AS (
+               SELECT e.pubsub_topic, e.content_topic, e.channel_id, e.sds_id, min(e.event_time) AS first_sent,
+                      bool_and(s.sds_id IS NULL) AS unseen
+               FROM sender_events e LEFT JOIN seen s
+               ON (s.pubsub_topic, s.content_topic, s.channel_id, s.sds_id)
+                = (e.pubsub_topic, e.content_topic, e.channel_id, e.sds_id)
+               WHERE e.event IN ('sent', 'resent') AND e.sds_id IS NOT NULL GROUP BY ALL
+           )
+           SELECT *, (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time) AS sent,
+                  (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time AND unseen) AS unseen
+           FROM gaps ORDER BY status = 'filled', to_time DESC, name"""
+    )

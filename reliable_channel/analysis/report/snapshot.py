@@ -1,0 +1,136 @@
+"""Provides consistent snapshots of the Delta tables: SQL with bound parameters by DuckDB over Arrow, without Spark.
+
+For questions about a few rows of large tables, from several threads: filters reach the files, nothing is loaded before.
+(Analyses of a whole window load it once: :mod:`reliable_channel.analysis.report.source`.)
+
+A :class:`TableSnapshot` is one consistent look: a table is opened once, at its newest version then. A table that is not
+there has no rows (its columns come from :mod:`reliable_channel.lake.tables`), because a job that has not run yet is no
+fault; one that cannot be read is an ``EnvironmentFault`` that names it. Queries are bounded in memory and time and can
+reach nothing but the tables.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from reliable_channel.analysis.report import delta
+from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import BY_NAME
+
+MEMORY_LIMIT = "1GB"
+PATIENCE_S = 20.0
+"""No question of a person may take longer; it is then interrupted."""
+
+_NAMES = re.compile(r"\b(" + "|".join(BY_NAME) + r")\b")
+
+
+class TableSnapshot:
+    """The tables under ``paths.data_dir`` as they were when each was first asked for. Safe for several threads."""
+
+    def __init__(self, paths: PathSettings, patience_s: float = PATIENCE_S) -> None:
+        self._paths, self._patience_s = paths, patience_s
+        self._opened: dict[str, DeltaTable | None] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def data_dir(self) -> str:
+        """Where the tables are."""
+        return self._paths.data_dir
+
+    def table(self, name: str) -> DeltaTable | None:
+        """The snapshot of a table, ``None`` when there is none. Raises ``EnvironmentFault`` when it cannot be read."""
+        with self._lock:
+            if name not in self._opened:
+                self._opened[name] = delta.opened(self.data_dir, name)
+            return self._opened[name]
+
+    def states(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, str]:
+        """Name → what identifies the state of the table: its id and version, ``absent``, or ``unreadable``."""
+        found: dict[str, str] = {}
+        for name in names:
+            try:
+                table = self.table(name)
+                found[name] = "absent" if table is None else f"{table.metadata().id}@{table.version()}"
+            except EnvironmentFault as fault:
+                found[name] = f"unreadable {fault}"
+        return found
+
+    def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of ``sql``, in which the tables stand by name and ``$name`` are bound parameters. Times are UTC.
+
+        Never put a value into the text. Raises ``EnvironmentFault`` when a table cannot be read, or it takes long."""
+        rows: list[dict[str, Any]] = self.arrow(sql, parameters).to_pylist()
+        return rows
+
+    def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+        """As :meth:`select`, as an Arrow table."""
+        connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
+        names = sorted(set(_NAMES.findall(sql)))
+        timer = threading.Timer(self._patience_s, connection.interrupt)
+        try:
+            connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
+            for name in names:
+                connection.register(name, self._source(name))
+            connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+            timer.start()
+            return connection.sql(sql, params=dict(parameters or {})).to_arrow_table()
+        except duckdb.InterruptException:
+            raise EnvironmentFault(
+                f"The question took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."
+            ) from None
+        except (duckdb.BinderException, duckdb.CatalogException) as error:
+            raise EnvironmentFault(
+                f"The table {' or '.join(names)} was made by another version ({delta.first_line(error)}).",
+                "`reliable-channel rebuild` derives the tables again.",
+            ) from error
+        except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException) as error:
+            raise EnvironmentFault(
+                f"The table {' or '.join(names)} cannot be read ({delta.first_line(error)}).",
+                "A file may be missing: `reliable-channel rebuild` derives the tables again.",
+            ) from error
+        finally:
+            timer.cancel()
+            connection.close()
+
+    def ask(self, sql: str) -> pa.Table:
+        """The rows of a question that a person typed. Raises ``LocalError`` with what is wrong in it, and
+        ``EnvironmentFault`` as :meth:`select`."""
+        connection = duckdb.connect()
+        try:
+            statements = connection.extract_statements(sql)
+        except duckdb.Error as error:
+            raise LocalError(f"This is no SQL: {delta.first_line(error)}.", "See docs/questions.md.") from None
+        finally:
+            connection.close()
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise LocalError("One SELECT is answered at a time; the tables are only read.", "Write one.")
+        try:
+            return self.arrow(sql)
+        except EnvironmentFault as fault:
+            if isinstance(fault.__cause__, duckdb.BinderException | duckdb.CatalogException):
+                raise LocalError(
+                    f"The tables have no such thing: {delta.first_line(fault.__cause__)}.",
+                    "`reliable-channel tables list` names the tables, docs/tables.md their columns.",
+                ) from None
+            raise
+        except duckdb.Error as error:
+            raise LocalError(f"This cannot be answered: {delta.first_line(error)}.", "Change the question.") from None
+
+    def newest(self) -> TableSnapshot:
+        """The same tables at their newest versions now."""
+        return TableSnapshot(self._paths, self._patience_s)
+
+    def _source(self, name: str) -> Any:
+        table = self.table(name)
+        if table is None:
+            return arrow_schema(BY_NAME[name]).empty_table()
+        return delta.dataset(table)

@@ -1,0 +1,197 @@
+"""Provides the tables to the analyses without Spark: restricted to a window, queried in SQL by DuckDB over Arrow.
+
+A :class:`TableWindow` loads each table at most once, only the columns that analyses use and only the rows of its
+:class:`Window`; the window goes to the reader as values, never as SQL text. A table that is not there yet counts as
+empty, so that a report can say what is missing. All times are UTC.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from reliable_channel.analysis.report import delta
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import BY_NAME
+
+_WORD = re.compile(r"[a-z_]+")
+_TEXT = re.compile(r"'[^']*'")
+_READ = re.compile(r"\b(?:from|join)\s+([a-z_]+)", re.IGNORECASE)
+
+TIME_COLUMN: Mapping[str, str] = {
+    "delivery_status": "first_seen",
+    "store_presence": "asked_at",
+    "sightings": "seen_at",
+    "pipeline_metrics": "recorded_at",
+    "alerts": "recorded_at",
+    "source_gaps": "ingest_time",
+    "clock": "event_time",
+}
+"""The column a window restricts; ``event_time`` where none is named. ``delivery_status`` goes by the first trace of
+the message, so that a window holds the messages of that time whatever became of them since."""
+
+TIMELESS = frozenset({"timers"})
+"""Tables that no window restricts."""
+
+LEFT_OUT: Mapping[str, frozenset[str]] = {
+    "envelopes": frozenset({"value"}),
+    "sds_messages": frozenset({"content", "bloom_filter", "content_digest"}),
+    "ordered_sds_messages": frozenset({"bloom_filter", "content_digest"}),
+    "reassembled_messages": frozenset({"payload"}),
+    "delivered_messages": frozenset({"payload"}),
+    "quarantine": frozenset({"raw", "raw_digest"}),
+}
+"""Columns that are read only by those who name them: they would fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows with ``since`` ≤ time < ``until`` of one channel; ``None`` means no bound. Times with a time zone."""
+
+    since: dt.datetime | None = None
+    until: dt.datetime | None = None
+    channel_id: str | None = None
+    content_topic: str | None = None
+
+    def rows(self, table: str, columns: Sequence[str]) -> ds.Expression | None:
+        """The restriction as an expression of values, for a table with these columns."""
+        wanted: list[ds.Expression] = []
+        time = TIME_COLUMN.get(table, "event_time")
+        if table not in TIMELESS and time in columns:
+            if self.since is not None:
+                wanted.append(ds.field(time) >= pa.scalar(self.since, pa.timestamp("us", tz="UTC")))
+            if self.until is not None:
+                wanted.append(ds.field(time) < pa.scalar(self.until, pa.timestamp("us", tz="UTC")))
+        if self.channel_id is not None and "channel_id" in columns:
+            wanted.append(ds.field("channel_id") == self.channel_id)
+        if self.content_topic is not None and "content_topic" in columns:
+            wanted.append(ds.field("content_topic") == self.content_topic)
+        if not wanted:
+            return None
+        found = wanted[0]
+        for more in wanted[1:]:
+            found = found & more
+        return found
+
+
+class TableWindow:
+    """The tables under ``data_dir``, in one window. Not thread-safe; cheap to make: one per request.
+
+    Raises :class:`EnvironmentFault` when there is not one table, or when one cannot be read."""
+
+    def __init__(self, data_dir: str | Path, window: Window | None = None) -> None:
+        self.data_dir = str(data_dir).rstrip("/")
+        self.window = window or Window()
+        self._opened: dict[str, DeltaTable | None] = {}
+        self._files: dict[str, ds.Dataset] = {}
+        self._loaded: dict[str, pa.Table] = {}
+        self._kept: set[str] = set()
+        self._answers: dict[tuple[str, str], pd.DataFrame] = {}
+        self._engine = duckdb.connect(
+            config={"autoinstall_known_extensions": False, "allow_community_extensions": False}
+        )
+        self._engine.execute("SET TimeZone = 'UTC'")
+        self._engine.execute("SET enable_external_access = false")
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._engine.close()
+        self._loaded.clear()
+        self._answers.clear()
+
+    def since(self, time: dt.datetime) -> TableWindow:
+        """The same tables, as they were opened here, from this time on."""
+        later = time if self.window.since is None else max(time, self.window.since)
+        narrow = TableWindow(self.data_dir, replace(self.window, since=later))
+        narrow._opened, narrow._files = self._opened, self._files
+        return narrow
+
+    def opened(self, name: str) -> DeltaTable | None:
+        """The Delta table of this name, or ``None`` when it is not there."""
+        if name not in self._opened:
+            self._opened[name] = delta.opened(self.data_dir, name)
+        return self._opened[name]
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a table (it may be empty)."""
+        return self.opened(name) is not None
+
+    def require(self, *names: str) -> None:
+        """Raise :class:`EnvironmentFault` unless all these tables are there."""
+        for name in names:
+            if not self.exists(name):
+                raise delta.absent(self.data_dir, name)
+
+    def require_any(self) -> None:
+        """Raise :class:`EnvironmentFault` when not one table of the pipeline is there."""
+        if not any(self.exists(name) for name in BY_NAME):
+            raise delta.none_at_all(self.data_dir)
+
+    def rows(self, name: str, columns: Collection[str] | None = None) -> pa.Table:
+        """The rows of a table in the window, at least with these ``columns``, by default with all but those of
+        :data:`LEFT_OUT`; none when the table is not there. Each column is read once."""
+        known = [c for c in BY_NAME[name].names() if c not in LEFT_OUT.get(name, ())]
+        wanted = known if columns is None else [c for c in BY_NAME[name].names() if c in columns] or known[:1]
+        have = self._loaded.get(name)
+        missing = [c for c in wanted if have is None or c not in have.column_names]
+        if missing or have is None:
+            read = self._read(name, missing)
+            if have is not None:
+                for column in have.column_names:
+                    read = read.append_column(have.schema.field(column), have[column])
+            self._loaded[name] = read
+            self._engine.register(name, read)
+        return self._loaded[name]
+
+    def query(self, sql: str, /, **values: Any) -> pd.DataFrame:
+        """The answer to ``sql``, which names tables of the pipeline and takes ``values`` as parameters ``$name``.
+        Columns must be named for a table to be read with them: ``SELECT *`` of a table gives no more than those. The
+        same question is answered once."""
+        asked = sql, repr(sorted(values.items()))
+        if asked in self._answers:
+            return self._answers[asked].copy()
+        self._load_what_is_named(sql)
+        frame: pd.DataFrame = self._engine.execute(sql, values or None).df()
+        self._answers[asked] = frame
+        return frame.copy()
+
+    def keep(self, name: str, sql: str) -> None:
+        """Answer ``sql`` once, for queries that name its rows ``name`` from then on."""
+        if name not in self._kept:
+            self._load_what_is_named(sql)
+            self._engine.execute(f"CREATE TEMP TABLE {name} AS {sql}")
+            self._kept.add(name)
+
+    def _load_what_is_named(self, sql: str) -> None:
+        words = set(_WORD.findall(_TEXT.sub("", sql)))
+        for name in set(_READ.findall(sql)) & set(BY_NAME):
+            self.rows(name, words)
+
+    def _read(self, name: str, columns: Sequence[str]) -> pa.Table:
+        schema = arrow_schema(BY_NAME[name])
+        table = self.opened(name)
+        if table is None:
+            return pa.schema([schema.field(column) for column in columns]).empty_table()
+        try:
+            if name not in self._files:
+                self._files[name] = delta.dataset(table)
+            data = self._files[name]
+            here = [column for column in columns if column in data.schema.names]
+            found = data.to_table(columns=here, filter=self.window.rows(name, data.schema.names))
+        except (DeltaError, pa.ArrowException, OSError) as error:
+            raise delta.unreadable(self.data_dir, name, error) from error
+        for column in columns:
+            if column not in here:  # of a table that an older version made
+                found = found.append_column(schema.field(column), pa.nulls(found.num_rows, schema.field(column).type))
+        return found

@@ -1,0 +1,162 @@
+"""Collects the report as one value of plain JSON types, which ``--json`` prints and terminal, page and CSV show.
+
+Its shape is documented in docs/report.md and named by ``schema``; fields are added, never renamed or given another
+meaning, without a new name. Strings from the network stand in it as they are: whoever shows them escapes them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from reliable_channel.analysis.report import capacity, delivery, loss, quarantine, text
+from reliable_channel.analysis.report.source import TableWindow
+
+SCHEMA = "reliable-channel-report/1"
+MOST_ROWS = 1_000
+"""Rows of a section; ``left_out`` says how many more there are."""
+
+SECTIONS = (
+    "channels",
+    "causes",
+    "causes_by_channel",
+    "missing",
+    "latency_by_channel",
+    "acknowledgements_by_channel",
+    "parity",
+    "segment_index",
+    "incomplete",
+    "stores",
+    "store_disagreement",
+    "refetch",
+    "refetch_outcome",
+    "quarantine",
+    "source_gaps",
+    "pipeline",
+    "cost",
+)
+"""The sections that are lists of rows."""
+
+
+def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
+    """Everything the report says about the window of ``source``, without thresholds."""
+    totals = _row(delivery.totals(source))
+    totals["delivered_rows"] = source.rows("delivered_messages", ["payload_bytes"]).num_rows
+    totals["newest_trace"] = _newest_trace(source)
+    latency = _row(delivery.overall_latency(source))
+    records = _row(quarantine.share(source))
+    window = source.window
+    frames = {
+        "channels": delivery.by_channel(source),
+        "causes": loss.causes(source),
+        "causes_by_channel": loss.causes_by_channel(source),
+        "missing": loss.missing(source, MOST_ROWS),
+        "latency_by_channel": delivery.latency(source),
+        "acknowledgements_by_channel": delivery.acknowledgement_latency(source),
+        "parity": loss.parity(source),
+        "segment_index": loss.by_segment_index(source),
+        "incomplete": loss.incomplete(source, MOST_ROWS),
+        "stores": loss.stores(source),
+        "store_disagreement": loss.store_disagreement(source, MOST_ROWS),
+        "refetch": loss.refetch(source),
+        "refetch_outcome": loss.refetch_outcome(source),
+        "quarantine": quarantine.reasons(source),
+        "source_gaps": quarantine.source_gaps(source),
+        "pipeline": capacity.summary(source),
+        "cost": capacity.cost(source),
+    }
+    return {
+        "schema": SCHEMA,
+        "generated_at": _plain(now),
+        "data_dir": source.data_dir,
+        "window": {
+            "from": _plain(window.since),
+            "to": _plain(window.until),
+            "channel": window.channel_id,
+            "content_topic": window.content_topic,
+        },
+        "totals": totals,
+        "latency_ms": {
+            "messages": latency["messages"],
+            **{k: latency[f"{k}_ms"] for k in ("p50", "p90", "p99", "max")},
+        },
+        "records": {"records": records["records"], "refused": records["refused"], "refused_share": records["share"]},
+        **{name: rows(frames[name]) for name in SECTIONS},
+        "left_out": {name: len(f) - MOST_ROWS for name, f in frames.items() if len(f) > MOST_ROWS},
+        "notes": _notes(source, totals, _unexplained(frames["causes"])),
+    }
+
+
+def _newest_trace(source: TableWindow) -> str | None:
+    """When the newest trace of a message was seen, judged or not; ISO 8601 UTC."""
+    found = source.query(
+        """SELECT max(seen) AS newest FROM (SELECT max(first_seen) AS seen FROM delivery_status
+           UNION ALL SELECT max(event_time) FROM delivered_messages UNION ALL SELECT max(event_time) FROM deliveries)"""
+    )
+    newest: str | None = _row(found)["newest"]
+    return newest
+
+
+def _unexplained(causes: pd.DataFrame) -> int:
+    return int(causes.loc[(causes["verdict"] == "missing") & (causes["cause"] == "unexplained"), "messages"].sum())
+
+
+def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> list[str]:
+    """Facts that a reader must know before trusting the numbers."""
+    found = []
+    if not totals["messages"] and totals["delivered_rows"]:
+        found.append(
+            "There are no verdicts in this window, so that nothing can be called lost: run jobs/verdict.py or "
+            "`reliable-channel run --verdicts`."
+        )
+    elif not totals["messages"]:
+        found.append("No message is known in this window." + _held(source))
+    if totals["unknown"]:
+        found.append(
+            f"{totals['unknown']:,} messages are not settled yet; they count neither as delivered nor as lost."
+        )
+    if unexplained:
+        asked = source.rows("store_presence", ["outcome"]).num_rows
+        why = "no evidence names one" if asked else "no store node was asked for them"
+        found.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
+    return found
+
+
+def _held(source: TableWindow) -> str:
+    """When the messages are that the tables do hold, for who asked for another time."""
+    window = source.window
+    if window.since is None and window.until is None:
+        return ""
+    at_any_time = TableWindow(source.data_dir, replace(window, since=None, until=None))
+    times = " UNION ALL ".join(f"SELECT first_seen FROM {name}" for name in ("delivery_status", "delivered_messages"))  # noqa: S608
+    held = _row(at_any_time.query(f"SELECT min(first_seen) AS first, max(first_seen) AS last FROM ({times})"))  # noqa: S608
+    if held["first"] is None:
+        return ""
+    return f" Those in the tables are from {text.time(held['first'])} to {text.time(held['last'])} (UTC)."
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The first :data:`MOST_ROWS` rows in JSON types: times in ISO 8601 UTC, what is not known as null."""
+    names = [str(name) for name in frame.columns]
+    head = frame.head(MOST_ROWS)
+    return [dict(zip(names, map(_plain, row), strict=True)) for row in head.itertuples(index=False, name=None)]
+
+
+def _row(frame: pd.DataFrame) -> dict[str, Any]:
+    return rows(frame)[0]
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NaT or value is pd.NA:
+        return None
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

@@ -1,0 +1,65 @@
+"""Prints the report on a terminal. Strings from the network are shown as text, never as markup or control sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from reliable_channel.analysis.report import layout
+from reliable_channel.analysis.report.thresholds import Check
+
+MOST_ROWS = 15
+
+
+def render(console: Console, report: dict[str, Any], checks: list[Check]) -> None:
+    """Print the whole report: the headline, every section that says something, notes, thresholds."""
+    console.print(Text(f"Delivery report: {layout.window(report)}", style="bold"), soft_wrap=True)
+    boxes = [Text.assemble((value, "bold"), f" {what}") for what, value in layout.headline(report)]
+    console.print(Columns(boxes, padding=(0, 3)))
+    silent = []
+    for section in layout.SECTIONS:
+        rows = report[section.key]
+        if rows:
+            console.print(Text(f"\n{section.title}", style="bold"))
+            console.print(_table(section, rows))
+            more = len(rows[MOST_ROWS:]) + report["left_out"].get(section.key, 0)
+            if more:
+                console.print(Text(f"and {more:,} more; --json and --csv have them", style="dim"))
+        else:
+            silent.append(section.empty)
+    # Where no message is known, that there is none of each kind is no news.
+    for note in [
+        *report["notes"],
+        *(silent if report["totals"]["messages"] or report["totals"]["delivered_rows"] else []),
+    ]:
+        console.print(Text(f"• {note}"), soft_wrap=True)
+    for check in checks:
+        console.print(Text(layout.check(check), style="bold red" if check.crossed else "green"), soft_wrap=True)
+
+
+def render_missing(console: Console, report: dict[str, Any]) -> None:
+    """Print every missing message that the report holds, and how many there are."""
+    section = next(one for one in layout.SECTIONS if one.key == "missing")
+    rows = report["missing"]
+    if rows:
+        console.print(_table(section, rows, len(rows)))
+    more = report["totals"]["missing"] - len(rows)
+    count = f"{report['totals']['missing']:,} of {report['totals']['messages']:,} messages are missing"
+    console.print(Text(f"{count}{f'; the newest {len(rows):,} are shown' if more > 0 else ''}", style="bold"))
+    for note in report["notes"]:
+        console.print(Text(f"• {note}"), soft_wrap=True)
+
+
+def _table(section: layout.ReportSection, rows: list[dict[str, Any]], most: int = MOST_ROWS) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in section.columns:
+        justify: JustifyMethod = "right" if column.right else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.right)
+    for row in rows[:most]:
+        table.add_row(*(Text(column.write(row[column.key])) for column in section.columns))
+    return table

@@ -1,0 +1,104 @@
+"""Compares the report with limits given on the command line, for cron and CI."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from reliable_channel.core.errors import EnvironmentFault, LocalError
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|min|m|h|d)?")
+_MS = {"ms": 1.0, "s": 1e3, None: 1e3, "m": 60e3, "min": 60e3, "h": 3600e3, "d": 86_400e3}
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The limits that must not be exceeded, and how many ``messages`` there must be; ``None`` is no limit. Shares are 0
+    … 1. ``age_ms`` is how long ago the newest trace of a message may be."""
+
+    loss: float | None = None
+    latency_ms: float | None = None
+    quarantine: float | None = None
+    lag_records: float | None = None
+    messages: float | None = None
+    age_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One limit and what was found; ``value`` is None when there was nothing to measure, which crosses nothing."""
+
+    name: str
+    limit: float
+    value: float | None
+    unit: str
+    at_least: bool = False
+
+    @property
+    def crossed(self) -> bool:
+        """Whether the value is over the limit, or below it where it is the least there must be."""
+        if self.value is None:
+            return False
+        return self.value < self.limit if self.at_least else self.value > self.limit
+
+    def as_json(self) -> dict[str, Any]:
+        """The check in the form of the JSON report."""
+        value = self.value if self.value is not None and math.isfinite(self.value) else None
+        return {"name": self.name, "limit": self.limit, "value": value, "unit": self.unit, "crossed": self.crossed}
+
+
+def share(text: str) -> float:
+    """``0.1%`` or ``0.001`` as 0.001. Raises :class:`LocalError` for what is not between 0 and 100 %."""
+    words = text.strip()
+    try:
+        found = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= 1:
+        raise LocalError(f"{words[:40]!r} is not a share.", "Write it like 0.1% or 0.001.")
+    return found
+
+
+def duration_ms(text: str) -> float:
+    """``30s``, ``500ms``, ``5min`` or ``1h`` in ms; a bare number is seconds. Raises :class:`LocalError` otherwise."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if not found:
+        raise LocalError(f"{text.strip()[:40]!r} is not a length of time.", "Write it like 500ms, 30s or 5min.")
+    return float(found[1]) * _MS[found[2]]
+
+
+def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
+    """Every limit that was given, held against the report (:func:`summary.collect`). Raises :class:`EnvironmentFault`
+    when what is to be held against it was never recorded: silence must not pass for health."""
+    found: list[Check] = []
+    totals = report["totals"]
+    if limits.messages is not None:
+        known = max(totals["messages"], totals["delivered_rows"])
+        found.append(Check("min_messages", limits.messages, known, "messages", at_least=True))
+    if limits.age_ms is not None:
+        newest, made = totals["newest_trace"], dt.datetime.fromisoformat(report["generated_at"])
+        age = math.inf if newest is None else (made - dt.datetime.fromisoformat(newest)).total_seconds() * 1e3
+        found.append(Check("max_age", limits.age_ms, age, "ms"))
+    if limits.loss is not None:
+        if not report["totals"]["messages"] and report["totals"]["delivered_rows"]:
+            raise EnvironmentFault(
+                "Loss cannot be judged: there are messages in this window and no verdicts.",
+                "Run jobs/verdict.py or `reliable-channel run --verdicts` first.",
+            )
+        found.append(Check("max_loss", limits.loss, report["totals"]["loss"], "share"))
+    if limits.latency_ms is not None:
+        found.append(Check("max_latency", limits.latency_ms, report["latency_ms"]["p99"], "ms"))
+    if limits.quarantine is not None:
+        found.append(Check("max_quarantine", limits.quarantine, report["records"]["refused_share"], "share"))
+    if limits.lag_records is not None:
+        ingest = [row for row in report["pipeline"] if row["query"] == "ingest"]
+        if not ingest or ingest[0]["lag"] is None:
+            raise EnvironmentFault(
+                "Lag cannot be judged: pipeline_metrics says nothing about ingest in this window.",
+                "Leave out --max-lag, or widen --from and --to: metrics go by the wall clock.",
+            )
+        found.append(Check("max_lag", limits.lag_records, ingest[0]["lag"], "records"))
+    return found

@@ -1,0 +1,180 @@
+"""Collects the state of the pipeline from tables and checkpoints in well under two seconds, without Spark.
+
+``collect`` gives plain values, ready for JSON; :mod:`.status_text` prints them. Row counts come from the Delta logs;
+of the data only narrow columns of small tables are read. Strings that came from the network stay as they are here:
+JSON escapes them, and so does the printing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from reliable_channel.config import Settings
+from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
+from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.open import open_tables
+from reliable_channel.lake.sql import as_table, quoted, select
+from reliable_channel.lake.tables import (
+    DELIVERIES,
+    LOST_DEPENDENCIES,
+    QUARANTINE,
+    REFETCH_REQUESTS,
+    TABLES,
+    TIMERS,
+)
+
+KAFKA_PATIENCE_S = 1.0
+"""How long the newest Kafka offsets may take, from the start on; a broker that is away must not hold up the rest."""
+
+HISTORY_LIMIT = 1_000
+"""Commits looked at per table; a job further behind is at least that far behind."""
+
+_DEPENDENCY = ["pubsub_topic", "content_topic", "channel_id", "sds_id"]
+
+Newest = Callable[[str], Mapping[int, int]]
+"""Kafka topic → partition → the offset that the next record will get."""
+
+
+def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
+    """The state of the pipeline as plain values. Times are ISO 8601 in UTC, or ``None``.
+
+    ``newest`` asks Kafka, in the background; what does not answer in time is ``None``."""
+    checkpoints = read_checkpoints(settings.paths)
+    asked = _Asked(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
+    opened = open_tables(settings.paths)
+    by_id = {str(table.metadata().id): name for name, table in opened.items()}
+    known = {
+        "timers": _timers(opened.get(TIMERS.name), {c.query_id for c in checkpoints}),
+        "quarantine": _quarantine(opened.get(QUARANTINE.name)),
+        "missing_dependencies": _missing_dependencies(opened),
+    }
+    return {
+        "data_dir": settings.paths.data_dir,
+        "checkpoint_dir": settings.paths.checkpoint_dir,
+        "tables": [_table(name, table) for name, table in opened.items()],
+        "missing_tables": [table.name for table in TABLES if table.name not in opened],
+        "jobs": [_job(c, opened, by_id, asked) for c in checkpoints],  # when Kafka has had time to answer
+        **known,
+    }
+
+
+def _table(name: str, table: DeltaTable) -> dict[str, Any]:
+    actions = as_table(table.get_add_actions(flatten=True))
+    last = table.history(1)
+    return {
+        "name": name,
+        "rows": pc.sum(actions["num_records"]).as_py() or 0,
+        "files": actions.num_rows,
+        "bytes": pc.sum(actions["size_bytes"]).as_py() or 0,
+        "version": table.version(),
+        "last_write": _iso(last[0].get("timestamp")) if last else None,
+    }
+
+
+def _job(
+    checkpoint: Checkpoint, opened: Mapping[str, DeltaTable], by_id: Mapping[str, str], asked: _Asked
+) -> dict[str, Any]:
+    sources: list[dict[str, Any]] = []
+    for table_id, next_version in checkpoint.offsets.delta.items():
+        name = by_id.get(table_id)
+        if name is None:
+            sources.append({"source": "a table that is not here", "behind": None, "unit": "rows"})
+            continue
+        behind = unread_of(opened[name], next_version, HISTORY_LIMIT)
+        rows = [commit.rows for commit in behind]
+        known = sum(r for r in rows if r is not None) if None not in rows else None
+        since = _iso(behind[0].time_ms) if behind else None
+        sources.append({"source": name, "behind": known, "unit": "rows", "commits": len(behind), "since": since})
+    for topic, offsets in checkpoint.offsets.kafka.items():
+        end = asked.answer(topic)
+        behind_records = None if end is None else sum(max(0, end[p] - offsets.get(p, 0)) for p in end)
+        sources.append({"source": f"kafka {topic}", "behind": behind_records, "unit": "records"})
+    return {
+        "job": checkpoint.query,
+        "micro_batch": checkpoint.committed,
+        "at": _iso(checkpoint.offsets.batch_time_ms),
+        "interrupted": checkpoint.interrupted,
+        "sources": sources,
+    }
+
+
+def _timers(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str, Any]:
+    """Per job: keys with a timer (open sets of segments, channels that wait for something) and the earliest timer."""
+    if table is None:
+        return {}
+    known = ", ".join(quoted(query_id) for query_id in sorted(filter(None, query_ids)))
+    if not known:
+        return {}
+    # The ids are those in the checkpoints' own files, of which Spark makes UUIDs.
+    last = f"""select job, last_value(due order by batch_id) as due from timers where query_id in ({known})
+        group by job, key, kafka_topic, kafka_partition"""  # noqa: S608
+    counted = f"select job, count(due) as open, min(due) as next_due from ({last}) group by job"  # noqa: S608
+    counts = select(counted, timers=table)
+    return {
+        row["job"]: {"open": row["open"], "next_due": row["next_due"] and row["next_due"].isoformat()}
+        for row in sorted(counts, key=lambda r: str(r["job"]))
+    }
+
+
+def _quarantine(table: DeltaTable | None) -> dict[str, int]:
+    """Reason → rows, most frequent first."""
+    if table is None:
+        return {}
+    counts = select("select reason, count(*) as rows from quarantine group by reason", quarantine=table)
+    return {str(row["reason"]): row["rows"] for row in sorted(counts, key=lambda r: (-r["rows"], str(r["reason"])))}
+
+
+def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
+    """Dependencies asked for that neither came nor were given up: how many, and the oldest."""
+    if REFETCH_REQUESTS.name not in opened:
+        return {"count": 0, "oldest": None}
+    settled = [name for name in (LOST_DEPENDENCIES.name, DELIVERIES.name) if name in opened]
+    joins = [
+        f"left anti join {name} on " + " and ".join(f"asked.{c} = {name}.{c}" for c in _DEPENDENCY) for name in settled
+    ]
+    wanted = {name: opened[name] for name in (REFETCH_REQUESTS.name, *settled)}
+    columns = ", ".join(_DEPENDENCY)
+    # Each dependency once before it is looked for: it is asked for many times, and a join looks at every pair.
+    asked = f"select {columns}, min(event_time) as since from {REFETCH_REQUESTS.name} group by {columns}"  # noqa: S608 - names of our own only
+    waiting = f"select asked.* from ({asked}) asked {' '.join(joins)}"  # noqa: S608
+    counted = f"select *, count(*) over () as waiting from ({waiting}) order by since, {columns} limit 1"  # noqa: S608
+    oldest = next(iter(select(counted, **wanted)), None)
+    if oldest is None:
+        return {"count": 0, "oldest": None}
+    named = {c: oldest[c] for c in _DEPENDENCY} | {"asked_since": oldest["since"].isoformat()}
+    return {"count": oldest["waiting"], "oldest": named}
+
+
+class _Asked:
+    """The newest Kafka offsets, asked for in the background from the start."""
+
+    def __init__(self, newest: Newest | None, topics: list[str]) -> None:
+        self._answers: dict[str, Mapping[int, int]] = {}
+        self._thread: threading.Thread | None = None
+        self._until = time.monotonic() + KAFKA_PATIENCE_S
+        if newest is not None and topics:
+            self._thread = threading.Thread(target=self._ask, args=(newest, topics), daemon=True)
+            self._thread.start()
+
+    def _ask(self, newest: Newest, topics: list[str]) -> None:
+        for topic in topics:
+            try:
+                self._answers[topic] = newest(topic)
+            except Exception:  # noqa: S112 - whatever a broker does wrong, the lag is then unknown
+                continue
+
+    def answer(self, topic: str) -> Mapping[int, int] | None:
+        if self._thread is not None:
+            self._thread.join(max(0.0, self._until - time.monotonic()))
+        return self._answers.get(topic)
+
+
+def _iso(unix_ms: int | None) -> str | None:
+    return None if not unix_ms else dt.datetime.fromtimestamp(unix_ms / 1000, dt.UTC).isoformat(timespec="seconds")

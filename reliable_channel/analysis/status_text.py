@@ -1,0 +1,98 @@
+"""Prints the state of the pipeline: :func:`reliable_channel.analysis.status.collect` as lines of text.
+
+Topics, channels and ids are other people's words: what could move a cursor, colour a terminal or turn the direction of
+writing is shown as an escape, and long ones are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 80
+
+
+def shown(text: object, longest: int = LONGEST) -> str:
+    """``text`` on one line, printable only (``\\x1b``, ``\\u202e`` for what is not), cut at ``longest`` characters."""
+    words = str(text)
+    safe = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in words[:longest])
+    return safe + ("…" if len(words) > longest else "")
+
+
+def lines(report: Mapping[str, Any]) -> list[str]:
+    """The report as lines."""
+    return [
+        f"Tables under {report['data_dir']}",
+        *_aligned(
+            [("table", "rows", "files", "MiB", "version", "last write")]
+            + [
+                (
+                    table["name"],
+                    f"{table['rows']:,}",
+                    f"{table['files']:,}",
+                    f"{table['bytes'] / 2**20:,.1f}",
+                    str(table["version"]),
+                    table["last_write"] or "never",
+                )
+                for table in report["tables"]
+            ]
+        ),
+        "",
+        "Jobs",
+        *[f"  {line}" for job in report["jobs"] for line in _job(job)],
+        *(
+            [f"  no job has started yet with checkpoints under {report['checkpoint_dir']}"]
+            if not report["jobs"]
+            else []
+        ),
+        "",
+        "Waiting",
+        *[
+            f"  {shown(job)}: {keys['open']} open {'sets' if job == 'reassembly' else 'channels'}"
+            + (f", next timer {keys['next_due']}" if keys["next_due"] else "")
+            for job, keys in report["timers"].items()
+        ],
+        f"  {_missing(report['missing_dependencies'])}",
+        "",
+        "Quarantine",
+        *[f"  {shown(reason)}: {count:,}" for reason, count in report["quarantine"].items()],
+        *(["  empty"] if not report["quarantine"] else []),
+    ]
+
+
+def _job(job: Mapping[str, Any]) -> list[str]:
+    state = "has not finished a micro-batch" if job["micro_batch"] is None else f"micro-batch {job['micro_batch']}"
+    when = f" of {job['at']}" if job["at"] else ""
+    again = "; the next one runs, or was interrupted and runs again at the next start" if job["interrupted"] else ""
+    return [f"{shown(job['job'])}: {state}{when}{again}", *[f"  {_source(source)}" for source in job["sources"]]]
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    name, behind = shown(source["source"]), source["behind"]
+    if behind is None and not source.get("commits"):
+        return f"{name}: lag unknown"
+    if not behind and not source.get("commits"):
+        return f"{name}: nothing left to read"
+    count = f"{behind:,} {source['unit']}" if behind is not None else f"{source['commits']:,} commits"
+    return f"{name}: {count} behind" + (f", since {source['since']}" if source.get("since") else "")
+
+
+def _missing(missing: Mapping[str, Any]) -> str:
+    if not missing["count"]:
+        return "no dependency is missing"
+    oldest = missing["oldest"]
+    return (
+        f"{missing['count']:,} missing dependencies, the oldest {shown(oldest['sds_id'])} of channel "
+        f"{shown(oldest['channel_id'])} on {shown(oldest['content_topic'])}, asked for since {oldest['asked_since']}"
+    )
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(w) if n in (0, 5) else cell.rjust(w) for n, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

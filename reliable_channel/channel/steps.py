@@ -1,0 +1,223 @@
+"""The inputs and effects of a channel's state machine, as values, and the inputs' encoding in the journal.
+
+The state follows from the sequence of inputs alone, because time is an input, so persisting the inputs persists the
+state. Effects say what is to be done: dispatch, emit, deliver, fetch; the driver carries them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from reliable_channel.channel.errors import DamagedStore
+from reliable_channel.channel.events import ChannelEvent, MessageReceived, SendEvent
+from reliable_channel.core.sds import Outgoing
+from reliable_channel.core.wire._pb import channel_state_pb2 as pb
+from reliable_channel.core.wire.framing import field, field_unless_empty
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The channel was started: what is unacknowledged goes out again."""
+
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequested:
+    """The application sends ``payload``. ``send_id`` is what the send was called when it first happened; empty then."""
+
+    now: int
+    payload: bytes
+    send_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeReceived:
+    """An SDS message of another participant, decrypted; ``retrieval_hint``: the hash of the envelope it came in."""
+
+    now: int
+    data: bytes
+    retrieval_hint: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchDone:
+    """The node has dispatched the envelope with this SDS message. ``own``: a segment of an own send."""
+
+    now: int
+    sds_id: str
+    message_hash: bytes
+    own: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchFailed:
+    """The node gave up on an own segment. ``final``: nothing will send it again, so the send has failed; otherwise it
+    may be on the network all the same, and the wait for its acknowledgement begins."""
+
+    now: int
+    sds_id: str
+    final: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Timers that were due ran."""
+
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The channel is about to stop: content that is held is acknowledged before that."""
+
+    now: int
+
+
+Input = Opened | SendRequested | EnvelopeReceived | DispatchDone | DispatchFailed | Ticked | Closing
+
+
+def encode_input(given: Input) -> bytes:
+    """The journal entry of one input."""
+    entry = pb.JournalEntry(now=given.now)
+    match given:
+        case Opened():
+            entry.opened.SetInParent()
+        case Ticked():
+            entry.ticked.SetInParent()
+        case Closing():
+            entry.closing.SetInParent()
+        case SendRequested(_, payload, send_id):
+            rest = pb.SendRequested(send_id=send_id).SerializeToString()
+            return b"".join((entry.SerializeToString(), *field(3, *field_unless_empty(1, payload), rest)))
+        case EnvelopeReceived(_, data, hint):
+            entry.received.data = data
+            entry.received.retrieval_hint = hint or b""
+        case DispatchDone(_, sds_id, message_hash, own):
+            entry.dispatched.sds_id = sds_id
+            entry.dispatched.message_hash = message_hash
+            entry.dispatched.own = own
+        case DispatchFailed(_, sds_id, final, detail):
+            entry.failed.sds_id = sds_id
+            entry.failed.final = final
+            entry.failed.detail = detail
+    return entry.SerializeToString()
+
+
+def decode_input(data: bytes) -> Input:
+    """The input of a journal entry. Raises :class:`DamagedStore`."""
+    try:
+        entry = pb.JournalEntry.FromString(data)
+    except DecodeError:
+        raise _damaged() from None
+    now = entry.now
+    match entry.WhichOneof("input"):
+        case "opened":
+            return Opened(now)
+        case "ticked":
+            return Ticked(now)
+        case "closing":
+            return Closing(now)
+        case "send":
+            return SendRequested(now, entry.send.payload, entry.send.send_id)
+        case "received":
+            return EnvelopeReceived(now, entry.received.data, entry.received.retrieval_hint or None)
+        case "dispatched":
+            done = entry.dispatched
+            return DispatchDone(now, done.sds_id, done.message_hash, done.own)
+        case "failed":
+            return DispatchFailed(now, entry.failed.sds_id, entry.failed.final, entry.failed.detail)
+    raise _damaged()
+
+
+def _damaged() -> DamagedStore:
+    return DamagedStore("The journal of this channel cannot be read.", "Restore the database, or begin a new one.")
+
+
+@dataclass(frozen=True, slots=True)
+class SdsDispatch:
+    """Dispatch one SDS message in a fresh envelope. ``counts``: it is the first dispatch of the first segment of a
+    message, the only one that the rate limit counts (docs/spec/rate-limit.md). ``send_id`` is ``None`` for control
+    traffic."""
+
+    outgoing: Outgoing
+    send_id: str | None = None
+    payload_hash: str = ""
+    total: int = 1
+    counts: bool = False
+    ephemeral: bool = False
+
+    @property
+    def sds_id(self) -> str:
+        return self.outgoing.message.message_id
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Report an event to the application."""
+
+    event: ChannelEvent
+
+    @property
+    def report_key(self) -> str:
+        """Identifies the event in the record of reported events; empty when no restart reports it again."""
+        return f"{self.event.name} {self.event.request_id}" if isinstance(self.event, SendEvent) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Deliver a received message to the application. ``key`` is the same whenever a replay yields this delivery again,
+    and empty for an ephemeral message, which is not kept."""
+
+    key: str
+    message: MessageReceived
+
+    @property
+    def report_key(self) -> str:
+        """Identifies the message in the record of reported events."""
+        return f"{self.message.name} {self.key}" if self.key else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Query a store for a missing segment. ``attempt`` counts from 1."""
+
+    sds_id: str
+    retrieval_hint: bytes | None
+    attempt: int
+
+
+Effect = SdsDispatch | Emit | Deliver | Fetch
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """An event that the application has not seen yet. ``report_key`` is recorded once it was reported; it is empty when
+    no restart reports the event again."""
+
+    event: ChannelEvent
+    report_key: str = ""
+
+    @property
+    def size(self) -> int:
+        """Payload bytes."""
+        return len(self.event.message) if isinstance(self.event, MessageReceived) else 0
+
+
+def pending_event(effect: Deliver | Emit) -> PendingEvent:
+    """The event that an effect reports to the application."""
+    return PendingEvent(effect.message if isinstance(effect, Deliver) else effect.event, effect.report_key)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The result of one input. ``keep``: it changed the state, so ``given`` belongs into the journal."""
+
+    given: Input
+    effects: tuple[Effect, ...]
+    keep: bool = True
+    send_id: str = ""
+    required: int = 0

@@ -1,0 +1,53 @@
+"""The command groups of the console script, one module each.
+
+A module here exposes ``register(app: typer.Typer) -> None`` and adds its commands there (or a sub-application with
+``app.add_typer``). ``reliable_channel.cli`` registers every module of this package; nothing else is to be edited.
+Heavy imports (pyspark, pandas, kafka, deltalake) belong inside the command functions: ``--help`` imports all modules.
+
+A command takes ``context: typer.Context`` when it needs the configuration: ``invocation(context).settings()``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from reliable_channel.config import Settings
+
+
+TablesOption = Annotated[
+    Path | None, typer.Option("--tables", metavar="DIR", help="Where the tables are; paths.data_dir by default.")
+]
+"""The option of every command that reads tables."""
+
+
+@dataclass
+class Invocation:
+    """The global options: which configuration file, and whether to show stack traces."""
+
+    config: str | None = None
+    debug: bool = False
+    _settings: Settings | None = field(default=None, repr=False)
+
+    def settings(self, tables: Path | None = None) -> Settings:
+        """The effective configuration, read once, with its tables at ``tables`` where that is given; raises
+        ``ConfigurationError`` naming file and key."""
+        if self._settings is None:
+            from reliable_channel.config import load
+
+            self._settings = load(self.config)
+        if tables is None:
+            return self._settings
+        paths = self._settings.paths.model_copy(update={"data_dir": str(tables)})
+        return self._settings.model_copy(update={"paths": paths})
+
+
+def invocation(context: typer.Context) -> Invocation:
+    """The invocation that the global options of this command line made."""
+    found = context.find_object(Invocation)
+    return found if found is not None else Invocation(config=os.environ.get("RELIABLE_CHANNEL_CONFIG"))

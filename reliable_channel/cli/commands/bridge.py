@@ -1,0 +1,84 @@
+"""``reliable-channel bridge``: a Waku node and Kafka, or the local loop without a node."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+STATUS_INTERVAL_S = 10.0
+FIRST_WORD_S = 15.0
+"""How long the command waits for the first answer of the node, or for its fault, before it says where it stands."""
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def bridge(
+        context: typer.Context,
+        loop: Annotated[
+            bool, typer.Option("--loop", help="No node: copy the outgoing topic to the envelopes topic.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON lines.")] = False,
+        seconds: Annotated[
+            float | None, typer.Option(help="End after this many seconds; by default run until stopped.")
+        ] = None,
+    ) -> None:
+        """Carry envelopes between the Waku node and Kafka until Ctrl-C or SIGTERM.
+
+        Ends with exit code 1 when the node never answered."""
+        import json
+        import time
+        from dataclasses import asdict
+
+        from reliable_channel.core.errors import EnvironmentFault
+        from reliable_channel.gateway.build import make_bridge
+        from reliable_channel.gateway.topics import ensure_evidence_topic
+        from reliable_channel.runtime.logs import show_own_logs
+        from reliable_channel.runtime.own_broker import require_own_broker
+        from reliable_channel.runtime.topics import ensure_topics
+
+        show_own_logs()
+        settings = invocation(context).settings()
+        require_own_broker(settings)
+        running = make_bridge(settings, loop=loop)
+        ensure_topics(settings.kafka)
+        ensure_evidence_topic(settings)
+
+        def tell() -> None:
+            status = asdict(running.status())
+            counts = [f"{name} {value}" for name, value in status.items() if type(value) is int and value]
+            state = f"; not connected: {status['fault']}" if status["fault"] else ""
+            typer.echo(json.dumps(status) if as_json else (", ".join(counts) or "nothing yet") + state)
+
+        what = "Kafka alone, outgoing to envelopes" if loop else f"{settings.node.url} and Kafka"
+        try:
+            running.start()
+            if not as_json:
+                typer.echo(f"Bridge between {what} at {settings.kafka.servers}; Ctrl-C ends it.")
+            begun = told = time.monotonic()
+            while (now := running.status()).reachable is False and not now.fault and running.wait(0.05):
+                if time.monotonic() - begun > FIRST_WORD_S:
+                    break
+            if now.fault and not as_json:
+                typer.echo(f"{now.fault} Trying again until it answers.")
+            before = running.status()
+            while seconds is None or time.monotonic() - begun < seconds:
+                if not running.wait(0.2):
+                    break
+                if time.monotonic() - told >= STATUS_INTERVAL_S:
+                    told = time.monotonic()
+                    if (now := running.status()) != before or as_json:
+                        before = now
+                        tell()
+        finally:
+            running.stop()
+            tell()
+        if running.failure is not None:
+            raise running.failure
+        if (ended := running.status()).ever_reachable is False:
+            raise EnvironmentFault(
+                f"The node was never reached: {ended.fault or f'{settings.node.url} did not answer in time.'}",
+                "See that it runs, and that node.url is the address of its REST interface.",
+            )

@@ -1,0 +1,124 @@
+"""``reliable-channel channel status``, and what ``send`` and ``listen`` share with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+if TYPE_CHECKING:
+    from reliable_channel.channel import ChannelEvent
+    from reliable_channel.gateway.participant import ParticipantOptions, Transport
+
+ChannelArgument = Annotated[str, typer.Argument(help="The channel's id.", show_default=False)]
+Topic = Annotated[str | None, typer.Option(help="Content topic.", show_default="/reliable-channel/1/<channel>/proto")]
+Sender = Annotated[str | None, typer.Option(help="Sender id.", show_default="the database's own")]
+Database = Annotated[Path | None, typer.Option(help="State file.", show_default="channel.sqlite in the run directory")]
+KeyFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--key-file", help="AES-GCM key (64 hex digits); repeat for rotation, newest first."),
+]
+TransportName = Annotated[str, typer.Option(help="kafka or waku-rest.")]
+
+
+def register(app: typer.Typer) -> None:
+    channel = typer.Typer(help="Reliable channels of this machine.", no_args_is_help=True)
+    app.add_typer(channel, name="channel")
+
+    @channel.callback()
+    def _group() -> None:
+        """Reliable channels of this machine."""
+
+    @channel.command()
+    def status(
+        context: typer.Context,
+        channel_id: ChannelArgument,
+        topic: Topic = None,
+        sender: Sender = None,
+        database: Database = None,
+        key_files: KeyFiles = None,
+        as_json: Annotated[bool, typer.Option("--json", help="One JSON document a channel.")] = False,
+    ) -> None:
+        """Say what is kept of a channel, from its database alone; exit 3 when nothing is."""
+        import json
+        from dataclasses import replace
+
+        from reliable_channel.channel import SenderLocked, SqlitePersistence, inspect_channel
+        from reliable_channel.gateway.participant import channel_config, channel_keys
+
+        settings = invocation(context).settings()
+        who = participant_of(channel_id, topic, sender, database, key_files, "kafka")
+        found = 0
+        if who.place(settings).exists():
+            persistence = SqlitePersistence(who.place(settings))
+            try:
+                for key in channel_keys(settings, who, persistence):
+                    found += 1
+                    here = replace(who, content_topic=key.content_topic)
+                    numbers = inspect_channel(key, channel_config(settings, here, persistence), persistence)
+                    try:
+                        persistence.acquire(key.sender_id)()
+                        numbers["in_use"] = False
+                    except SenderLocked:
+                        numbers["in_use"] = True
+                    typer.echo(json.dumps(numbers) if as_json else _readable(numbers))
+            finally:
+                persistence.close()
+        if not found:
+            typer.echo(f"Nothing is kept of channel {channel_id} in {who.place(settings)}", err=True)
+            raise typer.Exit(3)
+
+
+def _readable(numbers: dict[str, object]) -> str:
+    lines = []
+    for name, value in numbers.items():
+        text = ", ".join(f"{n} {word}" for word, n in value.items()) if isinstance(value, dict) else str(value)
+        lines.append(f"{name.replace('_', ' '):>24}  {printable(text)}")
+    return "\n".join(lines)
+
+
+def participant_of(
+    channel_id: str,
+    topic: str | None,
+    sender: str | None,
+    database: Path | None,
+    key_files: list[Path] | None,
+    transport: str,
+) -> ParticipantOptions:
+    """The participant that the options name. Raises ``ConfigurationError``."""
+    from reliable_channel.core.errors import ConfigurationError
+    from reliable_channel.gateway.participant import ParticipantOptions
+
+    if transport not in ("kafka", "waku-rest"):
+        raise ConfigurationError(f"There is no transport {transport!r}.", "Use kafka or waku-rest.")
+    over: Transport = "kafka" if transport == "kafka" else "waku-rest"
+    return ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), over)
+
+
+def say(event: ChannelEvent, as_json: bool) -> None:
+    """Print one event: a JSON line, or a line for people."""
+    import json
+
+    from reliable_channel.channel import ChannelProblem, MessageReceived
+
+    plain = event.as_dict()
+    if isinstance(event, MessageReceived):
+        plain["text"] = event.message.decode("utf-8", "replace")
+    if as_json:
+        typer.echo(json.dumps(plain))
+    elif isinstance(event, MessageReceived):
+        typer.echo(f"{printable(event.sender_id)}: {printable(plain['text'])}")
+    elif isinstance(event, ChannelProblem):
+        typer.echo(f"{event.kind}: {printable(event.detail)}", err=True)
+    else:
+        which = plain.get("request_id") or plain.get("sds_id") or ""
+        error = f": {printable(str(plain['error']))}" if "error" in plain else ""
+        typer.echo(f"{event.name} {which}{error}")
+
+
+def printable(text: str) -> str:
+    """Text of others for a terminal: control characters, which could steer it, are shown as such."""
+    return "".join(c if c.isprintable() or c in "\t\n" else f"\\x{ord(c):02x}" for c in text)

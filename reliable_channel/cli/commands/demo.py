@@ -1,0 +1,210 @@
+"""``reliable-channel demo``: a seeded conversation through a real broker and the jobs, and a report that is checked.
+
+Everything of a run is under one directory, which the next run replaces. Nothing is left running.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reliable_channel.config import Settings
+    from reliable_channel.simulation.journal import ObserverRecord
+    from reliable_channel.simulation.to_kafka import Coordinates
+    from reliable_channel.simulation.world import World
+    from reliable_channel.transport.store.model import StoreEntry
+
+MARKER = ".reliable-channel-demo"
+HOUR_MS = 3_600_000
+"""Longer than every time-out of the pipeline."""
+LONG_AGO_MS = 100 * 365 * 24 * HOUR_MS
+"""The virtual times of a simulation may be as long ago as this."""
+SETTLE_DELAY_MS = 60_000
+AUDITED = 0.1
+"""The share of the envelopes that the store nodes are asked for although they were seen."""
+GIVEN_BACK_AFTER_MS = 1_000
+"""What the stores give back at the end comes so long after the last record."""
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def demo(
+        context: typer.Context,
+        seed: Annotated[int, typer.Option(help="The same seed gives the same conversation.")] = 7,
+        directory: Annotated[
+            Path, typer.Option("--dir", help="Where the run's Kafka, tables and truth are kept; emptied first.")
+        ] = Path("build/demo"),
+        small: Annotated[bool, typer.Option(help="A conversation of two channels and two virtual minutes.")] = False,
+        hostile: Annotated[bool, typer.Option(help="The small conversation with hostile senders on it.")] = False,
+    ) -> None:
+        """Play a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
+        from rich.console import Console
+
+        from reliable_channel.analysis.report.check import check
+        from reliable_channel.analysis.report.check_verdicts import check_verdicts
+        from reliable_channel.analysis.report.render import next_steps, render
+        from reliable_channel.analysis.report.tables import read_observed, read_verdicts
+        from reliable_channel.runtime.progress import progress
+        from reliable_channel.simulation.truth import Truth
+
+        # Both JVMs live for a minute: what the optimizing compiler costs would not come back (a third of all CPU time).
+        # Without it the code cache is 48 MiB, which the plans of the verdicts fill; nothing is compiled any more then.
+        os.environ.setdefault(
+            "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
+        )
+        place = directory.resolve()
+        settings = demo_settings(invocation(context).settings(), prepare(place))
+        play(settings, simulated(seed, small, hostile), place)
+        with progress("Comparing the tables with the truth"):
+            truth = Truth.load(place / "truth")
+            observed = read_observed(settings.paths.data_dir)
+            lost_after_ms = settings.pipeline.timeout_for_lost_messages_ms
+            differences = check(truth, observed, lost_after_ms)
+            judged = read_verdicts(settings.paths.data_dir)
+            differences += check_verdicts(truth, judged)
+        data_dir = settings.paths.data_dir
+        render(Console(), truth, observed, judged, differences, data_dir)
+        typer.echo(next_steps(data_dir))
+        if differences:
+            raise typer.Exit(1)
+
+
+def prepare(place: Path) -> Path:
+    """An empty directory for the run. Only what a demo made is removed; raises ``LocalError`` for anything else."""
+    from reliable_channel.core.errors import LocalError
+
+    if place.exists() and any(place.iterdir()) and not (place / MARKER).exists():
+        raise LocalError(f"{place} is not empty and was not made by a demo.", "Choose another with --dir.")
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    (place / MARKER).touch()
+    return place
+
+
+def demo_settings(settings: Settings, place: Path) -> Settings:
+    """The configuration of the demo: everything under ``place``, a broker of its own on a free port, and a topic that
+    keeps the simulation's virtual times (``CreateTime``; no retention, as those times may be long ago)."""
+    # What the senders dispatched and nobody saw is asked for this long after it: before the conversation ends.
+    pipeline = settings.pipeline.model_copy(update={"settle_delay_ms": SETTLE_DELAY_MS})
+    topics = settings.kafka.topics.model_copy(update={"timestamp_type": "CreateTime", "retention_ms": -1})
+    kafka = settings.kafka.model_copy(update={"topics": topics, "bootstrap_servers": None})
+    return settings.with_run_dir(place).model_copy(update={"kafka": kafka, "pipeline": pipeline})
+
+
+def simulated(seed: int, small: bool, hostile: bool = False) -> World:
+    """Play the scenario of the demo in virtual time."""
+    from reliable_channel.runtime.progress import progress
+    from reliable_channel.simulation.presets import demo_scenario, hostile_scenario, small_scenario
+    from reliable_channel.simulation.world import simulate
+
+    preset = hostile_scenario if hostile else small_scenario if small else demo_scenario
+    scenario = preset(seed)
+    with progress("Simulating the conversation", len(scenario.channels)) as advance:
+        done = 0
+
+        def played(channel: str) -> None:
+            nonlocal done
+            done += 1
+            advance(done, channel)
+
+        return simulate(scenario, played)
+
+
+def play(settings: Settings, world: World, place: Path) -> None:
+    """Write the conversation into a broker and what stores hold into store nodes, which live for this call, and run all
+    jobs on them until all is read and every timer has fired. Saves the truth under ``place``."""
+    from reliable_channel.gateway.topics import ensure_evidence_topic
+    from reliable_channel.runtime.broker import running_broker
+    from reliable_channel.runtime.progress import progress
+    from reliable_channel.simulation.evidence import sender_events, sightings
+    from reliable_channel.simulation.stores import store_nodes, truth_with
+    from reliable_channel.simulation.to_kafka import write_events, write_records
+
+    scenario = world.scenario
+    with running_broker(settings, place / "kafka") as there, store_nodes(world) as nodes:
+        topic = there.kafka.topics.envelopes
+        with progress(f"Writing to Kafka topic {topic}", len(world.records)) as advance:
+            written = write_records(
+                world.records, topic, there.kafka.client_options(), on_written=lambda count: advance(count, "")
+            )
+        ensure_evidence_topic(there)
+        evidence = [*sender_events(world.journals), *sightings(world.records, scenario.vantages, scenario.seed)]
+        write_events(evidence, there.bridge.evidence_topic, there.kafka.client_options())
+        later, coordinates = run_jobs(with_stores(there, nodes), world)
+        truth_with(world, later).located([*written, *coordinates]).save(place / "truth")
+
+
+def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
+    """The configuration with these store nodes, a sample of what was seen being audited whenever it was."""
+    from reliable_channel.config import StoreAuditSettings
+    from reliable_channel.config.node import StoreNodeSettings
+
+    audit = StoreAuditSettings(share=AUDITED, within_ms=LONG_AGO_MS)
+    found = [StoreNodeSettings(url=url, dialect="nwaku") for url in nodes]
+    return settings.model_copy(update={"store": settings.store.model_copy(update={"nodes": found, "audit": audit})})
+
+
+def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], list[Coordinates]]:
+    """Run all jobs over what is there: the chain, evidence, refetch and what it gives back; then, as if an hour had
+    passed in silence, so that what is incomplete or lost is known to be, the chain again, verdicts and alerts.
+    Returns what the stores gave back and where it is in Kafka."""
+    from reliable_channel.cli.commands.run import collected, judged
+    from reliable_channel.evidence.refetch import refetch
+    from reliable_channel.gateway.build import store_client
+    from reliable_channel.pipeline.runner.metrics import measured
+    from reliable_channel.pipeline.runner.queries import CHAIN
+    from reliable_channel.pipeline.runner.run import close, run_chain
+    from reliable_channel.runtime.progress import progress
+    from reliable_channel.runtime.spark import spark_session
+    from reliable_channel.simulation.stores import given_back
+    from reliable_channel.simulation.to_kafka import write_records
+
+    later: list[ObserverRecord] = []
+    coordinates: list[Coordinates] = []
+    at_ms = max((record.at_ms for record in world.records), default=0)
+
+    def write_back(entries: Sequence[StoreEntry]) -> None:
+        records = given_back(world, [entry.message_hash for entry in entries], at_ms + GIVEN_BACK_AFTER_MS)
+        later.extend(records)
+        kafka = settings.kafka
+        coordinates.extend(write_records(records, kafka.topics.envelopes, kafka.client_options()))
+
+    # The chain, the stores, what they gave, the closing tick with all but ingest, and the verdicts.
+    with progress("Running the jobs", 3 * len(CHAIN) + 2) as advance:
+        advance(0, "starting Spark")
+        with spark_session(settings, "reliable-channel demo") as spark:
+            steps = 0
+
+            def step(name: str) -> None:
+                nonlocal steps
+                steps += 1
+                advance(steps, name)
+
+            with measured(spark, settings, serve=False):
+                run_chain(spark, settings, on_progress=step)
+                step("evidence, refetch")
+                collected(settings, lambda _: None)
+                client = store_client(settings)
+                try:
+                    while refetch(settings, client, write_back).written:
+                        run_chain(spark, settings, on_progress=step)
+                    close(spark, settings, close_after_ms=HOUR_MS, on_progress=step)
+                    at_ms += 2 * HOUR_MS
+                    # Now the time to wait for what was sent at the end is over as well.
+                    while refetch(settings, client, write_back).written:
+                        run_chain(spark, settings, on_progress=step)
+                        close(spark, settings, close_after_ms=HOUR_MS, on_progress=step)
+                finally:
+                    client.close()
+            step("verdict, alerts")
+            judged(spark, settings, lambda _: None)
+    return later, coordinates

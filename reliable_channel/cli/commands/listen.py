@@ -1,0 +1,64 @@
+"""``reliable-channel listen``: the messages of a reliable channel, as they are delivered."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands.channel import (
+    ChannelArgument,
+    Database,
+    KeyFiles,
+    Sender,
+    Topic,
+    TransportName,
+    participant_of,
+    say,
+)
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def listen(
+        context: typer.Context,
+        channel_id: ChannelArgument,
+        count: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
+        seconds: Annotated[float | None, typer.Option(min=0, help="End after this many seconds.")] = None,
+        everything: Annotated[bool, typer.Option("--events", help="All events, not only messages.")] = False,
+        topic: Topic = None,
+        sender: Sender = None,
+        database: Database = None,
+        key_files: KeyFiles = None,
+        transport: TransportName = "kafka",
+        as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
+    ) -> None:
+        """Print messages until Ctrl-C, --count or --seconds; exit 1 when --count was not reached in time."""
+        import threading
+
+        from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived
+        from reliable_channel.gateway.participant import participant
+
+        settings = invocation(context).settings()
+        who = participant_of(channel_id, topic, sender, database, key_files, transport)
+        enough = threading.Event()
+        heard = 0
+
+        def tell(event: ChannelEvent) -> None:
+            nonlocal heard
+            heard += isinstance(event, MessageReceived)
+            if everything or isinstance(event, MessageReceived | ChannelProblem):
+                say(event, as_json)
+            if count is not None and heard >= count and isinstance(event, MessageReceived):
+                opened.channel.close()  # here: what came with it waits for the next who listens
+                enough.set()
+
+        with participant(settings, who) as opened:
+            opened.channel.on(ChannelEvent, tell)
+            opened.start()
+            if not as_json:
+                typer.echo(f"Listening on {who.channel_id} ({who.topic}) as {opened.channel.sender_id}", err=True)
+            enough.wait(seconds)
+        if count is not None and heard < count:
+            raise typer.Exit(1)

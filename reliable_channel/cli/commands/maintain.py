@@ -1,0 +1,24 @@
+"""``reliable-channel maintain``: retention, compaction and vacuum of the tables, while the streams run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def maintain(
+        context: typer.Context,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+        table: Annotated[list[str] | None, typer.Option(help="Only this table; may be repeated.")] = None,
+    ) -> None:
+        """Delete expired rows, compact and order files, and remove files that no stream has still to read."""
+        from reliable_channel.pipeline.maintenance.maintain import run
+
+        settings = invocation(context).settings()
+        if not run(settings, dry_run=dry_run, only=table or (), say=typer.echo):
+            typer.echo(f"There are no tables under {settings.paths.data_dir} yet.")

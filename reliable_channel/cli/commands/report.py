@@ -1,0 +1,184 @@
+"""``reliable-channel report``: what was delivered, what was lost and why, in a window of time; without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.cli.commands import TablesOption, invocation
+
+if TYPE_CHECKING:
+    from reliable_channel.analysis.report.source import Window
+
+WINDOW, FORM, LIMIT = "Which time, which channel", "In which form", "Thresholds: exit with 3 when crossed"
+CROSSED = 3
+"""The exit code when a threshold is crossed."""
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def report(
+        context: typer.Context,
+        since: Annotated[
+            str | None,
+            typer.Option(
+                "--from",
+                metavar="TIME",
+                help="2026-11-01, 2026-11-01T12:00 (UTC), or back from now: 24h, 7d.",
+                rich_help_panel=WINDOW,
+            ),
+        ] = None,
+        until: Annotated[
+            str | None,
+            typer.Option(
+                "--to", metavar="TIME", help="The end, itself not in it; like --from.", rich_help_panel=WINDOW
+            ),
+        ] = None,
+        channel: Annotated[str | None, typer.Option(help="Only this SDS channel id.", rich_help_panel=WINDOW)] = None,
+        content_topic: Annotated[
+            str | None, typer.Option(help="Only this Waku content topic.", rich_help_panel=WINDOW)
+        ] = None,
+        html: Annotated[
+            Path | None,
+            typer.Option(metavar="FILE", help="Write one self-contained page with charts.", rich_help_panel=FORM),
+        ] = None,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print one JSON object (docs/report.md).", rich_help_panel=FORM)
+        ] = False,
+        csv: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Write every table as a CSV file.", rich_help_panel=FORM)
+        ] = None,
+        max_loss: Annotated[
+            str | None,
+            typer.Option(metavar="SHARE", help="Most messages that may be lost: 0.1% or 0.001.", rich_help_panel=LIMIT),
+        ] = None,
+        max_latency: Annotated[
+            str | None,
+            typer.Option(
+                metavar="TIME", help="Longest that 99 of 100 messages may take: 30s, 500ms.", rich_help_panel=LIMIT
+            ),
+        ] = None,
+        max_quarantine: Annotated[
+            str | None,
+            typer.Option(metavar="SHARE", help="Largest share of records that may be refused.", rich_help_panel=LIMIT),
+        ] = None,
+        max_lag: Annotated[
+            int | None,
+            typer.Option(
+                metavar="RECORDS", min=0, help="Most records that ingest may be behind Kafka.", rich_help_panel=LIMIT
+            ),
+        ] = None,
+        min_messages: Annotated[
+            int | None,
+            typer.Option(metavar="COUNT", min=1, help="Fewest messages there must be.", rich_help_panel=LIMIT),
+        ] = None,
+        max_age: Annotated[
+            str | None,
+            typer.Option(
+                metavar="TIME",
+                help="How long ago the newest trace of a message may be: 15min, 1h.",
+                rich_help_panel=LIMIT,
+            ),
+        ] = None,
+        missing: Annotated[
+            bool, typer.Option("--missing", help="Only the missing messages, one a line.", rich_help_panel=FORM)
+        ] = False,
+        tables: TablesOption = None,
+    ) -> None:
+        """Report what was delivered, what was lost and why. Needs no Spark.
+
+        Without --from and --to it is everything in the tables. A message belongs to the window
+        in which its first trace was seen, a delivery or acknowledgement to its own time.
+
+        Exit codes: 0 all well, 1 the tables cannot be read or say nothing about a threshold,
+        2 wrong usage, 3 a threshold is crossed.
+
+        For cron: reliable-channel report --from 1h --max-loss 0.1% --min-messages 1 --max-age 15min
+        """
+        import json
+        import sys
+        from contextlib import ExitStack
+
+        from reliable_channel.analysis.report.painter import Painter
+
+        with ExitStack() as stack:
+            # What draws starts while the rest is loaded, and the library of charts while the first questions are asked.
+            painter = stack.enter_context(Painter()) if html is not None else None
+
+            from rich.console import Console
+
+            from reliable_channel.analysis.report import csv_files, summary, terminal
+            from reliable_channel.analysis.report.channels import require_channel
+            from reliable_channel.analysis.report.source import TableWindow
+            from reliable_channel.analysis.report.thresholds import Thresholds, checks, duration_ms, share
+
+            now = dt.datetime.now(dt.UTC)
+            window = chosen_window(since, until, channel, content_topic, now)
+            limits = Thresholds(
+                loss=None if max_loss is None else share(max_loss),
+                latency_ms=None if max_latency is None else duration_ms(max_latency),
+                quarantine=None if max_quarantine is None else share(max_quarantine),
+                lag_records=max_lag,
+                messages=min_messages,
+                age_ms=None if max_age is None else duration_ms(max_age),
+            )
+            source = TableWindow(invocation(context).settings(tables).paths.data_dir, window)
+            source.require_any()
+            require_channel(source)
+            if painter is not None:
+                loading = Thread(target=import_module, args=("altair",))
+                loading.start()
+            found = summary.collect(source, now)
+            judged = checks(limits, found)
+            found["thresholds"] = [check.as_json() for check in judged]
+            if html is not None and painter is not None:
+                from reliable_channel.analysis.report import page  # charts: a second that the other forms do not need
+
+                write_page(html, page.render(source, found, judged, painter))
+        if csv is not None:
+            csv_files.write(found, csv)
+        if as_json:
+            typer.echo(json.dumps(found["missing"] if missing else found, indent=1, ensure_ascii=True))
+        elif missing:
+            console = Console(width=None if sys.stdout.isatty() else 160)
+            terminal.render_missing(console, found)
+        else:
+            terminal.render(Console(width=None if sys.stdout.isatty() else 120), found, judged)
+        for place in filter(None, (html, csv)):
+            typer.echo(f"Written: {place}", err=True)
+        if any(check.crossed for check in judged):
+            raise typer.Exit(CROSSED)
+
+
+def chosen_window(
+    since: str | None, until: str | None, channel: str | None, content_topic: str | None, now: dt.datetime
+) -> Window:
+    """The window of the options. Raises ``LocalError`` for what is no time, or an end that is before its beginning."""
+    from reliable_channel.analysis.report.source import Window
+    from reliable_channel.analysis.report.times import moment
+    from reliable_channel.core.errors import LocalError
+
+    first, last = (None if text is None else moment(text, now) for text in (since, until))
+    if first is not None and last is not None and first >= last:
+        raise LocalError(f"--from {first:%Y-%m-%d %H:%M} is not before --to {last:%Y-%m-%d %H:%M}.", "Swap them.")
+    return Window(first, last, channel, content_topic)
+
+
+def write_page(place: Path, text: str) -> None:
+    """Write the page, whole or not at all. Raises ``EnvironmentFault`` when the disk refuses."""
+    from reliable_channel.core.errors import EnvironmentFault
+
+    fresh = place.with_name(place.name + ".tmp")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(place)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"The page cannot be written to {place}: {error.strerror}.", "Choose another place with --html."
+        ) from error

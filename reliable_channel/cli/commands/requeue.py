@@ -1,0 +1,35 @@
+"""``reliable-channel requeue``: quarantined records once more, after a fix or with a key that came."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def requeue(
+        context: typer.Context,
+        reason: Annotated[
+            list[str] | None, typer.Option(help="Only what was refused for this reason (docs/quarantine.md); repeat.")
+        ] = None,
+    ) -> None:
+        """Decode quarantined records again; what can be decoded now goes on, exactly once."""
+        from reliable_channel.core.errors import ConfigurationError
+        from reliable_channel.core.wire.malformed import Reason
+        from reliable_channel.pipeline.ingest.requeue import requeue as run
+        from reliable_channel.runtime.spark import spark_session
+
+        unknown = set(reason or ()) - {known.value for known in Reason}
+        if unknown:
+            raise ConfigurationError(f"No such reason: {', '.join(sorted(unknown))}.", "docs/quarantine.md lists them.")
+        settings = invocation(context).settings()
+        typer.echo("Starting Spark …", err=True)
+        with spark_session(settings) as spark:
+            count = run(spark, settings, reason or ())
+        typer.echo(
+            f"{count} records go on" + ("; the next run takes them up." if count else ": none can be decoded now.")
+        )

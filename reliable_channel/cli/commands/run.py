@@ -1,0 +1,146 @@
+"""``reliable-channel run``: the whole pipeline in one local Spark session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from reliable_channel.config import Settings
+
+
+def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
+    """Ask the store nodes once; whether something came back, so that the chain has more to read."""
+    from reliable_channel.evidence.refetching import refetch_once
+
+    outcome = refetch_once(settings)
+    say(f"refetch: asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written} envelopes")
+    return outcome.written > 0
+
+
+def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Ask the store nodes at every trigger interval until ``stop``; a fault is said and the next turn tries again."""
+    from reliable_channel.core.errors import ReliableChannelError
+
+    while not stop.wait(settings.spark.trigger_interval_ms / 1000):
+        try:
+            refetched(settings, say)
+        except ReliableChannelError as fault:
+            say(f"refetch: {fault}")
+
+
+def collected(settings: Settings, say: Callable[[str], None]) -> None:
+    """Take what senders and the bridge gave as evidence into ``sender_events`` and ``source_gaps``."""
+    from reliable_channel.evidence.collecting import collect_evidence
+
+    if taken := collect_evidence(settings):
+        say(f"evidence: {taken} records")
+
+
+def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Take evidence at every trigger interval until ``stop``; a fault is said and the next turn tries again."""
+    while not stop.wait(settings.spark.trigger_interval_ms / 1000):
+        try:
+            collected(settings, say)
+        except Exception as fault:  # whatever it is, the pipeline goes on without evidence
+            say(f"evidence: {fault}")
+
+
+def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
+    """Take the evidence, judge every message, then check the alerts that follow."""
+    from reliable_channel.analysis.alerts.check import check
+    from reliable_channel.analysis.alerts.text import summary
+    from reliable_channel.lake.create import create_tables
+    from reliable_channel.pipeline.verdict import verdicts
+
+    create_tables(settings.paths, verdicts.TABLES_READ)
+    collected(settings, say)
+    say(f"verdict: {verdicts.run(spark, settings)} messages")
+    say(f"alerts: {summary(check(settings))}")
+
+
+def result(settings: Settings) -> str:
+    """What the tables hold after a run, in one line, and how to see it."""
+    from reliable_channel.analysis.report.snapshot import TableSnapshot
+    from reliable_channel.analysis.report.text import percent
+    from reliable_channel.runtime.command_name import command_name
+
+    (found,) = TableSnapshot(settings.paths).select(
+        """SELECT (SELECT count(*) FROM envelopes) AS envelopes, (SELECT count(*) FROM delivered_messages) AS delivered,
+               count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict <> 'unknown') AS judged
+           FROM delivery_status"""
+    )
+    missing = found["missing"]
+    loss = (
+        f"{missing:,} missing ({percent(missing / found['judged'])})" if found["judged"] else "not judged (--verdicts)"
+    )
+    done = f"{found['envelopes']:,} envelopes, {found['delivered']:,} messages delivered, {loss}"
+    return f"Done: {done}. What and why: {command_name()} report"
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def run(
+        context: typer.Context,
+        continuous: Annotated[
+            bool, typer.Option("--continuous/--once", help="Until SIGTERM or Ctrl-C, or over what is there now.")
+        ] = False,
+        close_after_ms: Annotated[
+            int | None,
+            typer.Option(
+                min=0,
+                help="With --once: conclude as if that many ms had passed after the last record (default: wall clock).",
+            ),
+        ] = None,
+        verdicts: Annotated[
+            bool, typer.Option("--verdicts", help="With --once: at the end say of every message what became of it.")
+        ] = False,
+    ) -> None:
+        """Run ingest, reassembly, ack, evidence and, with store.nodes, refetch in one local Spark session."""
+        import signal
+        import threading
+
+        from reliable_channel.pipeline.runner.metrics import measured
+        from reliable_channel.pipeline.runner.run import run_continuously, run_once
+        from reliable_channel.runtime.own_broker import require_own_broker
+        from reliable_channel.runtime.spark import spark_session
+
+        settings = invocation(context).settings()
+        require_own_broker(settings)
+
+        def say(what: str) -> None:
+            typer.echo(f"  {what}", err=True)
+
+        typer.echo("Starting Spark …", err=True)
+        with spark_session(settings) as spark:
+            if not continuous:
+                with measured(spark, settings, serve=False):
+                    run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
+                    while settings.store.nodes and refetched(settings, say):
+                        run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
+                    if verdicts:
+                        judged(spark, settings, say)
+                    else:
+                        collected(settings, say)
+                typer.echo(result(settings))
+                return
+            stop = threading.Event()
+            previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGTERM, signal.SIGINT)}
+            try:
+                threading.Thread(target=collect_until, args=(settings, stop, say), daemon=True).start()
+                if settings.store.nodes:
+                    threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
+                with measured(spark, settings, serve=True):
+                    run_continuously(spark, settings, stop, on_progress=say)
+            finally:
+                for number, handler in previous.items():
+                    signal.signal(number, handler)
+        typer.echo("Stopped.", err=True)

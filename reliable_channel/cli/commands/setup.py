@@ -1,0 +1,38 @@
+"""``reliable-channel setup``: the JVM parts, once; ``reliable-channel jars``: their places for ``spark-submit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def setup(
+        context: typer.Context,
+        record: Annotated[
+            Path | None, typer.Option(help="For maintainers: resolve anew and write the checksums to this file.")
+        ] = None,
+    ) -> None:
+        """Download and verify the jars of Spark's sources and of the broker into the cache; once per machine."""
+        from reliable_channel.runtime import jars
+
+        paths = invocation(context).settings().paths
+        if record is not None:
+            count = jars.record(record, paths.cache_dir, paths.ivy_settings)
+            typer.echo(f"{count} checksums written to {record}")
+        else:
+            home = jars.ensure(paths.cache_dir, paths.ivy_settings)
+            typer.echo(f"Jars verified in {home}")
+
+    @app.command("jars")
+    def jars_(context: typer.Context) -> None:
+        """Print the jars that Spark needs, comma separated: ``spark-submit --jars "$(reliable-channel jars)"``."""
+        from reliable_channel.runtime import jars
+
+        cache_dir = invocation(context).settings().paths.cache_dir
+        typer.echo(",".join(str(jar) for jar in jars.paths("spark", cache_dir)))

@@ -1,0 +1,75 @@
+"""``reliable-channel simulate``: a seeded conversation as real wire bytes into Kafka, and its truth in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reliable_channel.cli.commands import invocation
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def simulate(
+        context: typer.Context,
+        seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 1,
+        messages: Annotated[int, typer.Option(min=1, help="Application messages in all.")] = 200,
+        participants: Annotated[int, typer.Option(min=1, max=100, help="Participants of each channel.")] = 3,
+        channels: Annotated[int, typer.Option(min=1, help="Channels.")] = 4,
+        topics: Annotated[int, typer.Option(min=1, help="Content topics the channels share.")] = 2,
+        loss: Annotated[float, typer.Option(min=0, max=1, help="Share of envelopes each link loses.")] = 0.05,
+        bursty: Annotated[bool, typer.Option(help="Lose envelopes in bursts (Gilbert-Elliott) as well.")] = False,
+        minutes: Annotated[float, typer.Option(min=0.1, help="Virtual length of the conversation.")] = 10.0,
+        parity_rate: Annotated[
+            float | None, typer.Option(min=0.01, max=1, help="Parity segments per data segment; none by default.")
+        ] = None,
+        segment_size: Annotated[int, typer.Option(min=64, max=102_400, help="Bytes per segment.")] = 4_096,
+        bad_share: Annotated[float, typer.Option(min=0, max=1, help="Undecodable records per message.")] = 0.05,
+        rate: Annotated[float | None, typer.Option(min=0.1, help="Records per second; unlimited by default.")] = None,
+        topic: Annotated[str | None, typer.Option(help="Kafka topic; kafka.topics.envelopes by default.")] = None,
+        truth: Annotated[Path | None, typer.Option(help="Directory for the truth; <run_dir>/truth by default.")] = None,
+    ) -> None:
+        """Write a simulated conversation to Kafka, and what is true about it to Parquet files."""
+        from reliable_channel.runtime.own_broker import require_own_broker
+        from reliable_channel.runtime.progress import progress
+        from reliable_channel.simulation.presets import custom_scenario
+        from reliable_channel.simulation.to_kafka import write_records
+        from reliable_channel.simulation.world import simulate as play
+
+        settings = invocation(context).settings()
+        require_own_broker(settings)
+        scenario = custom_scenario(
+            seed=seed,
+            messages=messages,
+            participants=participants,
+            channels=channels,
+            topics=topics,
+            loss=loss,
+            duration_ms=int(minutes * 60_000),
+            parity_rate=parity_rate,
+            segment_size=segment_size,
+            bad_share=bad_share,
+            bursty=bursty,
+        )
+        with progress("Simulating", channels) as advance:
+            done = 0
+
+            def played(channel: str) -> None:
+                nonlocal done
+                done += 1
+                advance(done, channel)
+
+            world = play(scenario, played)
+        target = topic or settings.kafka.topics.envelopes
+        with progress(f"Writing to {target}", len(world.records)) as advance:
+            written = write_records(
+                world.records, target, settings.kafka.client_options(), rate, lambda count: advance(count, "")
+            )
+        place = truth or Path(settings.paths.run_dir) / "truth"
+        world.truth.located(written).save(place)
+        typer.echo(
+            f"{len(world.records)} records of {len(world.truth.messages)} messages on {channels} channels "
+            f"are in {target}; the truth about them is in {place}"
+        )

@@ -1,0 +1,199 @@
+"""``reliable-channel sql``: questions in SQL over the tables, without Spark."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reliable_channel.cli.commands import TablesOption, invocation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+PROMPT, MORE = "sql> ", "...> "
+HELP = "End a question with ;  \\d lists the tables, \\d NAME the columns of one, \\q or Ctrl-D leaves."
+
+
+class Form(StrEnum):
+    """How the rows are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def sql(
+        context: typer.Context,
+        question: Annotated[
+            str | None, typer.Argument(metavar="[SELECT]", help="The question; a prompt with a history without it.")
+        ] = None,
+        form: Annotated[Form, typer.Option("--format", help="How the rows are printed.")] = Form.TABLE,
+        as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+        max_seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="A longer question ends.")] = 60.0,
+        tables: TablesOption = None,
+    ) -> None:
+        """Ask the tables in SQL (DuckDB's dialect). Needs no Spark and changes nothing.
+
+        The tables stand by their names: reliable-channel tables list, docs/tables.md. Times are UTC.
+
+        For example: reliable-channel sql "SELECT channel_id, cause, count(*) FROM delivery_status GROUP BY ALL"
+        """
+        from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+        lake = TableSnapshot(invocation(context).settings(tables).paths, max_seconds)
+        form = Form.JSON if as_json else form
+        if question is not None:
+            typer.echo(written(lake.ask(question), form))
+        else:
+            prompt(lake, form)
+
+
+def written(rows: pa.Table, form: Form) -> str:
+    """The rows as text. Strings from the network are shown as text, never as control sequences."""
+    if form is Form.JSON:
+        import json
+
+        return json.dumps([{k: plain(v) for k, v in row.items()} for row in rows.to_pylist()], indent=1)
+    if form is Form.CSV:
+        import csv
+        import io
+
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(rows.column_names)
+        writer.writerows([cell(v) for v in row.values()] for row in rows.to_pylist())
+        return out.getvalue().rstrip("\n")
+    return as_table(rows)
+
+
+def as_table(rows: pa.Table) -> str:
+    """The rows as a table with its number of rows below."""
+    import io
+    import sys
+
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from reliable_channel.analysis.report.text import name
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for field in rows.schema:
+        number = any(word in str(field.type) for word in ("int", "double", "float", "decimal"))
+        table.add_column(Text(name(field.name)), justify="right" if number else "left", overflow="fold")
+    for row in rows.to_pylist():
+        table.add_row(*(Text(name(cell(value), 200)) for value in row.values()))
+    out = io.StringIO()
+    Console(file=out, width=None if sys.stdout.isatty() else 160).print(table)
+    noun = "row" if rows.num_rows == 1 else "rows"
+    return f"{out.getvalue()}({rows.num_rows} {noun})"
+
+
+def plain(value: Any) -> Any:
+    """A value in JSON types: times in ISO 8601, bytes in hex."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else cell(value)
+
+
+def cell(value: Any) -> str:
+    """A value as text: nothing for NULL, bytes in hex, times in UTC to the millisecond."""
+    import datetime as dt
+
+    match value:
+        case None:
+            return ""
+        case bytes():
+            return value.hex()
+        case dt.datetime():
+            return value.replace(tzinfo=None).isoformat(" ", "milliseconds") + "Z"
+        case list() | dict():
+            import json
+
+            return json.dumps(plain(value), ensure_ascii=False)
+        case float():
+            return f"{value:.6g}"
+        case _:
+            return str(value)
+
+
+def prompt(lake: TableSnapshot, form: Form) -> None:
+    """Questions until the end of the input. Each looks at the newest tables; a fault is said and the prompt goes on."""
+    import sys
+
+    from reliable_channel.core.errors import ReliableChannelError
+
+    interactive = sys.stdin.isatty()
+    if interactive:
+        remember_lines()
+        typer.echo(HELP)
+    question = ""
+    while (line := read_line((MORE if question else PROMPT) if interactive else "")) is not None:
+        if not question and line.strip() in ("\\q", "quit", "exit"):
+            return
+        if not question and line.strip().startswith("\\d"):
+            typer.echo(described(line.strip()[2:].strip()))
+            continue
+        question = f"{question}\n{line}".strip()
+        if question.endswith(";"):
+            try:
+                typer.echo(written(lake.newest().ask(question), form))
+            except ReliableChannelError as fault:
+                typer.echo(str(fault), err=True)
+            question = ""
+    if question:
+        typer.echo(written(lake.newest().ask(question), form))
+
+
+def read_line(label: str) -> str | None:
+    """The next line, ``None`` at the end of the input. Ctrl-C gives up the line."""
+    try:
+        return input(label)
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        typer.echo()
+        return ""
+
+
+def remember_lines() -> None:
+    """Line editing and a history in the user's state directory, kept when the prompt ends."""
+    import atexit
+    import os
+    import readline
+    from contextlib import suppress
+    from pathlib import Path
+
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    file = state / "reliable-channel" / "sql_history"
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        readline.read_history_file(file)
+
+    def keep() -> None:
+        with suppress(OSError):
+            readline.set_history_length(1_000)
+            readline.write_history_file(file)
+
+    atexit.register(keep)
+
+
+def described(name: str) -> str:
+    """The tables, or the columns of one with what they mean."""
+    from reliable_channel.lake.tables import BY_NAME, TABLES
+
+    if not name:
+        return "\n".join(f"{table.name:24} {table.comment}" for table in TABLES)
+    table = BY_NAME.get(name.rstrip(";"))
+    if table is None:
+        return f"There is no table {name}; \\d lists them."
+    return "\n".join(f"{column.name:24} {column.type:14} {column.comment}" for column in table.columns)

@@ -1,0 +1,52 @@
+"""``reliable-channel tables``: the reference of the Delta tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    tables = typer.Typer(help="The Delta tables: names, columns, keys.", no_args_is_help=True)
+    app.add_typer(tables, name="tables")
+
+    @tables.callback()
+    def _group() -> None:
+        """The Delta tables: names, columns, keys."""
+
+    @tables.command()
+    def docs(
+        output: Annotated[Path | None, typer.Option(help="Write there instead of printing.")] = None,
+    ) -> None:
+        """Print the table reference as Markdown (docs/tables.md)."""
+        from reliable_channel.lake.tables.docs import markdown
+
+        if output is None:
+            typer.echo(markdown(), nl=False)
+        else:
+            output.write_text(markdown(), encoding="utf-8")
+
+    @tables.command(name="list")
+    def list_(
+        as_json: Annotated[bool, typer.Option("--json", help="A JSON list with columns instead of text.")] = False,
+    ) -> None:
+        """One line per table: name and what it holds."""
+        import json
+
+        from reliable_channel.lake.tables import TABLES
+
+        if as_json:
+            found = [
+                {
+                    "name": table.name,
+                    "comment": table.comment,
+                    "columns": [{"name": c.name, "type": c.type, "comment": c.comment} for c in table.columns],
+                }
+                for table in TABLES
+            ]
+            typer.echo(json.dumps(found, indent=1))
+            return
+        for table in TABLES:
+            typer.echo(f"{table.name:20} {table.comment}")

@@ -1,0 +1,213 @@
+"""The rate limit of RLN (17/WAKU2-RLN-RELAY; RELIABLE-CHANNEL-API, *Rate Limit Manager*). Ring 1: ``now`` is an
+argument, in ms.
+
+Epoch = time div epoch size. Relays count envelopes, so every envelope counts, in the order content, control, ephemeral:
+content that waits goes before control traffic that waits, and an ephemeral message is sent only when nothing waits and
+enough is left. What counts at the limit waits for the next epoch; only ephemeral messages are dropped. With
+``counts="messages"`` (RELIABLE-CHANNEL-API) only first segments and ephemeral messages count. Items are opaque.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, Literal, TypeVar
+
+from reliable_channel.core.errors import ConfigurationError
+
+Item = TypeVar("Item")
+
+
+class Traffic(StrEnum):
+    """What is to be dispatched: it decides about its turn and, with ``counts="messages"``, whether it counts."""
+
+    FIRST_SEGMENT = "first_segment"
+    """The first segment of a message, or a message that is not segmented."""
+    FURTHER_SEGMENT = "further_segment"
+    EPHEMERAL = "ephemeral"
+    CONTROL = "control"
+    """A retransmission, a repair or a sync message."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitConfig:
+    """``enabled``: ``None`` follows the Waku node: on where it says that RLN is on. ``epoch_size_ms`` as the RLN relay
+    has it; ``messages_per_epoch`` is the membership's limit. ``counts``: ``envelopes``, as relays count, or
+    ``messages``: first segments and ephemeral messages (RELIABLE-CHANNEL-API). ``approaching_share`` of the limit used
+    gives the warning event; ``ephemeral_share`` of it used, or all but one, leaves no room for ephemeral messages.
+    Raises :class:`ConfigurationError` out of range."""
+
+    enabled: bool | None = None
+    epoch_size_ms: int = 600_000
+    messages_per_epoch: int = 1
+    counts: Literal["envelopes", "messages"] = "envelopes"
+    approaching_share: float = 0.9
+    ephemeral_share: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name in ("epoch_size_ms", "messages_per_epoch"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}.", "Choose 1 or more.")
+        for name in ("approaching_share", "ephemeral_share"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}.", "Choose above 0, up to 1.")
+        if self.counts not in ("envelopes", "messages"):
+            raise ConfigurationError(f"counts is {self.counts!r}.", "Use envelopes or messages.")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted(Generic[Item]):
+    """Dispatch the item now."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed(Generic[Item]):
+    """The item waits for an epoch that has room, not before ``until`` (ms); said once per item."""
+
+    item: Item
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class EphemeralDropped(Generic[Item]):
+    """An ephemeral item was dropped: ``used`` of the ``limit`` of the epoch are used."""
+
+    item: Item
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitApproaching:
+    """``used`` of the ``limit`` of the epoch are used, for the first time that many; the next begins at ``until``
+    (ms)."""
+
+    used: int
+    limit: int
+    until: int
+
+
+RateLimitEvent = Admitted[Item] | Delayed[Item] | EphemeralDropped[Item] | LimitApproaching
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitSnapshot:
+    """What must survive a restart, and what processes with one membership share: how much of which epoch is used.
+    Waiting items are their owner's to keep and to submit again."""
+
+    epoch: int
+    epoch_size_ms: int
+    used: int
+    announced: bool
+
+
+class RateLimitManager(Generic[Item]):
+    """Decides what is dispatched now and what waits; every method returns events in order."""
+
+    def __init__(self, config: RateLimitConfig, snapshot: RateLimitSnapshot | None = None) -> None:
+        """``snapshot`` carries the count of the epoch it was taken in; a later epoch starts from zero by itself."""
+        self.config = config
+        self._epoch = -1
+        self._used = 0
+        self._announced = False
+        self._content: deque[tuple[Item, Traffic]] = deque()
+        self._control: deque[tuple[Item, Traffic]] = deque()
+        if snapshot is not None:
+            self.adopt(snapshot)
+
+    def submit(self, item: Item, traffic: Traffic, now: int) -> list[RateLimitEvent[Item]]:
+        """Dispatch the item, queue it or, if ephemeral, perhaps drop it; first whatever waits and has its turn."""
+        events = self.tick(now)
+        if not self.config.enabled:
+            return [*events, Admitted(item)]
+        if traffic is Traffic.EPHEMERAL:
+            if self.waiting or self._too_full_for_ephemeral:
+                return [*events, EphemeralDropped(item, self._used, self.config.messages_per_epoch)]
+            return [*events, *self._dispatch(item, traffic)]
+        queue = self._control if traffic is Traffic.CONTROL else self._content
+        ahead = self._content or queue
+        if (self._counts(traffic) and (ahead or self._full)) or (traffic is Traffic.FURTHER_SEGMENT and self._content):
+            queue.append((item, traffic))
+            return [*events, Delayed(item, self.epoch_end)]
+        return [*events, *self._dispatch(item, traffic)]
+
+    def tick(self, now: int) -> list[RateLimitEvent[Item]]:
+        """Dispatch what waits, content first, as far as the epoch of ``now`` has room. A clock that was set back
+        neither reopens an epoch nor gives room."""
+        epoch = now // self.config.epoch_size_ms
+        if epoch > self._epoch:
+            self._epoch, self._used, self._announced = epoch, 0, False
+        events: list[RateLimitEvent[Item]] = []
+        for queue in (self._content, self._control):
+            while queue and not (self._counts(queue[0][1]) and self._full):
+                events += self._dispatch(*queue.popleft())
+        return events
+
+    def next_due(self) -> int | None:
+        """When (ms) ``tick`` next has something to dispatch, or ``None``."""
+        return self.epoch_end if self.waiting else None
+
+    def drain(self) -> list[Item]:
+        """Take everything that waits out of the queues; it is returned, in order."""
+        items = [item for queue in (self._content, self._control) for item, _ in queue]
+        self._content.clear()
+        self._control.clear()
+        return items
+
+    def adopt(self, snapshot: RateLimitSnapshot) -> None:
+        """Take over a count that another process, or an earlier one, kept. With another epoch size its last ms decides
+        which epoch of now it counts in: the later one, so that a changed setting never gives room that was used
+        already."""
+        end = (snapshot.epoch + 1) * snapshot.epoch_size_ms - 1
+        epoch = end // self.config.epoch_size_ms
+        if epoch < self._epoch:
+            return
+        self._used = max(snapshot.used, self._used if epoch == self._epoch else 0)
+        self._announced = snapshot.announced or (self._announced and epoch == self._epoch)
+        self._epoch = epoch
+
+    def snapshot(self) -> RateLimitSnapshot:
+        """What must survive a restart."""
+        return RateLimitSnapshot(self._epoch, self.config.epoch_size_ms, self._used, self._announced)
+
+    @property
+    def waiting(self) -> int:
+        """How many items wait."""
+        return len(self._content) + len(self._control)
+
+    @property
+    def used(self) -> int:
+        """How much of the current epoch is used."""
+        return self._used
+
+    @property
+    def epoch_end(self) -> int:
+        """When (ms) the next epoch begins."""
+        return (self._epoch + 1) * self.config.epoch_size_ms
+
+    @property
+    def _full(self) -> bool:
+        return self._used >= self.config.messages_per_epoch
+
+    @property
+    def _too_full_for_ephemeral(self) -> bool:
+        limit = self.config.messages_per_epoch
+        return self._used >= min(self.config.ephemeral_share * limit, limit - 1)
+
+    def _counts(self, traffic: Traffic) -> bool:
+        if self.config.counts == "envelopes":
+            return True
+        return traffic in (Traffic.FIRST_SEGMENT, Traffic.EPHEMERAL)
+
+    def _dispatch(self, item: Item, traffic: Traffic) -> list[RateLimitEvent[Item]]:
+        events: list[RateLimitEvent[Item]] = [Admitted(item)]
+        if self._counts(traffic):
+            self._used += 1
+            limit = self.config.messages_per_epoch
+            if not self._announced and self._used >= self.config.approaching_share * limit:
+                self._announced = True
+                events.append(LimitApproaching(self._used, limit, self.epoch_end))
+        return events

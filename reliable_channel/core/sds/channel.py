@@ -1,0 +1,266 @@
+"""The public interface of the SDS core: one channel as one participant or observer sees it (LIP-109)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.conflicts import known_under, standing_under
+from reliable_channel.core.sds.events import (
+    Outgoing,
+    OutgoingReason,
+    RepairSent,
+    SdsEvent,
+    SdsStep,
+)
+from reliable_channel.core.sds.log import LogEntry, Position
+from reliable_channel.core.sds.receiving import SdsReceiver
+from reliable_channel.core.sds.sending import SdsSender
+from reliable_channel.core.sds.snapshot import read_snapshot, write_snapshot
+from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
+
+_NOTHING = SdsStep()
+
+
+class SdsChannel:
+    """The SDS state machine of one channel, for a participant or (``participant_id`` ``None``) an observer.
+
+    Every method takes ``now`` in ms, never going back, and returns a :class:`SdsStep`. Timers run in :meth:`tick` only:
+    ``tick(now)`` runs every timer due up to ``now`` one by one, each at its own due time, so that one late tick equals
+    many punctual ones. A participant has observed the channel since its first call: call ``tick(now)`` once on opening.
+    """
+
+    def __init__(self, channel_id: str, participant_id: str | None, config: SdsConfig | None = None) -> None:
+        self._use(ChannelState(channel_id, participant_id, config or SdsConfig()))
+
+    def _use(self, state: ChannelState) -> None:
+        self._state = state
+        self._sender = SdsSender(state)
+        self._receiver = SdsReceiver(state)
+
+    @property
+    def channel_id(self) -> str:
+        """The SDS channel id."""
+        return self._state.channel_id
+
+    @property
+    def participant_id(self) -> str | None:
+        """The local participant, ``None`` for an observer."""
+        return self._state.participant_id
+
+    @property
+    def config(self) -> SdsConfig:
+        """The settings."""
+        return self._state.config
+
+    @property
+    def clock(self) -> int | None:
+        """The Lamport clock, ``None`` before the first call."""
+        return self._state.clock
+
+    # ---- sending -------------------------------------------------------------------------------------------------
+
+    def send(
+        self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None, recorded_id: str = ""
+    ) -> SdsStep:
+        """Wrap the segments of one send in one step, with consecutive Lamport timestamps (data, then parity).
+
+        ``required``: how many of them a recipient needs (k of k + m); all by default. ``recorded_id``: the id that the
+        first segment had when a journal recorded this send; an earlier version's form of ids is then used again. Raises
+        ``EmptyMessage`` for an empty content and ``LocalError`` for an observer or two equal contents."""
+        outgoing: list[Outgoing] = []
+        events: list[SdsEvent] = []
+        segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
+        self._sender.send(segments, required, recorded_id, now, outgoing, events)
+        for sent in outgoing:
+            self._receiver.settle([sent.message.message_id], now, events)
+        return SdsStep(tuple(outgoing), tuple(events))
+
+    def send_ephemeral(self, content: bytes, now: int) -> SdsStep:
+        """Wrap one ephemeral message: no timestamp, history or filter, remembered nowhere."""
+        return SdsStep((self._sender.ephemeral(content, now),))
+
+    def send_sync(self, now: int) -> SdsStep:
+        """Send a sync message now instead of waiting for the timer; nothing when there is nothing to say."""
+        outgoing: list[Outgoing] = []
+        events: list[SdsEvent] = []
+        self._state.open(now)
+        self._sender.sync(now, outgoing, events)
+        return SdsStep(tuple(outgoing), tuple(events))
+
+    def send_owed(self, now: int) -> SdsStep:
+        """Acknowledge content that is held and that nobody has named, now instead of when its sync message is due:
+        for a participant that leaves. Nothing when nothing is owed."""
+        return self.send_sync(now) if self._sender.owes() else SdsStep()
+
+    def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> SdsStep:
+        """A dispatch of an own message succeeded: the wait for its acknowledgement starts now."""
+        segment = self._state.outgoing.segments.get(message_id)
+        if segment is not None:
+            self._state.outgoing.sent(segment, now)
+        if retrieval_hint is not None:
+            self.set_retrieval_hint(message_id, retrieval_hint)
+        return SdsStep()
+
+    def set_retrieval_hint(self, message_id: str, retrieval_hint: bytes) -> None:
+        """Remember the hash (32 bytes) of the newest envelope of a message; later histories carry it."""
+        entry = known_under(self._state, message_id)
+        if entry is not None:
+            entry.set_hint(retrieval_hint)
+
+    def unacknowledged(self) -> tuple[Outgoing, ...]:
+        """The content of the outgoing buffer, oldest first. A restarted participant dispatches it again."""
+        outgoing = self._state.outgoing
+        return tuple(outgoing.outgoing(segment, OutgoingReason.RESEND) for segment in outgoing.open_segments())
+
+    def unacknowledged_bytes(self) -> int:
+        """Bytes on the wire of everything in the outgoing buffer: most of a sender's snapshot."""
+        return sum(len(segment.data) for segment in self._state.outgoing.open_segments())
+
+    def observe_sent(
+        self,
+        message: SdsMessage,
+        now: int,
+        *,
+        retrieval_hint: bytes | None = None,
+        content_digest: bytes | None = None,
+        id_verified: bool | None = None,
+    ) -> SdsStep:
+        """An own message seen on the wire by a pipeline with a participant id: log, filter and outgoing buffer, no
+        delivery. Seen again it is a retransmission (``DuplicateSeen``): hint and wait are renewed. What waited for it
+        is delivered. ``id_verified`` as in :meth:`receive`; a message of which the id is not is refused."""
+        events: list[SdsEvent] = []
+        if self._sender.observe_sent(message, now, retrieval_hint, content_digest, id_verified, events):
+            self._receiver.settle([message.message_id], now, events)
+        return SdsStep((), tuple(events))
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        message: SdsMessage,
+        now: int,
+        *,
+        retrieval_hint: bytes | None = None,
+        repaired: bool = False,
+        data: bytes | None = None,
+        content_digest: bytes | None = None,
+        id_verified: bool | None = None,
+    ) -> SdsStep:
+        """Take one decoded message.
+
+        ``retrieval_hint``: the hash (32 bytes) of the envelope it came in. ``repaired``: it was rebuilt, not received,
+        and its id recomputed. ``data``: its bytes as they were on the wire, for a later rebroadcast; without them it is
+        encoded again. ``content_digest``: SHA-256 of the content, when the caller keeps contents elsewhere and
+        ``message.content`` is ``None``. ``id_verified``: whether the id is recomputed from the message, as
+        :func:`~reliable_channel.core.sds.verify.id_verified` tells; a message of which it is not does not stand for its
+        id at first. ``None``: nobody can tell, or the content is here and decides when there is a conflict.
+        """
+        events = self._receiver.receive(message, now, retrieval_hint, repaired, data, content_digest, id_verified)
+        return SdsStep((), tuple(events))
+
+    # ---- timers --------------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> SdsStep:
+        """Run every timer due up to ``now``, in the order of their due times, each at its own due time."""
+        state = self._state
+        if state.sync is not None:
+            state.open(now)
+            state.sync.skip_to(now)
+        state.incoming.skip_to(now)
+        due = self.next_due()
+        if due is None or due > now:
+            return _NOTHING
+        outgoing: list[Outgoing] = []
+        events: list[SdsEvent] = []
+        while due is not None and due <= now:
+            self._run(due, outgoing, events)
+            due = self.next_due()
+        return SdsStep(tuple(outgoing), tuple(events))
+
+    def next_due(self) -> int | None:
+        """The earliest time at which :meth:`tick` would do something, or ``None``."""
+        state = self._state
+        due = [state.incoming.next_due(), state.outgoing.next_due(), state.unproven.next_due()]
+        if state.repair is not None:
+            due.append(state.repair.next_due())
+        if state.sync is not None:
+            due.append(state.sync.due)
+        return min((at for at in due if at is not None), default=None)
+
+    def _run(self, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
+        state = self._state
+        self._receiver.end_doubts(now, events)
+        if state.incoming.next_due() == now:
+            before = len(events)
+            lost = state.incoming.sweep(now, events)
+            self._receiver.want_again(events[before:], now)
+            self._receiver.give_up(lost, now, events)
+        state.outgoing.run(now, outgoing, events)
+        if state.repair is not None:
+            for message_id, data in state.repair.run(now):
+                message = decode_sds_message(data, state.config.wire_family)
+                if not isinstance(message, Malformed):
+                    outgoing.append(Outgoing(data, message, OutgoingReason.REPAIR))
+                    events.append(RepairSent(now, message_id))
+        if state.sync is not None and state.sync.due == now:
+            if state.sync.interval_due == now or self._sender.owes():
+                self._sender.sync(now, outgoing, events)
+            else:  # others have named it meanwhile
+                state.sync.owed_due = None
+
+    # ---- looking in ----------------------------------------------------------------------------------------------
+
+    def log_positions(self) -> tuple[Position, ...]:
+        """The log: ``(lamport timestamp, id)``, ascending."""
+        return self._state.log.positions()
+
+    def missing_ids(self) -> tuple[str, ...]:
+        """The ids that are named and not here, in the order they were reported."""
+        return tuple(self._state.incoming.missing)
+
+    def is_past(self, message_id: str, lamport: int, sender_id: str | None = None) -> bool:
+        """Whether a message with this id, Lamport timestamp (ms) and sender was delivered here, or could not be any
+        more. ``None``: of whichever sender."""
+        return message_id in self._state.log or self.is_forgotten(message_id, lamport, sender_id)
+
+    def is_forgotten(self, message_id: str, lamport: int, sender_id: str | None = None) -> bool:
+        """Whether a message with this id, Lamport timestamp (ms) and sender would be refused as older than the log."""
+        return self._state.log.forgotten((lamport, message_id), sender_id)
+
+    def sender_of(self, message_id: str) -> str | None:
+        """The sender of the message that stands for an id here, in the log or in the incoming buffer; ``None`` when
+        none does."""
+        known = standing_under(self._state, message_id)
+        return None if known is None else known.sender_id
+
+    def forget(self) -> None:
+        """Let a channel that has been silent for long go, but for how far it came: what is not behind the last message
+        of the log is refused as older than the log, so nothing is delivered twice. Observation begins anew."""
+        state = self._state
+        for _, doubt in state.unproven.items():
+            if isinstance(doubt.record, LogEntry):
+                state.log.add(doubt.record, state.clock or 0)
+        state.log.forget()
+        rested = ChannelState(state.channel_id, state.participant_id, state.config)
+        rested.sequence, rested.ephemeral_counter = state.sequence, state.ephemeral_counter
+        rested.log.horizon = state.log.horizon
+        self._use(rested)
+
+    # ---- snapshot ------------------------------------------------------------------------------------------------
+
+    def to_bytes(self, *, with_kept: bool = True) -> bytes:
+        """A snapshot: versioned, bounded, protobuf (``proto/sds_state.proto``). The configuration is not in it.
+
+        ``with_kept`` False leaves out the original bytes of messages (``max_kept_bytes``) that only answer repair
+        requests."""
+        return write_snapshot(self._state, with_kept=with_kept)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, config: SdsConfig | None = None) -> SdsChannel:
+        """Restore a snapshot; continues identically. Raises ``LocalError`` for bytes that are none."""
+        channel = cls.__new__(cls)
+        channel._use(read_snapshot(data, config or SdsConfig()))
+        return channel

@@ -1,0 +1,169 @@
+"""The settings of an SDS channel, with the names and defaults of LIP-109 and RELIABLE-CHANNEL-API."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.sds import MAX_HISTORY_ENTRIES, WireFamily
+
+NIM_CAUSAL_HISTORY = 10
+NIM_REPAIR_T_MAX_MS = 300_000
+
+
+class Tracking(StrEnum):
+    """Selects the messages whose acknowledgements are tracked."""
+
+    OWN = "own"
+    EVERYONE = "everyone"
+
+
+def deterministic_jitter(channel_id: str, participant_id: str, counter: int) -> float:
+    """The default source of jitter: a number in [0, 1) that differs per participant and per use, and is the same in
+    every run, so that a replay sends the same sync messages at the same times."""
+    digest = hashlib.sha256(f"{channel_id}\x00{participant_id}\x00{counter}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SdsConfig:
+    """Everything that can be set on an SDS channel. Times in ms. Not part of a snapshot: the owner gives it again."""
+
+    wire_family: WireFamily = WireFamily.SPEC
+    filter_format: FilterFormat = field(default_factory=FilterFormat)
+    clock_unit_ms: int = 1
+    """What one step of wall-clock time adds to a Lamport timestamp: nim-sds counts seconds."""
+
+    # Sending and acknowledgements
+    causal_history_size: int = 2
+    acknowledgement_timeout_ms: int = 5_000
+    max_retransmissions: int = 5
+    retransmission_backoff: float = 2.0
+    """Each wait for an acknowledgement is this many times the one before."""
+    wait_for_sent: bool = False
+    """True: the wait for an acknowledgement starts when the owner reports ``sent()``, not at ``send()``."""
+    possible_acks_threshold: int = 2
+    saturation_limit: float = 0.6
+    """A filter with a larger part of its bits set acknowledges nothing."""
+    tracking: Tracking | None = None
+    """``None``: own messages for a participant, everyone's for an observer."""
+
+    # Sync and repair (participants only)
+    sync_min_interval_ms: int = 30_000
+    """0 disables sync messages."""
+    sync_after_content: float = 0.5
+    sync_with_repairs: float = 0.3
+    acknowledge_within_ms: int = 1_500
+    """Content that is held and that nobody but its sender has named is acknowledged by a sync message within this
+    time, after a random part of it; well under the sender's ``acknowledgement_timeout_ms``. 0: only by the interval's
+    sync messages."""
+    jitter: Callable[[str, str, int], float] = deterministic_jitter
+    """``(channel id, participant id, counter) -> [0, 1)``: the only randomness, and it is an input."""
+    repair: bool = True
+    """SDS-R."""
+    repair_t_min_ms: int = 30_000
+    repair_t_max_ms: int = 120_000
+    repair_response_groups: int = 1
+    max_repair_requests_per_message: int = 3
+
+    # Missing dependencies
+    sweep_in_buf_interval_ms: int = 5_000
+    retrieve_frequency_ms: int = 10_000
+    retrieve_backoff: float = 2.0
+    retrieve_max_interval_ms: int = 600_000
+    timeout_for_lost_messages_ms: int | None = None
+    """0: never lost. ``None``: never for a participant; 300 000 for an observer."""
+    unproven_id_ms: int = 300_000
+    """How long a message does not stand for its id when that has the form of a digest and is not recomputed from it: so
+    long the one may come from which it is. 0: it stands at once."""
+    before_observation: bool = True
+    """False: also what is older than the first observation of the channel is missing until it comes."""
+
+    # Bounds
+    lamport_tolerance_ms: int = 300_000
+    """How far ahead of ``now`` a Lamport timestamp may be; further ahead it is taken only as a successor of the
+    channel's clock."""
+    lamport_max_step: int = 512
+    """A Lamport timestamp beyond the tolerance may be so much above the channel's clock: honest clocks ride on the
+    highest timestamp they have seen, and a send has up to 256 segments."""
+    lamport_max_ahead_ms: int = 86_400_000
+    """No Lamport timestamp may be further ahead of ``now``, whatever the channel's clock."""
+    max_history_entries: int = MAX_HISTORY_ENTRIES
+    max_missing: int = 10_000
+    max_missing_per_sender: int = 1_000
+    max_missing_bytes: int = 4 * 1024 * 1024
+    """Bytes of missing ids, hints and sender ids; and, apart, of the participants that have them in their past."""
+    max_refetches_per_sweep: int = 200
+    max_refetches_per_sender_and_sweep: int = 100
+    max_waiting: int = 10_000
+    """Messages in the incoming buffer."""
+    max_waiting_bytes: int = 32 * 1024 * 1024
+    """Bytes of their contents, histories and ids."""
+    max_log_entries: int = 10_000
+    max_log_bytes: int = 16 * 1024 * 1024
+    """Bytes of the entries of the log."""
+    max_repeats: int = 2_000
+    """Sends of ids that were sent again with equal content, remembered so that each is delivered once."""
+    max_kept_bytes: int = 4 * 1024 * 1024
+    """Original bytes of other participants' messages, kept to answer repair requests."""
+    max_tracked: int = 1_000
+    """Messages of others whose acknowledgements are tracked; own ones are tracked as long as they are in the
+    outgoing buffer."""
+    max_participants: int = 1_000
+    max_finished_sends: int = 200
+    """Own sends that are delivered or given up and still followed, for acknowledgements by more participants."""
+    max_remembered: int = 10_000
+    """Lost ids that are remembered, and as many before observation."""
+    max_remembered_bytes: int = 4 * 1024 * 1024
+
+    def in_family(self, family: WireFamily) -> SdsConfig:
+        """This configuration for a channel whose peers are of another implementation family.
+
+        The filter's layout and the clock's unit are the family's. The nim family (nim-sds at 0dea35d) also has a causal
+        history of 10 and a repair delay of up to 300 s, unless this configuration has values of its own."""
+        is_nim = family is WireFamily.NIM
+        layout = self.filter_format
+        if is_nim is (layout.family is FilterFamily.SPEC):
+            layout = replace(layout, family=FilterFamily.NIM if is_nim else FilterFamily.SPEC)
+        usual = SdsConfig()
+        changed = replace(self, wire_family=family, filter_format=layout, clock_unit_ms=1_000 if is_nim else 1)
+        if is_nim and self.causal_history_size == usual.causal_history_size:
+            changed = replace(changed, causal_history_size=NIM_CAUSAL_HISTORY)
+        if is_nim and self.repair_t_max_ms == usual.repair_t_max_ms:
+            changed = replace(changed, repair_t_max_ms=NIM_REPAIR_T_MAX_MS)
+        return changed
+
+    def __post_init__(self) -> None:
+        for name in (
+            "causal_history_size",
+            "max_retransmissions",
+            "sync_min_interval_ms",
+            "acknowledge_within_ms",
+            "repair_t_min_ms",
+            "unproven_id_ms",
+        ):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"sds.{name} is negative.", "Use 0 or more.")
+        for name in (
+            "clock_unit_ms",
+            "acknowledgement_timeout_ms",
+            "possible_acks_threshold",
+            "repair_response_groups",
+            "sweep_in_buf_interval_ms",
+            "retrieve_frequency_ms",
+            "max_log_entries",
+            "max_tracked",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"sds.{name} is below 1.", "Use 1 or more.")
+        for name in ("retransmission_backoff", "retrieve_backoff"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"sds.{name} is below 1.", "Waits cannot shrink: use 1 or more.")
+        if self.repair_t_max_ms <= self.repair_t_min_ms:
+            raise ConfigurationError("sds.repair_t_max_ms is not above sds.repair_t_min_ms.", "Raise it.")
+        if self.max_log_entries < self.causal_history_size:
+            raise ConfigurationError("sds.max_log_entries is below sds.causal_history_size.", "Raise it.")

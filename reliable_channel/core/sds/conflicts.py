@@ -1,0 +1,149 @@
+"""Classifies a second message with a known id, decides which of two contents wins, and removes what the other left
+(docs/sds.md, *Two messages with one id*)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from reliable_channel.core.sds.events import Conflict, SdsEvent
+from reliable_channel.core.sds.incoming import Waiting
+from reliable_channel.core.sds.log import LogEntry
+from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.sds.verify import id_is_recomputed
+from reliable_channel.core.wire.sds import SdsMessage
+
+
+class Relation(StrEnum):
+    """How a second message with a known id relates to the first."""
+
+    NEW = "new"
+    """Its id is not known."""
+    COPY = "copy"
+    """The same send: the same sender, Lamport timestamp and content."""
+    FURTHER_SEND = "further send"
+    """Equal content of another sender, or sent once more: one SDS message, and a message of its own to applications."""
+    LOSER = "loser"
+    """A conflict, and the first one stands."""
+    WINNER = "winner"
+    """A conflict, and the second one takes the place of the first."""
+
+
+def known_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
+    """The message of that id that is here: in the log, or else waiting for what it depends on, or unproven."""
+    return standing_under(state, message_id) or state.unproven.get(message_id)
+
+
+def standing_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
+    """The message that stands for an id here: in the log, or waiting for what it depends on."""
+    return state.log.get(message_id) or state.incoming.waiting.get(message_id)
+
+
+RESERVED = "\x00"
+"""No id from outside begins with this: :func:`send_key` makes keys that do."""
+
+
+def send_key(message_id: str, sender_id: str, lamport: int) -> str:
+    """The key of a further send, where the id is the key of the first one. No other message has it."""
+    return f"{RESERVED}{len(message_id)}{RESERVED}{message_id}{lamport}{RESERVED}{sender_id}"
+
+
+def sds_id_of(key: str) -> str:
+    """The SDS id of a message, from its key: its id, or what :func:`send_key` made."""
+    if not key.startswith(RESERVED):
+        return key
+    length, _, rest = key[1:].partition(RESERVED)
+    return rest[: int(length)]
+
+
+def is_content_hash(message_id: str, digest: bytes) -> bool:
+    """Whether an id is the SHA-256 of its content. ``digest``: the first bytes of that."""
+    return len(message_id) == 64 and bool(digest) and message_id.startswith(digest.hex())
+
+
+def relation(
+    state: ChannelState,
+    message: SdsMessage,
+    digest: bytes,
+    known: LogEntry | Waiting | None,
+    verified: bool | None,
+    now: int,
+    events: list[SdsEvent],
+) -> Relation:
+    """Tell what a message is whose id may be known, and report a conflict.
+
+    ``verified``: whether its id is recomputed from it; ``None``: find out here, if it matters. The pipeline finds out
+    in ingest, a participant here, with the same function. ``digest`` is of its content."""
+    if is_held(state, message, digest):
+        return Relation.COPY
+    if known is None:
+        return Relation.NEW
+    equal = known.digest == digest and bool(digest)
+    if equal and is_content_hash(message.message_id, digest):
+        return Relation.FURTHER_SEND
+    if verified is None:
+        verified = id_is_recomputed(message)
+    if equal and not verified and not _is_verified(message, known):
+        return Relation.FURTHER_SEND
+    # An id that binds sender and Lamport timestamp is recomputed from one message only. Whoever has won once stands.
+    wins = verified and not known.won
+    _report(message, known, wins, now, events)
+    return Relation.WINNER if wins else Relation.LOSER
+
+
+def is_held(state: ChannelState, message: SdsMessage, digest: bytes) -> bool:
+    """Whether just this send is here: in the log, waiting, or among the further sends that are remembered."""
+    message_id, sender_id, lamport = message.message_id, message.sender_id, message.lamport_timestamp or 0
+    waiting = state.incoming.waiting
+    for held in (
+        state.log.get(message_id),
+        waiting.get(message_id),
+        waiting.get(send_key(message_id, sender_id, lamport)),
+        state.unproven.get(message_id),
+    ):
+        if held is not None and (held.digest, held.lamport, held.sender_id) == (digest, lamport, sender_id):
+            return True
+    return (lamport, message_id, sender_id) in state.repeats
+
+
+def report_win(message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
+    """Report that an own message takes the place of another with its id."""
+    _report(message, known, True, now, events)
+
+
+def _is_verified(message: SdsMessage, known: LogEntry | Waiting) -> bool:
+    """Whether the id of the known message is recomputed from it: its content equals that of ``message``."""
+    if known.verified or not message.content:
+        return known.verified
+    return id_is_recomputed(replace(message, sender_id=known.sender_id, lamport_timestamp=known.lamport))
+
+
+def _report(message: SdsMessage, known: LogEntry | Waiting, wins: bool, now: int, events: list[SdsEvent]) -> None:
+    differs = [
+        name
+        for name, same in (
+            ("sender", known.sender_id == message.sender_id),
+            ("Lamport timestamp", known.lamport == message.lamport_timestamp),
+        )
+        if not same
+    ] or ["content"]
+    if wins:
+        winner, why = "second", "its id is recomputed"
+    elif known.won:
+        winner, why = "first", "it has replaced another one before"
+    else:
+        winner, why = "first", "the id of the second is not recomputed"
+    why = f"another {' and '.join(differs)}; {why}"
+    events.append(Conflict(now, message.message_id, message.sender_id, winner, why, message.content))
+
+
+def forget_loser(state: ChannelState, message_id: str) -> None:
+    """Take out what a message that lost has left here."""
+    state.log.remove(message_id)
+    state.unproven.take(message_id)
+    waiting = state.incoming.waiting
+    for key in [key for key, held in waiting.items() if held.sds_id == message_id]:
+        state.incoming.take(key)
+    state.review.untrack(message_id)
+    if state.repair is not None:
+        state.repair.forget(message_id)

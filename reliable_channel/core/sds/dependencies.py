@@ -1,0 +1,84 @@
+"""Classifies each entry of a message's causal history as met, held, missing, lost, or before observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
+
+
+@dataclass(slots=True)
+class Dependencies:
+    """A message's unmet dependencies, by kind. Nothing is changed by finding them."""
+
+    unmet: dict[str, None] = field(default_factory=dict)
+    """Held or missing: what the message waits for."""
+    missing: list[str] = field(default_factory=list)
+    new: list[HistoryEntry] = field(default_factory=list)
+    """Missing, and named for the first time."""
+    lost: list[str] = field(default_factory=list)
+    before_observation: list[str] = field(default_factory=list)
+    new_before_observation: list[str] = field(default_factory=list)
+    not_causal: list[str] = field(default_factory=list)
+    """Itself, or a held message that is not earlier: an honest sender's history holds neither."""
+
+
+NONE = Dependencies()
+"""Shared by all messages whose dependencies are met; never changed."""
+
+
+def review_dependencies(
+    state: ChannelState, message: SdsMessage, lamport: int, *, first: bool = False, unproven: bool = False
+) -> Dependencies:
+    """Sort the causal history of a message; a dependency is met when its id is in the log. ``first``: it is the first
+    message that is observed, so everything it names is older than the observation. ``unproven``: its own id is not
+    recomputed, nor are then, presumably, those that its sender names: for unproven messages it does not wait."""
+    log = state.log
+    for entry in message.causal_history:
+        if entry.message_id not in log:
+            break
+    else:
+        return NONE
+    found = Dependencies()
+    config = state.config
+    before = config.before_observation and (first or lamport <= state.observed_since)
+    for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
+        if dependency not in log:
+            waits = not (unproven and dependency in state.unproven)
+            _sort(state, message, lamport, dependency, before, waits, found)
+    if found.missing:
+        known = state.incoming.missing
+        entries = {entry.message_id: entry for entry in reversed(message.causal_history)}
+        found.new = [entries[dependency] for dependency in found.missing if dependency not in known]
+    return found
+
+
+def _sort(
+    state: ChannelState,
+    message: SdsMessage,
+    lamport: int,
+    dependency: str,
+    before: bool,
+    waits: bool,
+    found: Dependencies,
+) -> None:
+    incoming = state.incoming
+    held = incoming.waiting.get(dependency)
+    if dependency == message.message_id or (held is not None and held.lamport >= lamport):
+        found.not_causal.append(dependency)
+    elif held is not None:
+        found.unmet[dependency] = None
+    elif dependency in incoming.syncs:
+        return
+    elif dependency in incoming.lost:
+        found.lost.append(dependency)
+    elif dependency in incoming.before_observation:
+        found.before_observation.append(dependency)
+    elif before and dependency not in incoming.missing:
+        found.before_observation.append(dependency)
+        found.new_before_observation.append(dependency)
+    else:
+        if waits:
+            found.unmet[dependency] = None
+        found.missing.append(dependency)

@@ -1,0 +1,425 @@
+"""Buffers messages whose dependencies are not met, and tracks those dependencies (docs/sds.md, *Limits*).
+
+A dependency that is named and not in the log is *held* (its message waits here itself), *missing*, *lost* or *before
+observation*. Each missing id is reported once, asked for again with back-off, and kept as lost after the time-out.
+Everything is bounded in number and bytes, and divided fairly between senders
+(:mod:`~reliable_channel.core.sds.shares`).
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
+from reliable_channel.core.sds.log import MessageLog
+from reliable_channel.core.sds.shares import Remembered, Shares, size_of
+from reliable_channel.core.wire.sds import HistoryEntry
+
+OBSERVER_LOST_MS = 300_000
+"""How long an observer waits for a missing message: above T_req + T_resp of SDS-R."""
+
+CATCH_UP_MS = 3_600_000
+"""After a longer sleep than this, a channel that never gives up a missing id does not repeat the look-ups of all that
+time."""
+
+MAX_SYNCS, MAX_SYNCS_BYTES = 256, 32 * 1024
+"""Sync messages that are remembered: peers name the last ones, if any."""
+
+MAX_NAMINGS = 4
+"""Different senders and hints remembered per missing id."""
+
+MAX_REACHED = 32
+"""Participants remembered per missing id as having it in their causal past."""
+
+
+class Waiting:
+    """A content message in the incoming buffer."""
+
+    __slots__ = (
+        "before_observation",
+        "content",
+        "digest",
+        "hint",
+        "history",
+        "lamport",
+        "late",
+        "lost",
+        "message_id",
+        "past",
+        "received_at",
+        "repaired",
+        "replaces",
+        "sds_id",
+        "sender_id",
+        "size",
+        "unmet",
+        "unproven",
+        "verified",
+        "won",
+    )
+
+    def __init__(
+        self,
+        message_id: str,
+        sender_id: str,
+        lamport: int,
+        history: tuple[str, ...],
+        digest: bytes,
+        content: bytes | None,
+        hint: bytes | None,
+        received_at: int,
+    ) -> None:
+        self.message_id = message_id
+        self.sender_id = sender_id
+        self.lamport = lamport
+        self.history = history
+        self.digest = digest
+        self.content = content
+        self.hint = hint
+        self.received_at = received_at
+        self.past = 0
+        self.unmet: list[str] = []
+        """What it waits for, the first dependency last: that is the one whose arrival is watched for."""
+        self.size = 0
+        """Bytes it counts for in the buffer."""
+        self.lost: list[str] = []
+        self.before_observation: tuple[str, ...] = ()
+        self.late = False
+        self.repaired = False
+        self.replaces = False
+        self.verified = self.won = False
+        """Whether its id was recomputed from it, and whether it took the place of another message."""
+        self.unproven = False
+        """Whether it does not stand for its id (:mod:`~reliable_channel.core.sds.unproven`)."""
+        self.sds_id = message_id
+        """The SDS id as it is on the wire. The ``message_id`` of a further send of an id, and of an unproven message,
+        is a key that only it has."""
+
+    @property
+    def is_further_send(self) -> bool:
+        """Whether it is a further send of an id."""
+        return not self.unproven and self.sds_id is not self.message_id and self.sds_id != self.message_id
+
+    def reach(self, bit: int) -> None:
+        """A participant has this message in its causal past."""
+        self.past |= bit
+
+    def set_hint(self, hint: bytes) -> None:
+        """The hash of its newest envelope."""
+        self.hint = hint
+
+    def set_history(self, history: tuple[str, ...]) -> None:
+        """Its causal history, which was not known before."""
+        self.history = history
+
+
+class Missing:
+    """An id that is named and not here."""
+
+    __slots__ = (
+        "charged_to",
+        "due",
+        "hint",
+        "lost_at",
+        "message_id",
+        "others",
+        "reached",
+        "refetches",
+        "sender_id",
+        "since",
+    )
+
+    def __init__(
+        self,
+        message_id: str,
+        sender_id: str | None,
+        hint: bytes | None,
+        since: int,
+        due: int,
+        lost_at: int | None,
+        charged_to: str,
+    ) -> None:
+        self.message_id = message_id
+        self.sender_id = sender_id
+        self.hint = hint
+        self.since = since
+        self.due = due
+        self.lost_at = lost_at
+        self.charged_to = charged_to
+        """Whose budget of missing ids it counts in: the first that named it."""
+        self.others: list[tuple[str | None, bytes | None]] = []
+        """Other senders and hints that messages give for it: the first may be junk, so look-ups take turns."""
+        self.refetches = 0
+        self.reached: dict[str, tuple[str, bool]] = {}
+        """Participant that has this id in its causal past → (the message that says so, whether it names it itself):
+        when the message comes, they have acknowledged it."""
+
+    def namings(self) -> list[tuple[str | None, bytes | None]]:
+        """The senders and hints that messages give for it, the first one first."""
+        return [(self.sender_id, self.hint), *self.others]
+
+    def may_be_of(self, sender_id: str) -> bool:
+        """Whether a message of this sender can be the one that is named: no other sender is."""
+        named = {sender for sender, _ in self.namings() if sender is not None}
+        return not named or sender_id in named
+
+    def size(self) -> int:
+        """Bytes it counts for in its sender's share."""
+        others = sum(size_of(sender or "") + len(hint or b"") for sender, hint in self.others)
+        return size_of(self.message_id, self.sender_id or "", self.charged_to) + len(self.hint or b"") + others
+
+
+class IncomingBuffer:
+    """Waiting messages, missing ids and their timers. The times of a sweep are the multiples of its interval: they do
+    not depend on when a channel was opened or restored."""
+
+    def __init__(self, config: SdsConfig, observer: bool) -> None:
+        self._config = config
+        timeout = config.timeout_for_lost_messages_ms
+        self._lost_after = (OBSERVER_LOST_MS if observer else 0) if timeout is None else timeout
+        self.waiting: dict[str, Waiting] = {}
+        self._waiting_shares = Shares(config.max_waiting, config.max_waiting_bytes)
+        self._watchers: dict[str, dict[str, None]] = {}
+        """Id → the waiting messages whose first unmet dependency it is."""
+        self.missing: dict[str, Missing] = {}
+        self._missing_shares = Shares(config.max_missing, config.max_missing_bytes)
+        self._reached_left = config.max_missing_bytes
+        self.lost = Remembered(config.max_remembered, config.max_remembered_bytes)
+        self.before_observation = Remembered(config.max_remembered, config.max_remembered_bytes)
+        self.syncs = Remembered(MAX_SYNCS, MAX_SYNCS_BYTES)
+        """Sync messages that came: they meet the dependencies that name them, and take no id from content."""
+        self._timers: list[tuple[int, str]] = []
+
+    # ---- the buffer ----------------------------------------------------------------------------------------------
+
+    def hold(self, waiting: Waiting) -> None:
+        """Put a message into the buffer until ``unmet`` is empty."""
+        if not waiting.size:
+            named = (*waiting.history, *waiting.unmet, *waiting.lost, *waiting.before_observation)
+            texts = size_of(waiting.message_id, waiting.sender_id, *named)
+            waiting.size = len(waiting.content or b"") + len(waiting.hint or b"") + texts
+        self.waiting[waiting.message_id] = waiting
+        self._waiting_shares.add(waiting.message_id, waiting.sender_id, waiting.size)
+        self._watch(waiting)
+
+    def take(self, message_id: str) -> Waiting:
+        """Take a message out of the buffer."""
+        waiting = self.waiting.pop(message_id)
+        self._waiting_shares.remove(message_id, waiting.sender_id)
+        if waiting.unmet:
+            watchers = self._watchers.get(waiting.unmet[-1])
+            if watchers is not None:
+                watchers.pop(message_id, None)
+                if not watchers:
+                    del self._watchers[waiting.unmet[-1]]
+        return waiting
+
+    def is_full(self) -> bool:
+        """Whether the buffer is over its bound."""
+        return self._waiting_shares.is_over()
+
+    def take_surplus(self) -> Waiting | None:
+        """Take the oldest message of the sender with most in the buffer out of it; ``None`` unless the buffer is over
+        its bound. What the message still waited for counts as lost to it."""
+        shares = self._waiting_shares
+        if not shares.is_over():
+            return None
+        waiting = self.take(shares.oldest_of(shares.greediest()))
+        waiting.lost.extend(reversed(waiting.unmet))
+        waiting.unmet.clear()
+        return waiting
+
+    def settle(
+        self, message_id: str, log: MessageLog, *, past: bool = False
+    ) -> tuple[list[Waiting], list[tuple[Waiting, str]]]:
+        """Look again at what watches for an id that was delivered, held, lost or given up.
+
+        Returns the messages that wait for nothing else, still in the buffer, and (message, dependency) for each
+        dependency that is held here and not earlier than the message, which therefore does not wait for it. ``past``:
+        the id is met although it is not in the log."""
+        ready: list[Waiting] = []
+        not_causal: list[tuple[Waiting, str]] = []
+        watchers = self._watchers.pop(message_id, None)
+        if watchers is None:
+            return ready, not_causal
+        for waiting in sorted([self.waiting[each] for each in watchers], key=_position):
+            while waiting.unmet:
+                dependency = waiting.unmet[-1]
+                if dependency not in log and not (past and dependency == message_id):
+                    held = self.waiting.get(dependency)
+                    if held is not None:
+                        if held.lamport < waiting.lamport:
+                            break
+                        not_causal.append((waiting, dependency))
+                    elif dependency in self.missing:
+                        break
+                    elif dependency not in self.syncs:
+                        waiting.lost.append(dependency)
+                waiting.unmet.pop()
+            if waiting.unmet:
+                self._watch(waiting)
+            else:
+                ready.append(waiting)
+        return ready, not_causal
+
+    def _watch(self, waiting: Waiting) -> None:
+        if waiting.unmet:
+            self._watchers.setdefault(waiting.unmet[-1], {})[waiting.message_id] = None
+
+    # ---- missing ids ---------------------------------------------------------------------------------------------
+
+    def miss(self, entry: HistoryEntry, named_by_sender: str, now: int) -> Missing:
+        """Add a missing id, on account of the sender that names it."""
+        lost_at = self._next_sweep(now + self._lost_after) if self._lost_after else None
+        missing = Missing(
+            entry.message_id,
+            entry.sender_id or None,
+            entry.retrieval_hint or None,
+            now,
+            self._next_sweep(now + 1),
+            lost_at,
+            named_by_sender,
+        )
+        self.restore_missing(missing)
+        return missing
+
+    def restore_missing(self, missing: Missing) -> None:
+        """Add a missing id and its timer."""
+        self.missing[missing.message_id] = missing
+        self._missing_shares.add(missing.message_id, missing.charged_to, missing.size())
+        self._reached_left -= sum(size_of(by, via) for by, (via, _) in missing.reached.items())
+        heapq.heappush(self._timers, (self._when(missing), missing.message_id))
+
+    def found(self, message_id: str) -> Missing | None:
+        """An id is no longer missing."""
+        missing = self.missing.pop(message_id, None)
+        if missing is not None:
+            self._missing_shares.remove(message_id, missing.charged_to)
+            self._reached_left += sum(size_of(by, via) for by, (via, _) in missing.reached.items())
+        return missing
+
+    def named_again(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
+        """Charge a missing id to a sender that names it too and has fewer: what an honest message waits for does not go
+        when a greedy sender that named it first is over its share. Remember what is new in how it is named."""
+        shares = self._missing_shares
+        naming = (entry.sender_id or None, entry.retrieval_hint or None)
+        if any(naming) and len(missing.others) < MAX_NAMINGS - 1 and naming not in missing.namings():
+            missing.others.append(naming)
+            shares.resize(missing.message_id, missing.charged_to, missing.size())
+        weight = max(shares.unit, missing.size())
+        if sender_id != missing.charged_to and (
+            shares.held_by(sender_id) + weight < shares.held_by(missing.charged_to)
+        ):
+            shares.remove(missing.message_id, missing.charged_to)
+            del self.missing[missing.message_id]
+            missing.charged_to = sender_id
+            shares.add(missing.message_id, sender_id, missing.size())
+            self.missing[missing.message_id] = missing
+
+    def reach(self, missing: Missing, by: str, via: str, *, directly: bool) -> None:
+        """Remember that a participant has a missing id in its causal past, as long as there is room."""
+        if directly or by not in missing.reached:
+            size = size_of(by, via)
+            had = missing.reached.get(by)
+            freed = size_of(by, had[0]) if had is not None else 0
+            if size - freed <= self._reached_left and (had is not None or len(missing.reached) < MAX_REACHED):
+                missing.reached[by] = (via, directly)
+                self._reached_left -= size - freed
+
+    def surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
+        """Give up missing ids as long as ``sender_id`` has more than one sender may, or the channel more than all may:
+        the oldest of the sender with most. Returns them, each with the sender it was charged to."""
+        shares = self._missing_shares
+        of_one = self._config.max_missing_per_sender * shares.unit
+        given_up: dict[str, str] = {}
+        while True:
+            if shares.held_by(sender_id) > of_one:
+                greedy = sender_id
+            elif shares.is_over():
+                greedy = shares.greediest()
+            else:
+                return given_up
+            missing = self.missing[shares.oldest_of(greedy)]
+            self._lose(missing, now, events, evicted=True)
+            given_up[missing.message_id] = greedy
+
+    # ---- the sweep -----------------------------------------------------------------------------------------------
+
+    def next_due(self) -> int | None:
+        """The next sweep that finds something to do."""
+        timers = self._timers
+        while timers:
+            due, message_id = timers[0]
+            missing = self.missing.get(message_id)
+            if missing is not None and self._when(missing) == due:
+                return due
+            heapq.heappop(timers)
+        return None
+
+    def skip_to(self, now: int) -> None:
+        """After a long sleep, ask once for what is never given up instead of repeating each look-up that was due."""
+        if not self._lost_after and (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
+            for missing in self.missing.values():
+                if missing.due < now:
+                    missing.due = self._next_sweep(now)
+            self._timers = [(self._when(missing), missing.message_id) for missing in self.missing.values()]
+            heapq.heapify(self._timers)
+
+    def sweep(self, now: int, events: list[SdsEvent]) -> list[str]:
+        """Run the sweep at ``now``: ask again for what is due, and return the ids that are lost. What is more than one
+        sweep may ask for is spread over the next ones, so that a sweep costs what it does."""
+        config = self._config
+        interval = config.sweep_in_buf_interval_ms
+        lost: list[str] = []
+        asked = 0
+        due_of: dict[str, int] = {}
+        while self.next_due() == now:
+            missing = self.missing[heapq.heappop(self._timers)[1]]
+            if missing.lost_at is not None and missing.lost_at <= now:
+                self._lose(missing, now, events)
+                lost.append(missing.message_id)
+                continue
+            of_sender = due_of[missing.charged_to] = due_of.get(missing.charged_to, -1) + 1
+            later = of_sender // config.max_refetches_per_sender_and_sweep
+            if not later:
+                later = asked // config.max_refetches_per_sweep
+                asked += 1
+            if later:
+                missing.due = self._next_sweep(now + later * interval)
+            else:
+                self._ask(missing, now, events)
+            heapq.heappush(self._timers, (self._when(missing), missing.message_id))
+        return lost
+
+    def _ask(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
+        config = self._config
+        wait = config.retrieve_frequency_ms * config.retrieve_backoff ** min(missing.refetches, 64)
+        namings = missing.namings()
+        sender_id, hint = namings[missing.refetches % len(namings)]
+        missing.refetches += 1
+        missing.due = self._next_sweep(now + round(min(wait, config.retrieve_max_interval_ms)))
+        events.append(RefetchDue(now, missing.message_id, hint, missing.refetches, missing.since, sender_id))
+
+    def _lose(self, missing: Missing, now: int, events: list[SdsEvent], *, evicted: bool = False) -> None:
+        self.found(missing.message_id)
+        self.lost.add(missing.message_id, missing.charged_to)
+        watchers = sorted([self.waiting[each] for each in self._watchers.get(missing.message_id, ())], key=_position)
+        waiting = tuple(each.sds_id for each in watchers)
+        events.append(
+            DependencyLost(
+                now, missing.message_id, missing.since, missing.refetches, missing.sender_id, waiting, evicted
+            )
+        )
+
+    @staticmethod
+    def _when(missing: Missing) -> int:
+        return missing.due if missing.lost_at is None else min(missing.due, missing.lost_at)
+
+    def _next_sweep(self, at: int) -> int:
+        interval = self._config.sweep_in_buf_interval_ms
+        return -(-at // interval) * interval
+
+
+def _position(waiting: Waiting) -> tuple[int, str]:
+    return waiting.lamport, waiting.message_id

@@ -1,0 +1,343 @@
+"""Keeps the log of a channel: the messages delivered here and sent from here, ordered by ``(lamport, id)``.
+
+Look-ups by id are O(1), appending is O(1), and a restored log decodes an entry only when it is asked for: a snapshot is
+read and written at every touch of a channel, and most touches need few entries.
+
+The log is bounded in entries and bytes. When it is full, the senders with the most in it lose their oldest entries, so
+nobody pushes out what another has sent. A *horizon* per sender says up to where its entries may have been dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from reliable_channel.core.sds.shares import OVERHEAD, size_of
+from reliable_channel.core.wire._pb import sds_state_pb2 as pb
+from reliable_channel.core.wire.sds import HistoryEntry
+
+Position = tuple[int, str]
+
+KEPT_HISTORY_IDS = 64
+KEPT_HISTORY_BYTES = 4_096
+"""What is kept of a message's causal history, the last entries: they serve to follow the causal past of a message."""
+
+MAX_HORIZONS = 1_000
+"""Senders with a horizon of their own; the lowest horizons beyond are joined into one for everybody."""
+
+
+def kept_history(history: Sequence[HistoryEntry]) -> tuple[str, ...]:
+    """The ids of a causal history that are kept with a message."""
+    ids = [entry.message_id for entry in history]
+    if len(ids) <= KEPT_HISTORY_IDS and len("".join(ids)) * 4 <= KEPT_HISTORY_BYTES:  # at most 4 bytes a character
+        return tuple(ids)
+    del ids[:-KEPT_HISTORY_IDS]
+    while size_of(*ids) > KEPT_HISTORY_BYTES:
+        del ids[0]
+    return tuple(ids)
+
+
+def bits_to_bytes(bits: int) -> bytes:
+    """One bit per participant, little-endian, as snapshots have them."""
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+class LogEntry:
+    """One message of the log. ``past`` holds a bit per participant that is known to have this message in its causal
+    past, so that no part of the past is walked twice for one participant."""
+
+    __slots__ = (
+        "digest",
+        "encoded",
+        "hint",
+        "history",
+        "lamport",
+        "message_id",
+        "past",
+        "sender_id",
+        "size",
+        "verified",
+        "won",
+    )
+
+    def __init__(
+        self,
+        message_id: str,
+        lamport: int,
+        sender_id: str,
+        history: tuple[str, ...],
+        digest: bytes,
+        hint: bytes | None,
+        past: int = 0,
+        size: int = 0,
+    ) -> None:
+        self.message_id = message_id
+        self.lamport = lamport
+        self.sender_id = sender_id
+        self.history = history
+        self.digest = digest
+        self.hint = hint
+        self.past = past
+        self.size = size
+        """Bytes it counts for in the log, where that is more than every entry counts for; else 0."""
+        self.verified = self.won = False
+        """Whether its id was recomputed from it, and whether it took the place of another message."""
+        self.encoded: bytes | None = None
+
+    def reach(self, bit: int) -> None:
+        """A participant has this message in its causal past."""
+        self.past |= bit
+        self.encoded = None
+
+    def set_hint(self, hint: bytes) -> None:
+        """The hash of its newest envelope."""
+        if hint != self.hint:
+            self.hint = hint
+            self.encoded = None
+
+    def set_history(self, history: tuple[str, ...]) -> None:
+        """Its causal history, which was not known before."""
+        self.history = history
+        self.encoded = None
+
+    def to_bytes(self) -> bytes:
+        """Everything but id and timestamp, which the log keeps in columns; cached until the entry changes."""
+        if self.encoded is None:
+            self.encoded = pb.LogEntry(
+                sender_id=self.sender_id,
+                history=self.history,
+                digest=self.digest,
+                hint=self.hint or b"",
+                past=bits_to_bytes(self.past),
+                verified=self.verified,
+                won=self.won,
+            ).SerializeToString()
+        return self.encoded
+
+    @classmethod
+    def from_bytes(cls, message_id: str, lamport: int, data: bytes, size: int = 0) -> LogEntry:
+        """An entry from what :meth:`to_bytes` gave."""
+        proto = pb.LogEntry.FromString(data)
+        past = int.from_bytes(proto.past, "little")
+        history = tuple(proto.history)
+        entry = cls(message_id, lamport, proto.sender_id, history, proto.digest, proto.hint or None, past, size)
+        entry.verified, entry.won = proto.verified, proto.won
+        entry.encoded = data
+        return entry
+
+
+class MessageLog:
+    """Entries by id and by position. Bounded in entries and bytes: what is too much goes in blocks."""
+
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self._max = max_entries
+        self._unit = max(1, max_bytes // max_entries)
+        """Bytes that an entry counts for at least: so one bound holds for entries and for bytes."""
+        self._slack = max(1, max_entries // 16)
+        self._weight = 0
+        self._entries: dict[str, LogEntry | _Stored] = {}
+        self._order: list[Position] = []
+        self.horizon: Position | None = None
+        """The highest position that may have been dropped of a sender without a horizon of its own."""
+        self._horizons: dict[str, Position] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, message_id: object) -> bool:
+        return message_id in self._entries
+
+    def get(self, message_id: str) -> LogEntry | None:
+        """The entry of an id, decoded on first use after a restore."""
+        found = self._entries.get(message_id)
+        if not isinstance(found, tuple):
+            return found
+        lamport, data, _, size = found
+        entry = LogEntry.from_bytes(message_id, lamport, data, size)
+        self._entries[message_id] = entry
+        return entry
+
+    def add(self, entry: LogEntry, now: int) -> None:
+        """Insert at the entry's position."""
+        position = (entry.lamport, entry.message_id)
+        self._entries[entry.message_id] = entry
+        entry.size = self._size(entry)
+        self._weight += entry.size or self._unit
+        order = self._order
+        if not order or order[-1] < position:
+            order.append(position)
+        else:
+            insort(order, position)
+        if self._weight > (self._max + self._slack) * self._unit:
+            self._make_room(now)
+
+    def _size(self, entry: LogEntry) -> int:
+        characters = len(entry.message_id) + len(entry.sender_id) + len("".join(entry.history))
+        if characters * 4 + OVERHEAD <= self._unit:
+            return 0
+        size = size_of(entry.message_id, entry.sender_id, *entry.history)
+        return size if size > self._unit else 0
+
+    def remove(self, message_id: str) -> None:
+        """Take an entry out (another message with its id has won)."""
+        entry = self.get(message_id)
+        if entry is not None:
+            del self._entries[message_id]
+            self._weight -= self._weight_of(entry)
+            del self._order[bisect_left(self._order, (entry.lamport, message_id))]
+
+    def last(self, count: int) -> list[LogEntry]:
+        """The ``count`` highest entries, ascending."""
+        return [entry for _, message_id in self._order[-count:] if (entry := self.get(message_id))] if count else []
+
+    def positions(self) -> tuple[Position, ...]:
+        """All positions, ascending."""
+        return tuple(self._order)
+
+    def recent_ids(self, count: int) -> list[str]:
+        """The ids of the ``count`` highest entries."""
+        return [message_id for _, message_id in self._order[-count:]]
+
+    def forgotten(self, position: Position, sender_id: str | None = None) -> bool:
+        """Whether a message of this position and sender may have been in the part of the log that was dropped.
+        ``None``: a message of any sender."""
+        if self.horizon is not None and position <= self.horizon:
+            return True
+        if sender_id is None:
+            return any(position <= horizon for horizon in self._horizons.values())
+        horizon = self._horizons.get(sender_id)
+        return horizon is not None and position <= horizon
+
+    def forget(self) -> None:
+        """Drop every entry. One horizon for everybody stays, behind all of them."""
+        dropped = [*self._horizons.values(), *self._order[-1:]]
+        if self.horizon is not None:
+            dropped.append(self.horizon)
+        self.horizon = max(dropped, default=None)
+        self._horizons.clear()
+        self._entries.clear()
+        self._order.clear()
+        self._weight = 0
+
+    def _make_room(self, now: int) -> None:
+        """Drop the oldest entries of those with the largest shares, down to one level for all.
+
+        A horizon is never later than ``now``: else a sender could date its messages ahead and, once they are dropped,
+        have everything refused that is sent until then."""
+        weights = {message_id: self._weight_of(entry) for message_id, entry in self._entries.items()}
+        held: Counter[str] = Counter()
+        for message_id, entry in self._entries.items():
+            held[_sender_of(entry)] += weights[message_id]
+        level = _level(sorted(held.values()), self._max * self._unit)
+        surplus = {sender_id: weight - level for sender_id, weight in held.items() if weight > level}
+        kept: list[Position] = []
+        order = self._order
+        latest = (now, "")
+        for index, position in enumerate(order):
+            message_id = position[1]
+            sender_id = _sender_of(self._entries[message_id])
+            left = surplus.get(sender_id)
+            if left is None:
+                kept.append(position)
+                continue
+            del self._entries[message_id]
+            self._weight -= weights[message_id]
+            horizon = min(position, latest)
+            self._horizons[sender_id] = max(horizon, self._horizons.get(sender_id, horizon))
+            left -= weights[message_id]
+            if left > 0:
+                surplus[sender_id] = left
+            else:
+                del surplus[sender_id]
+                if not surplus:
+                    kept += order[index + 1 :]
+                    break
+        self._order = kept
+        self._join_horizons()
+
+    def _join_horizons(self) -> None:
+        """Keep few horizons of single senders: of those too many, the lowest become the one for everybody."""
+        horizons = self._horizons
+        size = sum([size_of(sender_id, horizon[1]) for sender_id, horizon in horizons.items()])
+        most = self._max * self._unit // 8
+        if len(horizons) <= MAX_HORIZONS and size <= most:
+            return
+        for sender_id in sorted(horizons, key=horizons.__getitem__):
+            if len(horizons) <= MAX_HORIZONS and size <= most:
+                return
+            horizon = horizons.pop(sender_id)
+            size -= size_of(sender_id, horizon[1])
+            self.horizon = max(horizon, self.horizon or horizon)
+
+    def _weight_of(self, entry: LogEntry | _Stored) -> int:
+        return max(self._unit, entry.size if isinstance(entry, LogEntry) else entry[3])
+
+    # ---- snapshot ------------------------------------------------------------------------------------------------
+
+    def write(self, state: pb.SdsState) -> None:
+        """Into a snapshot; unchanged entries are copied as they are."""
+        state.log_lamports.extend([lamport for lamport, _ in self._order])
+        state.log_ids.extend([message_id for _, message_id in self._order])
+        state.log_entries.extend(self._encoded())
+        entries = self._entries
+        numbers: dict[str, int] = {}
+        ordered = [entries[message_id] for _, message_id in self._order]
+        senders = [entry[2] if isinstance(entry, tuple) else entry.sender_id for entry in ordered]
+        state.log_senders.extend([numbers.setdefault(sender_id, len(numbers)) for sender_id in senders])
+        if self._weight > len(ordered) * self._unit:
+            state.log_sizes.extend([entry[3] if isinstance(entry, tuple) else entry.size for entry in ordered])
+        state.log_sender_ids.extend(numbers)
+        if self.horizon is not None:
+            state.horizon_lamport, state.horizon_id = self.horizon
+        for sender_id, (lamport, message_id) in self._horizons.items():
+            state.horizons.add(sender_id=sender_id, lamport=lamport, message_id=message_id)
+
+    def _encoded(self) -> Iterator[bytes]:
+        entries = self._entries
+        for _, message_id in self._order:
+            entry = entries[message_id]
+            yield entry[1] if isinstance(entry, tuple) else entry.to_bytes()
+
+    @classmethod
+    def read(cls, state: pb.SdsState, max_entries: int, max_bytes: int) -> MessageLog:
+        """From a snapshot."""
+        log = cls(max_entries, max_bytes)
+        ids = list(state.log_ids)
+        data = list(state.log_entries)
+        log._order = list(zip(state.log_lamports, ids, strict=True))
+        if state.version < 4:  # without these columns
+            decoded = [pb.LogEntry.FromString(each) for each in data]
+            senders = [entry.sender_id for entry in decoded]
+            sizes = [size_of(i, entry.sender_id, *entry.history) for i, entry in zip(ids, decoded, strict=True)]
+            sizes = [size if size > log._unit else 0 for size in sizes]
+        else:
+            names = list(state.log_sender_ids)
+            senders = [names[number] for number in state.log_senders]
+            sizes = list(state.log_sizes) or [0] * len(ids)
+        columns = zip(state.log_lamports, data, senders, sizes, strict=True)
+        log._entries = dict(zip(ids, columns, strict=True))
+        unit = log._unit
+        log._weight = sum([size if size > unit else unit for size in sizes])
+        if state.HasField("horizon_id"):
+            log.horizon = (state.horizon_lamport, state.horizon_id)
+        log._horizons = {each.sender_id: (each.lamport, each.message_id) for each in state.horizons}
+        return log
+
+
+_Stored = tuple[int, bytes, str, int]
+"""Lamport timestamp, encoded entry, sender, size."""
+
+
+def _sender_of(entry: LogEntry | _Stored) -> str:
+    return entry.sender_id if isinstance(entry, LogEntry) else entry[2]
+
+
+def _level(held: list[int], limit: int) -> int:
+    """The share above which shares are cut so that their sum is at most ``limit``; ``held`` ascending."""
+    for index, weight in enumerate(held):
+        fair = limit // (len(held) - index)
+        if weight > fair:
+            return fair
+        limit -= weight
+    return limit

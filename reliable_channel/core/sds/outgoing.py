@@ -1,0 +1,290 @@
+"""Keeps own segments until they are acknowledged, schedules their retransmissions, and decides the outcome of each send
+(LIP-109, *Periodic outgoing buffer sweep*).
+
+The life of an own segment is one table, :data:`LIFECYCLE`; everything here moves along it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from enum import StrEnum
+
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.events import (
+    Evidence,
+    Outgoing,
+    OutgoingReason,
+    RecipientAcknowledged,
+    Retransmitted,
+    SdsEvent,
+    SegmentAcknowledged,
+    SendDelivered,
+    SendError,
+)
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+
+
+class SegmentState(StrEnum):
+    """The states of an own segment."""
+
+    UNSENT = "unsent"
+    """To be dispatched, for the first time or again. Without ``wait_for_sent`` it is taken as dispatched at once."""
+    WAITING = "waiting"
+    """Dispatched; the wait for an acknowledgement runs."""
+    ACKNOWLEDGED = "acknowledged"
+    EXHAUSTED = "exhausted"
+    """Every retransmission went unacknowledged, or its send was given up."""
+    RELEASED = "released"
+    """Unacknowledged, but its send is delivered without it."""
+
+
+class SegmentInput(StrEnum):
+    """The inputs to an own segment's state machine."""
+
+    SENT = "sent"
+    POSSIBLE = "possible"
+    ACKNOWLEDGE = "acknowledge"
+    TIMEOUT = "timeout"
+    TIMEOUT_LAST = "timeout_last"
+    GIVE_UP = "give_up"
+    RELEASE = "release"
+
+
+_S, _I = SegmentState, SegmentInput
+
+LIFECYCLE: dict[tuple[SegmentState, SegmentInput], SegmentState] = {
+    (_S.UNSENT, _I.SENT): _S.WAITING,
+    (_S.UNSENT, _I.POSSIBLE): _S.UNSENT,
+    (_S.UNSENT, _I.ACKNOWLEDGE): _S.ACKNOWLEDGED,
+    (_S.UNSENT, _I.GIVE_UP): _S.EXHAUSTED,
+    (_S.UNSENT, _I.RELEASE): _S.RELEASED,
+    (_S.WAITING, _I.SENT): _S.WAITING,
+    (_S.WAITING, _I.POSSIBLE): _S.WAITING,
+    (_S.WAITING, _I.ACKNOWLEDGE): _S.ACKNOWLEDGED,
+    (_S.WAITING, _I.TIMEOUT): _S.UNSENT,
+    (_S.WAITING, _I.TIMEOUT_LAST): _S.EXHAUSTED,
+    (_S.WAITING, _I.GIVE_UP): _S.EXHAUSTED,
+    (_S.WAITING, _I.RELEASE): _S.RELEASED,
+    (_S.ACKNOWLEDGED, _I.SENT): _S.ACKNOWLEDGED,
+    (_S.ACKNOWLEDGED, _I.POSSIBLE): _S.ACKNOWLEDGED,
+    (_S.ACKNOWLEDGED, _I.ACKNOWLEDGE): _S.ACKNOWLEDGED,
+    (_S.EXHAUSTED, _I.SENT): _S.EXHAUSTED,
+    (_S.EXHAUSTED, _I.POSSIBLE): _S.EXHAUSTED,
+    (_S.EXHAUSTED, _I.ACKNOWLEDGE): _S.ACKNOWLEDGED,
+    (_S.RELEASED, _I.SENT): _S.RELEASED,
+    (_S.RELEASED, _I.POSSIBLE): _S.RELEASED,
+    (_S.RELEASED, _I.ACKNOWLEDGE): _S.ACKNOWLEDGED,
+}
+"""(state, input) → next state. A pair that is not here cannot happen: only a waiting segment has a timer, and a send
+gives up or releases only what is still in the buffer."""
+
+OPEN_STATES = frozenset({_S.UNSENT, _S.WAITING})
+"""In the outgoing buffer."""
+
+
+class OwnSegment:
+    """One own segment. ``data`` is its bytes on the wire, dropped when it leaves the buffer."""
+
+    __slots__ = ("attempts", "data", "due", "index", "message_id", "number", "send", "state", "wait")
+
+    def __init__(self, message_id: str, index: int, data: bytes, wait: int) -> None:
+        self.message_id = message_id
+        self.index = index
+        self.data = data
+        self.wait = wait
+        self.attempts = 0
+        self.due: int | None = None
+        self.state = SegmentState.UNSENT
+        self.number = 0
+        """Place in the order of all segments sent: timers due at the same time run in this order."""
+        self.send: OwnSend
+
+    def move(self, event: SegmentInput) -> SegmentState:
+        """Take one step of :data:`LIFECYCLE`; returns the state it was in."""
+        before = self.state
+        self.state = LIFECYCLE[before, event]
+        if self.state not in OPEN_STATES:
+            self.due = None
+            if before in OPEN_STATES:
+                self.data = b""
+                self.send.open -= 1
+        return before
+
+
+class OwnSend:
+    """The segments of one ``send``; a recipient needs ``required`` of them."""
+
+    __slots__ = ("by_count", "complete_for", "delivered", "failed", "open", "required", "segments", "send_id")
+
+    def __init__(self, send_id: str, required: int, segments: list[OwnSegment]) -> None:
+        self.send_id = send_id
+        self.required = required
+        self.segments = segments
+        self.delivered = False
+        self.failed = False
+        self.complete_for: dict[str, None] = {}
+        """Participants that have acknowledged ``required`` segments."""
+        self.by_count: dict[str, int] = {}
+        """Participant → how many segments it has acknowledged."""
+        self.open = len(segments)
+        for segment in segments:
+            segment.send = self
+
+    def indices(self, state: SegmentState) -> tuple[int, ...]:
+        """The indices of the segments in a state."""
+        return tuple(segment.index for segment in self.segments if segment.state is state)
+
+
+class OutgoingBuffer:
+    """All sends that are unfinished, or finished and still able to be acknowledged by someone else."""
+
+    def __init__(self, config: SdsConfig) -> None:
+        self._config = config
+        self.sends: dict[str, OwnSend] = {}
+        self.segments: dict[str, OwnSegment] = {}
+        self.finished: dict[str, None] = {}
+        """Sends with nothing in the buffer, kept a while for the acknowledgements of more participants."""
+        self._timers: list[tuple[int, int, str]] = []
+        self._counter = 0
+
+    def add(self, send: OwnSend, now: int) -> None:
+        """Take a new send; unless the dispatch is reported by ``sent()``, its waits start now."""
+        self.sends[send.send_id] = send
+        for segment in send.segments:
+            self._counter += 1
+            segment.number = self._counter
+            self.segments[segment.message_id] = segment
+            if not self._config.wait_for_sent:
+                self.sent(segment, now)
+
+    def restore(self, send: OwnSend) -> None:
+        """Take a send from a snapshot, its segments in the states they had."""
+        self.sends[send.send_id] = send
+        send.open = sum(segment.state in OPEN_STATES for segment in send.segments)
+        for segment in send.segments:
+            self._counter += 1
+            segment.number = self._counter
+            self.segments[segment.message_id] = segment
+            self._arm(segment)
+
+    def sent(self, segment: OwnSegment, now: int) -> None:
+        """A dispatch happened: the wait starts, or starts again."""
+        segment.move(SegmentInput.SENT)
+        self._restart(segment, now)
+
+    def possibly(self, segment: OwnSegment, now: int) -> None:
+        """A possible acknowledgement restarts the wait."""
+        segment.move(SegmentInput.POSSIBLE)
+        self._restart(segment, now)
+
+    def open_segments(self) -> Iterator[OwnSegment]:
+        """The outgoing buffer, oldest first."""
+        return (segment for segment in self.segments.values() if segment.state in OPEN_STATES)
+
+    def acknowledge(self, segment: OwnSegment, evidence: Evidence, now: int, events: list[SdsEvent]) -> None:
+        """A segment is acknowledged by someone; also after its send failed."""
+        if segment.move(SegmentInput.ACKNOWLEDGE) is SegmentState.ACKNOWLEDGED:
+            return
+        send = segment.send
+        acknowledged = send.indices(SegmentState.ACKNOWLEDGED)
+        total = len(send.segments)
+        events.append(
+            SegmentAcknowledged(now, segment.message_id, send.send_id, segment.index, evidence, acknowledged, total)
+        )
+        if len(acknowledged) >= send.required and not send.delivered:
+            send.delivered = True
+            events.append(SendDelivered(now, send.send_id, send.failed))
+        self._finish(send)
+
+    def complete(self, send: OwnSend, by: str, evidence: Evidence, now: int, events: list[SdsEvent]) -> None:
+        """A participant has acknowledged enough segments to rebuild: the rest of the send needs no retransmission."""
+        if by in send.complete_for:
+            return
+        send.complete_for[by] = None
+        events.append(RecipientAcknowledged(now, send.send_id, by, send.required, len(send.segments), evidence))
+        for segment in send.segments:
+            if segment.state in OPEN_STATES:
+                segment.move(SegmentInput.RELEASE)
+        self._finish(send)
+
+    def next_due(self) -> int | None:
+        """When the next wait ends."""
+        timers = self._timers
+        while timers:
+            due, _, message_id = timers[0]
+            segment = self.segments.get(message_id)
+            if segment is not None and segment.due == due:
+                return due
+            heapq.heappop(timers)
+        return None
+
+    def run(self, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
+        """Handle every wait that ends at ``now``."""
+        while self.next_due() == now:
+            segment = self.segments[heapq.heappop(self._timers)[2]]
+            if segment.attempts < self._config.max_retransmissions:
+                self._retransmit(segment, now, outgoing, events)
+            else:
+                segment.move(SegmentInput.TIMEOUT_LAST)
+                self._fail_if_hopeless(segment.send, now, events)
+
+    def drop(self, send: OwnSend) -> None:
+        """Forget a send."""
+        del self.sends[send.send_id]
+        self.finished.pop(send.send_id, None)
+        for segment in send.segments:
+            del self.segments[segment.message_id]
+
+    def outgoing(self, segment: OwnSegment, reason: OutgoingReason) -> Outgoing:
+        """A segment as a message to dispatch."""
+        message = decode_sds_message(segment.data, self._config.wire_family)
+        assert not isinstance(message, Malformed)  # noqa: S101 - our own bytes
+        return Outgoing(segment.data, message, reason, segment.send.send_id, segment.index, segment.attempts)
+
+    def _retransmit(self, segment: OwnSegment, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
+        segment.move(SegmentInput.TIMEOUT)
+        segment.attempts += 1
+        segment.wait = round(segment.wait * self._config.retransmission_backoff)
+        outgoing.append(self.outgoing(segment, OutgoingReason.RESEND))
+        events.append(
+            Retransmitted(now, segment.message_id, segment.send.send_id, segment.index, attempt=segment.attempts)
+        )
+        segment.due = None
+        if not self._config.wait_for_sent:
+            self.sent(segment, now)
+
+    def _fail_if_hopeless(self, send: OwnSend, now: int, events: list[SdsEvent]) -> None:
+        exhausted = send.indices(SegmentState.EXHAUSTED)
+        if send.failed or send.delivered or len(send.segments) - len(exhausted) >= send.required:
+            self._finish(send)
+            return
+        send.failed = True
+        for segment in send.segments:
+            if segment.state in OPEN_STATES:
+                segment.move(SegmentInput.GIVE_UP)
+        events.append(
+            SendError(
+                now,
+                send.send_id,
+                exhausted,
+                send.indices(SegmentState.ACKNOWLEDGED),
+                send.required,
+                len(send.segments),
+            )
+        )
+        self._finish(send)
+
+    def _finish(self, send: OwnSend) -> None:
+        if not send.open:
+            self.finished[send.send_id] = None
+
+    def _restart(self, segment: OwnSegment, now: int) -> None:
+        if segment.state is SegmentState.WAITING:
+            segment.due = now + segment.wait
+            self._arm(segment)
+
+    def _arm(self, segment: OwnSegment) -> None:
+        if segment.due is not None:
+            heapq.heappush(self._timers, (segment.due, segment.number, segment.message_id))

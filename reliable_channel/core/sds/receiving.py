@@ -1,0 +1,501 @@
+"""Receives messages, in the order of the SDS specification, *Receive Message*: ignore, refuse, repair bookkeeping,
+acknowledgements, filter, dependencies; then delivery in causal order, with what waited for it.
+
+A message is refused for what it is, never because others have filled a memory."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+
+from reliable_channel.core.sds.acks import Tracked
+from reliable_channel.core.sds.conflicts import (
+    RESERVED,
+    Relation,
+    forget_loser,
+    known_under,
+    relation,
+    send_key,
+)
+from reliable_channel.core.sds.dependencies import NONE, Dependencies, review_dependencies
+from reliable_channel.core.sds.events import (
+    Buffered,
+    Delivered,
+    DependencyBeforeObservation,
+    DependencyFound,
+    DuplicateSeen,
+    EphemeralReceived,
+    Evicted,
+    Memory,
+    MessageRefused,
+    MissingDependency,
+    RefetchDue,
+    RefusalReason,
+    RepairCancelled,
+    RepairRequestSeen,
+    RepairScheduled,
+    SdsEvent,
+    SyncReceived,
+)
+from reliable_channel.core.sds.incoming import Missing, Waiting
+from reliable_channel.core.sds.log import LogEntry, kept_history
+from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.sds.unproven import Doubt
+from reliable_channel.core.wire.sds import SdsMessage
+
+DIGEST_BYTES = 16
+"""Of the SHA-256 of a content: enough to tell two contents of one id apart."""
+
+
+def content_digest(content: bytes) -> bytes:
+    """The digest that the log keeps of a content."""
+    return hashlib.sha256(content).digest()[:DIGEST_BYTES]
+
+
+class SdsReceiver:
+    """Takes messages of other participants into a channel's state."""
+
+    def __init__(self, state: ChannelState) -> None:
+        self._state = state
+
+    def receive(
+        self,
+        message: SdsMessage,
+        now: int,
+        retrieval_hint: bytes | None,
+        repaired: bool,
+        data: bytes | None,
+        digest: bytes | None,
+        id_verified: bool | None,
+    ) -> list[SdsEvent]:
+        """One message; see :meth:`SdsChannel.receive`."""
+        state = self._state
+        events: list[SdsEvent] = []
+        if message.channel_id != state.channel_id or message.sender_id == state.participant_id:
+            return events
+        content = message.content
+        if content:
+            digest = content_digest(content)
+        elif digest is not None:
+            digest = digest[:DIGEST_BYTES]
+        if message.message_id.startswith(RESERVED):
+            self._refuse(message, RefusalReason.INVALID_ID, "", now, events)
+            return events
+        lamport = message.lamport_timestamp
+        if lamport is None:
+            if digest is None:
+                self._refuse(message, RefusalReason.INVALID_KIND, "neither timestamp nor content", now, events)
+            else:
+                events.append(EphemeralReceived(now, message.message_id, message.sender_id, content))
+            return events
+        config = state.config
+        if lamport > state.clock_time(now) and lamport > state.lamport_ceiling(now):
+            ahead = f"{(lamport - state.clock_time(now)) * config.clock_unit_ms} ms ahead"
+            self._refuse(message, RefusalReason.LAMPORT_TOO_FAR, ahead, now, events)
+            return events
+        if len(message.causal_history) > config.max_history_entries:
+            named = f"{len(message.causal_history)} history entries"
+            self._refuse(message, RefusalReason.HISTORY_TOO_LONG, named, now, events)
+            return events
+        position = (lamport, message.message_id)
+        first = state.clock is None
+        if first and digest is not None and state.log.forgotten(position, message.sender_id):
+            # A channel that was forgotten begins with what is new, not with what a store brings back.
+            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
+            return events
+        state.open(now, lamport)
+        if digest is None:
+            self._receive_sync(message, lamport, first, id_verified is not False, now, events)
+            return events
+        message_id = message.message_id
+        known = known_under(state, message_id)
+        wins = further = False
+        unproven = id_verified is False and config.unproven_id_ms > 0
+        if known is not None or state.repeats or state.incoming.waiting:
+            found = relation(state, message, digest, known, id_verified, now, events)
+            if found is Relation.COPY:
+                self._receive_again(message, known, retrieval_hint, now, events)
+            if found is Relation.COPY or found is Relation.LOSER:
+                return events
+            wins, further = found is Relation.WINNER, found is Relation.FURTHER_SEND
+            unproven = unproven and not further
+        if further and (lamport <= state.repeats.horizon or state.log.forgotten(position, message.sender_id)):
+            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
+            return events
+        if known is None and state.log.forgotten(position, message.sender_id):
+            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
+            self._no_longer_missing(message_id, repaired, now, events)
+            self.settle([message_id], now, events, past=True)
+            return events
+        waiting = Waiting(
+            send_key(message_id, message.sender_id, lamport) if further or unproven else message_id,
+            message.sender_id,
+            lamport,
+            kept_history(message.causal_history),
+            digest,
+            content,
+            retrieval_hint,
+            now,
+        )
+        waiting.repaired = repaired
+        waiting.replaces = wins and isinstance(known, LogEntry)
+        waiting.verified, waiting.won = wins or bool(id_verified), wins
+        if further or unproven:
+            waiting.sds_id, waiting.unproven = message_id, unproven
+        self._receive_content(message, waiting, wins, first, data, now, events)
+        return events
+
+    # ---- kinds ---------------------------------------------------------------------------------------------------
+
+    def _receive_content(
+        self,
+        message: SdsMessage,
+        waiting: Waiting,
+        wins: bool,
+        first: bool,
+        data: bytes | None,
+        now: int,
+        events: list[SdsEvent],
+    ) -> None:
+        state = self._state
+        incoming = state.incoming
+        unproven = waiting.unproven
+        dependencies = review_dependencies(state, message, waiting.lamport, first=first, unproven=unproven)
+        message_id, further = waiting.sds_id, waiting.is_further_send
+        if wins:
+            forget_loser(state, message_id)
+        if message.repair_request:
+            self._repair_bookkeeping(message, now, events)
+        state.review.review(message, now, events)
+        missing = None
+        if unproven:
+            state.unproven.add(message_id, Doubt(waiting, now, now + state.config.unproven_id_ms))
+        elif not further:
+            state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
+            state.insert_into_filter(message_id, now, events)
+            waiting.late = incoming.lost.discard(message_id) or incoming.before_observation.discard(message_id)
+            missing = self._no_longer_missing(message_id, waiting.repaired, now, events)
+            if state.repair is not None:
+                state.repair.keep(message_id, data if data is not None else message)
+        given_up: dict[str, str] = {}
+        if dependencies is not NONE:
+            given_up = self._report(message, dependencies, now, events)
+            waiting.lost = dependencies.lost
+            waiting.before_observation = tuple(dependencies.before_observation)
+            waiting.unmet = [*reversed(dependencies.unmet)]
+        if waiting.unmet:
+            incoming.hold(waiting)
+            events.append(
+                Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest, further)
+            )
+            self.settle([message_id], now, events)  # what names it and is not later does not wait for it
+        else:
+            self._deliver(waiting, now, events)
+        if missing is not None:
+            state.review.arrived(missing, now, events)
+        if message_id in state.log:
+            self.settle([message_id], now, events)
+        while (surplus := state.unproven.surplus()) is not None:
+            self.end_doubt(surplus, now, events)
+        self._make_room(given_up, now, events)
+        self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
+
+    def _receive_sync(
+        self, message: SdsMessage, lamport: int, first: bool, nameable: bool, now: int, events: list[SdsEvent]
+    ) -> None:
+        """``nameable``: its id is no digest of a content, so what depends on it is met."""
+        state = self._state
+        dependencies = review_dependencies(state, message, lamport, first=first)
+        events.append(SyncReceived(now, message.message_id, message.sender_id, lamport))
+        self._repair_bookkeeping(message, now, events)
+        state.review.review(message, now, events)
+        self._make_room(self._report(message, dependencies, now, events), now, events)
+        if nameable:
+            self.note_sync(message.message_id, message.sender_id, now, events)
+        if state.sync is not None:
+            state.sync.named(message.causal_history, message.sender_id)
+            state.sync.restart(now, state.repairs_pending())
+
+    def note_sync(self, message_id: str, sender_id: str, now: int, events: list[SdsEvent]) -> None:
+        """A sync message came, or went out: peers of nim-sds name them in histories."""
+        incoming = self._state.incoming
+        incoming.syncs.add(message_id, sender_id)
+        incoming.lost.discard(message_id)
+        incoming.before_observation.discard(message_id)
+        if self._no_longer_missing(message_id, False, now, events) is not None:
+            self.settle([message_id], now, events)
+
+    def _receive_again(
+        self,
+        message: SdsMessage,
+        known: LogEntry | Waiting | None,
+        hint: bytes | None,
+        now: int,
+        events: list[SdsEvent],
+    ) -> None:
+        """A copy: only what it newly acknowledges counts, and that its envelope is the newest. Someone has answered, if
+        a repair request was open."""
+        state = self._state
+        events.append(DuplicateSeen(now, message.message_id, message.sender_id))
+        if hint is not None and known is not None:
+            known.set_hint(hint)
+        state.review.review(message, now, events)
+        if known is not None and not known.history and message.causal_history:
+            self._history_heard(message, known, now, events)
+        answers = state.repair is not None and state.repair.cancel(message.message_id)
+        if answers:
+            events.append(RepairCancelled(now, message.message_id, "answered"))
+        # A copy that answers somebody's repair request is not one for which its sender waits.
+        self._content_heard(message, now, owed=not answers)
+
+    def _history_heard(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
+        """The history of a message that was rebuilt before it came: what it names is missed, and who named it is known,
+        though the message does not wait for it any more."""
+        known.set_history(kept_history(message.causal_history))
+        log = self._state.log
+        if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it takes more room now
+            log.remove(known.message_id)
+            log.add(known, now)
+        dependencies = review_dependencies(self._state, message, known.lamport)
+        if dependencies is not NONE:
+            self._make_room(self._report(message, dependencies, now, events), now, events)
+
+    def _content_heard(self, message: SdsMessage, now: int, owed: bool) -> None:
+        """Content is here, new or once more: what it names is acknowledged by it, and it has to be acknowledged itself
+        unless somebody else has done so (``owed``)."""
+        sync = self._state.sync
+        if sync is not None:
+            sync.named(message.causal_history, message.sender_id)
+            if owed and message.message_id not in self._state.unproven:
+                sync.owe(message.message_id, message.sender_id)
+                if message.message_id in self._state.log:
+                    sync.nameable(message.message_id, now)
+            sync.content_heard(now, self._state.repairs_pending())
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    def _repair_bookkeeping(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
+        state = self._state
+        repair = state.repair
+        for entry in message.repair_request[: state.config.max_history_entries]:
+            wanted = state.log.get(entry.message_id)
+            by, via = message.sender_id, message.message_id
+            events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None))
+            if repair is None:
+                continue
+            if repair.asked_by_another(entry.message_id):
+                events.append(RepairCancelled(now, entry.message_id, "requested"))
+            sender_id = wanted.sender_id if wanted is not None else entry.sender_id
+            if wanted is not None and sender_id is not None:
+                due = repair.schedule(entry.message_id, sender_id, now)
+                if due is not None:
+                    events.append(RepairScheduled(now, entry.message_id, due))
+
+    def _no_longer_missing(self, message_id: str, repaired: bool, now: int, events: list[SdsEvent]) -> Missing | None:
+        state = self._state
+        missing = state.incoming.found(message_id)
+        if missing is not None:
+            events.append(DependencyFound(now, message_id, missing.since, missing.refetches, repaired=repaired))
+            if state.repair is not None:
+                state.repair.unwant(message_id)
+        return missing
+
+    def _report(self, message: SdsMessage, found: Dependencies, now: int, events: list[SdsEvent]) -> dict[str, str]:
+        """Report new missing ids, once each, and what is refused or before observation. Returns the missing ids that
+        were given up because too many are missing, with the sender they were charged to; those that this message names
+        are among its lost ones."""
+        state = self._state
+        incoming = state.incoming
+        for dependency in found.not_causal:
+            self._refuse(message, RefusalReason.NOT_CAUSAL, dependency, now, events)
+        sender_id = message.sender_id
+        for dependency in found.new_before_observation:
+            incoming.before_observation.add(dependency, sender_id)
+            events.append(DependencyBeforeObservation(now, dependency, message.message_id))
+        given_up: dict[str, str] = {}
+        for entry in found.new:
+            missing = incoming.miss(entry, sender_id, now)
+            events.append(
+                MissingDependency(now, entry.message_id, message.message_id, sender_id, missing.hint, missing.sender_id)
+            )
+            given_up |= self._surplus_missing(sender_id, now, events)
+        entries = {entry.message_id: entry for entry in reversed(message.causal_history)} if found.missing else {}
+        for dependency in found.missing:
+            still_missing = incoming.missing.get(dependency)
+            if still_missing is None:
+                found.unmet.pop(dependency, None)
+                found.lost.append(dependency)
+                continue
+            incoming.named_again(still_missing, entries[dependency], sender_id)
+            incoming.reach(still_missing, sender_id, message.message_id, directly=True)
+            if state.repair is not None and dependency not in state.repair.requests:
+                state.repair.want(dependency, still_missing.sender_id, now)
+        given_up |= self._surplus_missing(sender_id, now, events)
+        return given_up
+
+    def _surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
+        """Give up what is more than a sender or the channel may miss."""
+        state = self._state
+        given_up = state.incoming.surplus_missing(sender_id, now, events)
+        if state.repair is not None:
+            for message_id in given_up:
+                state.repair.unwant(message_id)
+        return given_up
+
+    # ---- delivery ------------------------------------------------------------------------------------------------
+
+    def _deliver(self, waiting: Waiting, now: int, events: list[SdsEvent]) -> None:
+        state = self._state
+        if waiting.lamport > (state.clock or 0):
+            state.clock = waiting.lamport
+        state.sequence += 1
+        if state.sync is not None:
+            state.sync.nameable(waiting.sds_id, now)
+        self._enter(waiting, now)
+        events.append(
+            Delivered(
+                now,
+                waiting.sds_id,
+                waiting.sender_id,
+                waiting.lamport,
+                state.sequence,
+                waiting.received_at,
+                waiting.content,
+                waiting.hint,
+                tuple(waiting.lost),
+                waiting.before_observation,
+                waiting.late,
+                waiting.repaired,
+                waiting.replaces,
+                waiting.digest,
+                waiting.is_further_send,
+            )
+        )
+
+    def _enter(self, waiting: Waiting, now: int) -> None:
+        """Put a message into the log. Of several sends of one id it holds the latest; the others are remembered."""
+        state = self._state
+        message_id = waiting.sds_id
+        entry = LogEntry(
+            message_id,
+            waiting.lamport,
+            waiting.sender_id,
+            waiting.history,
+            waiting.digest,
+            waiting.hint,
+            waiting.past,
+        )
+        entry.verified, entry.won = waiting.verified, waiting.won
+        if waiting.unproven and message_id in state.unproven:
+            state.unproven.delivered(message_id, entry)
+            return
+        if waiting.unproven or message_id in state.unproven:  # it never stands for its id, or repeats what may not
+            state.repeats.add((waiting.lamport, message_id, waiting.sender_id), now)
+            return
+        before = state.log.get(message_id)
+        if before is not None:
+            other = min((entry, before), key=lambda each: (each.lamport, each.sender_id))
+            state.repeats.add((other.lamport, message_id, other.sender_id), now)
+            if other is entry:
+                return
+            entry.verified, entry.won = entry.verified or before.verified, entry.won or before.won
+            state.log.remove(message_id)
+        state.log.add(entry, now)
+
+    def settle(self, message_ids: Iterable[str], now: int, events: list[SdsEvent], *, past: bool = False) -> None:
+        """Deliver, in causal order, what waits for nothing any more now that these ids are in the log, held, or given
+        up. ``past``: they count as met although they are not in the log.
+
+        A message stays in the buffer until it is delivered, and a dependency counts only while its Lamport timestamp is
+        lower. So whatever names whatever, no message waits for itself, and none is looked for that is gone."""
+        incoming = self._state.incoming
+        if not incoming.waiting:
+            return
+        heap: list[tuple[int, str]] = []
+        for message_id in message_ids:
+            self._look_again(message_id, heap, now, events, past=past)
+        while heap:
+            waiting = incoming.take(heapq.heappop(heap)[1])
+            self._deliver(waiting, now, events)
+            self._look_again(waiting.sds_id, heap, now, events)
+
+    def _look_again(
+        self, message_id: str, heap: list[tuple[int, str]], now: int, events: list[SdsEvent], *, past: bool = False
+    ) -> None:
+        ready, not_causal = self._state.incoming.settle(message_id, self._state.log, past=past)
+        for waiting, dependency in not_causal:
+            reason = RefusalReason.NOT_CAUSAL
+            events.append(MessageRefused(now, waiting.sds_id, waiting.sender_id, reason, dependency))
+        for waiting in ready:
+            heapq.heappush(heap, (waiting.lamport, waiting.message_id))
+
+    def end_doubts(self, now: int, events: list[SdsEvent]) -> None:
+        """Let the unproven messages whose time is up stand for their ids."""
+        while (due := self._state.unproven.next_due()) is not None and due <= now:
+            self.end_doubt(self._state.unproven.items()[0][0], now, events)
+
+    def end_doubt(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
+        """Let an unproven message stand for its id, from now on; but never for one that is missed of other senders."""
+        state = self._state
+        doubt = state.unproven.take(message_id)
+        if doubt is None:
+            return
+        record = doubt.record
+        missed = state.incoming.missing.get(message_id)
+        if missed is not None and not missed.may_be_of(record.sender_id):
+            if not isinstance(record, Waiting):
+                state.repeats.add((record.lamport, message_id, record.sender_id), now)
+            return
+        if isinstance(record, Waiting):
+            state.incoming.take(record.message_id)
+            record.message_id, record.unproven = message_id, False
+            state.incoming.hold(record)
+        else:
+            state.log.add(record, now)
+        state.review.track(Tracked(message_id, record.sender_id, record.lamport, doubt.since), events, now)
+        state.insert_into_filter(message_id, now, events)
+        state.incoming.lost.discard(message_id)
+        state.incoming.before_observation.discard(message_id)
+        missing = self._no_longer_missing(message_id, False, now, events)
+        if missing is not None:
+            state.review.arrived(missing, now, events)
+        self.settle([message_id], now, events)
+
+    def want_again(self, events: list[SdsEvent], now: int) -> None:
+        """Ask participants as well for what is looked up: a request that gave way to another participant's comes back,
+        since what was asked for need not have been answered here."""
+        repair = self._state.repair
+        if repair is not None:
+            for event in events:
+                if isinstance(event, RefetchDue) and event.message_id not in repair.requests:
+                    repair.want(event.message_id, event.sender_id, now)
+
+    def give_up(self, lost: list[str], now: int, events: list[SdsEvent]) -> None:
+        """Deliver what waited for lost ids, with that stated."""
+        repair = self._state.repair
+        if repair is not None:
+            for message_id in lost:
+                repair.unwant(message_id)
+        self.settle(lost, now, events)
+
+    def _make_room(self, given_up: dict[str, str], now: int, events: list[SdsEvent]) -> None:
+        """Bring the incoming buffer back within its bounds, by delivering what the greediest senders have in it."""
+        incoming = self._state.incoming
+        if not given_up and not incoming.is_full():
+            return
+        if given_up:
+            owners = Counter(given_up.values())
+            events.extend([Evicted(now, Memory.MISSING, owner, count) for owner, count in sorted(owners.items())])
+            self.settle(given_up, now, events)
+        evicted: Counter[str] = Counter()
+        while (waiting := incoming.take_surplus()) is not None:
+            evicted[waiting.sender_id] += 1
+            self._deliver(waiting, now, events)
+            self.settle([waiting.sds_id], now, events)
+        events.extend([Evicted(now, Memory.WAITING, owner, count) for owner, count in sorted(evicted.items())])
+
+    @staticmethod
+    def _refuse(message: SdsMessage, reason: RefusalReason, detail: str, now: int, events: list[SdsEvent]) -> None:
+        events.append(MessageRefused(now, message.message_id, message.sender_id, reason, detail))

@@ -1,0 +1,178 @@
+"""Implements SDS-R: requests missing messages from other participants and answers their requests (docs/spec/sds.md,
+*Repair*)."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+
+
+def repair_hash(text: str) -> int:
+    """h(x): the first 8 bytes of SHA-256 of the UTF-8 text, big-endian."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
+
+
+def request_offset(me: str, message_id: str, t_min_ms: int, t_max_ms: int) -> int:
+    """How long to wait before asking for a missing message (ms): T_req − now."""
+    return repair_hash(me + message_id) % (t_max_ms - t_min_ms) + t_min_ms
+
+
+def response_offset(me: str, sender_id: str, message_id: str, t_max_ms: int) -> int:
+    """How long to wait before rebroadcasting a message (ms): T_resp − now. The sender itself answers at once."""
+    return (repair_hash(me) ^ repair_hash(sender_id)) * repair_hash(message_id) % t_max_ms
+
+
+def in_response_group(me: str, sender_id: str, message_id: str, groups: int) -> bool:
+    """Whether this participant may answer a request for a message of ``sender_id``."""
+    return groups <= 1 or repair_hash(me + message_id) % groups == repair_hash(sender_id + message_id) % groups
+
+
+_PER_ENTRY = 16
+"""Tags and lengths of a history entry, rounded up."""
+
+
+class Repair:
+    """Own requests by T_req, own answers by T_resp, and the original bytes that answers need."""
+
+    def __init__(self, config: SdsConfig, participant_id: str) -> None:
+        self._config = config
+        self._me = participant_id
+        self.requests: dict[str, tuple[int, str | None]] = {}
+        """Missing id → (T_req, its sender where known)."""
+        self.responses: dict[str, int] = {}
+        """Id → T_resp."""
+        self._request_timers: list[tuple[int, str]] = []
+        self._timers: list[tuple[int, str]] = []
+        self.kept: OrderedDict[str, tuple[bytes | SdsMessage, int]] = OrderedDict()
+        """Id → original bytes, or the decoded message where the caller gave none (it is encoded when it is needed), and
+        the size it counts for."""
+        self._kept_bytes = 0
+
+    # ---- own requests --------------------------------------------------------------------------------------------
+
+    def want(self, message_id: str, sender_id: str | None, now: int) -> None:
+        """A message is missing: ask for it at T_req, if nobody else has."""
+        self.restore_request(message_id, now + self._request_offset(message_id), sender_id)
+
+    def unwant(self, message_id: str) -> None:
+        """It is here, or lost."""
+        self.requests.pop(message_id, None)
+
+    def restore_request(self, message_id: str, due: int, sender_id: str | None) -> None:
+        """Ask for a message at a known time."""
+        self.requests[message_id] = (due, sender_id)
+        heapq.heappush(self._request_timers, (due, message_id))
+
+    def request_is_due(self, now: int) -> bool:
+        """Whether a message sent now would carry a request."""
+        timers = self._request_timers
+        while timers:
+            due, message_id = timers[0]
+            wanted = self.requests.get(message_id)
+            if wanted is not None and wanted[0] == due:
+                return due <= now
+            heapq.heappop(timers)
+        return False
+
+    def due_requests(self, now: int) -> list[HistoryEntry]:
+        """The requests that a message sent now carries: lowest T_req first. Asked is not answered: they are asked
+        again one offset later."""
+        due: list[str] = []
+        while len(due) < self._config.max_repair_requests_per_message and self.request_is_due(now):
+            due.append(heapq.heappop(self._request_timers)[1])
+        entries = []
+        for message_id in due:
+            sender_id = self.requests[message_id][1]
+            self.want(message_id, sender_id, now)
+            entries.append(HistoryEntry(message_id, None, sender_id))
+        return entries
+
+    def asked_by_another(self, message_id: str) -> bool:
+        """Someone else asks for it, so this participant does not (SDS specification, *SDS-R*), until somebody names the
+        message again and it is still missing. Returns whether it was going to ask."""
+        return self.requests.pop(message_id, None) is not None
+
+    # ---- own answers ---------------------------------------------------------------------------------------------
+
+    def schedule(self, message_id: str, sender_id: str, now: int) -> int | None:
+        """Plan a rebroadcast; returns T_resp, or ``None`` when this participant is not to answer, or already will."""
+        config = self._config
+        if message_id in self.responses or message_id not in self.kept:
+            return None
+        if not in_response_group(self._me, sender_id, message_id, config.repair_response_groups):
+            return None
+        due = now + response_offset(self._me, sender_id, message_id, config.repair_t_max_ms)
+        self.restore_response(message_id, due)
+        return due
+
+    def restore_response(self, message_id: str, due: int) -> None:
+        """Plan a rebroadcast at a known time."""
+        self.responses[message_id] = due
+        heapq.heappush(self._timers, (due, message_id))
+
+    def cancel(self, message_id: str) -> bool:
+        """Someone else has answered; returns whether an own answer was planned."""
+        return self.responses.pop(message_id, None) is not None
+
+    def next_due(self) -> int | None:
+        """When the next answer is due."""
+        while self._timers:
+            due, message_id = self._timers[0]
+            if self.responses.get(message_id) == due:
+                return due
+            heapq.heappop(self._timers)
+        return None
+
+    def run(self, now: int) -> Iterator[tuple[str, bytes]]:
+        """The answers due at ``now``: id and original bytes."""
+        while self.next_due() == now:
+            message_id = heapq.heappop(self._timers)[1]
+            del self.responses[message_id]
+            if message_id in self.kept:
+                yield message_id, self.original(message_id)
+
+    def original(self, message_id: str) -> bytes:
+        """The bytes of a kept message."""
+        kept, size = self.kept[message_id]
+        if isinstance(kept, SdsMessage):
+            kept = encode_sds_message(kept, self._config.wire_family)
+            self.kept[message_id] = (kept, size)
+        return kept
+
+    # ---- original bytes ------------------------------------------------------------------------------------------
+
+    def keep(self, message_id: str, message: bytes | SdsMessage, size: int | None = None) -> None:
+        """Keep a message of the log, the oldest dropped first."""
+        size = _size(message) if size is None else size
+        if message_id in self.kept or size > self._config.max_kept_bytes:
+            return
+        self.kept[message_id] = (message, size)
+        self._kept_bytes += size
+        while self._kept_bytes > self._config.max_kept_bytes:
+            self._kept_bytes -= self.kept.popitem(last=False)[1][1]
+
+    def forget(self, message_id: str) -> None:
+        """Another message with this id has won: what was kept of the first is not to be sent."""
+        self.responses.pop(message_id, None)
+        self._kept_bytes -= self.kept.pop(message_id, (b"", 0))[1]
+
+    def _request_offset(self, message_id: str) -> int:
+        return request_offset(self._me, message_id, self._config.repair_t_min_ms, self._config.repair_t_max_ms)
+
+
+def _size(message: bytes | SdsMessage) -> int:
+    """The bytes that a message counts for; an estimate where it is not encoded yet."""
+    if isinstance(message, bytes):
+        return len(message)
+    size = len(message.content or b"") + len(message.bloom_filter or b"") + 512
+    texts = [message.message_id, message.sender_id]
+    for entry in (*message.causal_history, *message.repair_request):
+        texts += (entry.message_id, entry.sender_id or "")
+        size += _PER_ENTRY + len(entry.retrieval_hint or b"")
+    text = "".join(texts)
+    return size + (len(text) if text.isascii() else len(text.encode()))

@@ -1,0 +1,230 @@
+"""Finds the acknowledgements that a received message carries (docs/sds.md, *Acknowledgements*).
+
+Naming an id in the causal history is certain. Whatever lies in the causal past of what a participant names is implied
+once a filter of that participant holds it too. Filters alone make an acknowledgement probable."""
+
+from __future__ import annotations
+
+from reliable_channel.core.sds.acks import AckTable, Participants, Tracked
+from reliable_channel.core.sds.config import SdsConfig, Tracking
+from reliable_channel.core.sds.events import (
+    Acknowledged,
+    Evidence,
+    MessageRefused,
+    PossiblyAcknowledged,
+    RefusalReason,
+    SaturatedFilter,
+    SdsEvent,
+    TrackingEnded,
+)
+from reliable_channel.core.sds.incoming import IncomingBuffer, Missing
+from reliable_channel.core.sds.log import MessageLog
+from reliable_channel.core.sds.outgoing import OutgoingBuffer, OwnSegment
+from reliable_channel.core.sds.shares import OVERHEAD, Shares
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage
+
+MAX_WALK = 10_000
+"""Names that are followed for one input: some 5 ms. What lies further back stays unmarked, so that less is implied."""
+
+
+class AckReview:
+    """Reviews received messages against the tracked ones. Only another participant's message can acknowledge."""
+
+    def __init__(
+        self,
+        config: SdsConfig,
+        participant_id: str | None,
+        log: MessageLog,
+        incoming: IncomingBuffer,
+        outgoing: OutgoingBuffer,
+    ) -> None:
+        self._config = config
+        self._me = participant_id
+        self._log = log
+        self._incoming = incoming
+        self._outgoing = outgoing
+        tracking = config.tracking or (Tracking.EVERYONE if participant_id is None else Tracking.OWN)
+        self._everyone = tracking is Tracking.EVERYONE
+        self.participants = Participants(config.max_participants)
+        self.table = AckTable(config, self.participants)
+        self._others = Shares(config.max_tracked, config.max_tracked * OVERHEAD)
+        """Tracked messages of others, by their senders."""
+
+    def track(self, tracked: Tracked, events: list[SdsEvent], now: int) -> None:
+        """Follow the acknowledgements of a message that is new here, if they are to be followed."""
+        if tracked.sender_id != self._me:
+            if not self._everyone:
+                return
+            self._others.add(tracked.message_id, tracked.sender_id, OVERHEAD)
+        self.table.add(tracked)
+        while self._others.is_over():
+            oldest = self._others.oldest_of(self._others.greediest())
+            self.untrack(oldest)
+            events.append(TrackingEnded(now, oldest))
+
+    def restore(self, tracked: list[Tracked]) -> None:
+        """Follow the messages of a snapshot, with the acknowledgements they had."""
+        for each in tracked:
+            if each.sender_id != self._me:
+                self._others.add(each.message_id, each.sender_id, OVERHEAD)
+        self.table.restore(tracked)
+
+    def untrack(self, message_id: str) -> None:
+        """Stop following a message: it lost a conflict, or others need the room."""
+        tracked = self.table.get(message_id)
+        if tracked is not None:
+            self.table.discard(message_id)
+            if tracked.sender_id != self._me:
+                self._others.remove(message_id, tracked.sender_id)
+
+    def review(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
+        """Everything a received message acknowledges."""
+        number = self.participants.number(message.sender_id)
+        if number is None:
+            number = self._replaced(message.sender_id)
+        if number is None:
+            return
+        self.participants.record_heard(number, message.lamport_timestamp)
+        if len(self.table):
+            self._review_history(message, number, now, events)
+        if message.bloom_filter:
+            self._review_filter(message, number, now, events)
+
+    def _replaced(self, participant_id: str) -> int | None:
+        """The number of a participant for whom there was none: the quietest one gives way, and is forgotten."""
+        number = self.participants.quietest(but=self._me)
+        if number is None:
+            return None
+        gone = self.participants.replace(number, participant_id)
+        # The marks of the causal past (``LogEntry.past``) stay: they are on what was sent before the newcomer was
+        # heard, and of that nothing is implied.
+        self.table.forget(number, gone)
+        return number
+
+    def arrived(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
+        """Take a message that others had named, or had in their causal past, before it came here. Those that named it
+        have acknowledged it; for the others the filters of their next messages decide."""
+        tracked = self.table.get(missing.message_id)
+        for by, (via, directly) in missing.reached.items():
+            number = self.participants.number(by)
+            if number is None:
+                continue
+            if tracked is not None and tracked.sender_id != by:
+                if directly:
+                    self._acknowledge(tracked, by, number, Evidence.CAUSAL_HISTORY, via, now, events)
+                else:
+                    self._reach(tracked, number)
+            self._walk(by, number, [missing.message_id], via)
+
+    def _review_history(self, message: SdsMessage, number: int, now: int, events: list[SdsEvent]) -> None:
+        by = message.sender_id
+        table = self.table
+        named = []
+        for entry in message.causal_history:
+            message_id = entry.message_id
+            named.append(message_id)
+            tracked = table.get(message_id)
+            if tracked is not None and tracked.sender_id != by:
+                self._acknowledge(tracked, by, number, Evidence.CAUSAL_HISTORY, message.message_id, now, events)
+        if named:
+            self._walk(by, number, named, message.message_id)
+
+    def _walk(self, by: str, number: int, start: list[str], via: str) -> None:
+        """Mark the causal past of what ``by`` names, each message once per participant, no further back than is
+        tracked."""
+        floor = self.table.floor()
+        if floor is None:
+            return
+        bit = 1 << number
+        log, waiting, missing, table = self._log, self._incoming.waiting, self._incoming.missing, self.table
+        stack, left = start, MAX_WALK
+        while stack and left > 0:
+            message_id = stack.pop()
+            entry = log.get(message_id) or waiting.get(message_id)
+            if entry is None or entry.past & bit or entry.lamport < floor:
+                continue
+            entry.reach(bit)
+            left -= 1 + len(entry.history)
+            for dependency in entry.history:
+                tracked = table.get(dependency)
+                if tracked is not None:
+                    if tracked.sender_id != by:
+                        self._reach(tracked, number)
+                elif dependency in missing:
+                    self._incoming.reach(missing[dependency], by, via, directly=False)
+                stack.append(dependency)
+
+    def _reach(self, tracked: Tracked, number: int) -> None:
+        """A participant has a message in its causal past. That implies nothing of what was sent before the participant
+        was first heard: it may have joined later."""
+        heard = self.participants.first_heard(number)
+        if heard is None or tracked.lamport <= heard:
+            return
+        tracked.reached |= 1 << number
+        if tracked.evidence_of(number) is Evidence.FILTER:
+            self.table.ask(tracked, number)
+
+    def _review_filter(self, message: SdsMessage, number: int, now: int, events: list[SdsEvent]) -> None:
+        filter_format = self._config.filter_format.of(message.bloom_filter or b"")
+        words = filter_format.decode(message.bloom_filter or b"")
+        if isinstance(words, Malformed):
+            events.append(
+                MessageRefused(now, message.message_id, message.sender_id, RefusalReason.FILTER_SIZE, words.detail)
+            )
+            return
+        saturation = filter_format.saturation(words)
+        if saturation > self._config.saturation_limit:
+            events.append(SaturatedFilter(now, message.message_id, message.sender_id, saturation))
+            return
+        by, via = message.sender_id, message.message_id
+        for tracked in self.table.held_by(words, number, filter_format):
+            if tracked.reached >> number & 1:
+                self._acknowledge(tracked, by, number, Evidence.IMPLIED, via, now, events)
+            else:
+                self._hit(tracked, by, number, via, now, events)
+
+    def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[SdsEvent]) -> None:
+        """A filter holds an id. Two copies of one message are one hit."""
+        vias = tracked.hit_by(by, via)
+        if vias is None:
+            return
+        threshold = self._config.possible_acks_threshold
+        if len(vias) >= threshold:
+            self._acknowledge(tracked, by, number, Evidence.FILTER, via, now, events)
+            return
+        count = tracked.hit_count()
+        events.append(PossiblyAcknowledged(now, tracked.message_id, by, via, count))
+        segment = self._outgoing.segments.get(tracked.message_id)
+        if segment is None:
+            return
+        if count >= threshold:
+            self._outgoing.acknowledge(segment, Evidence.FILTER, now, events)
+        else:
+            self._outgoing.possibly(segment, now)
+
+    def _acknowledge(
+        self, tracked: Tracked, by: str, number: int, evidence: Evidence, via: str, now: int, events: list[SdsEvent]
+    ) -> None:
+        had = tracked.evidence_of(number)
+        if not evidence.is_stronger_than(had):
+            return
+        tracked.acknowledge(number, evidence)
+        tracked.hits.pop(by, None)
+        self.table.ask(tracked, number)
+        events.append(Acknowledged(now, tracked.message_id, tracked.sender_id, by, evidence, via, tracked.since))
+        segment = self._outgoing.segments.get(tracked.message_id)
+        if segment is None:
+            return
+        send = segment.send
+        self._outgoing.acknowledge(segment, evidence, now, events)
+        if had is None:
+            count = send.by_count[by] = send.by_count.get(by, 0) + 1
+            if count >= send.required:
+                self._outgoing.complete(send, by, self._weakest(send.segments, number), now, events)
+
+    def _weakest(self, segments: list[OwnSegment], number: int) -> Evidence:
+        """The weakest evidence among a participant's acknowledgements of some segments, of which there is one."""
+        of_segments = [tracked for segment in segments if (tracked := self.table.get(segment.message_id))]
+        found = {evidence for tracked in of_segments if (evidence := tracked.evidence_of(number))}
+        return next(evidence for evidence in reversed(Evidence) if evidence in found)

@@ -1,0 +1,79 @@
+"""Selects the history entries and repair requests that fit into the bytes reserved for them in an envelope.
+
+The names in both are other senders' words, up to 1 024 characters each. A segment size leaves a fixed room for them, so
+what does not fit is left out: first long hints and sender ids, then whole entries. A message can always be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+
+RESERVED_ID_BYTES = 128
+"""Reserved for an id of others: honest ones are hex digests of 64 characters or UUIDs."""
+
+RESERVED_HINT_BYTES = 32
+
+SYNC_ROOM_BYTES = 48 * 1024
+"""Beside the usual history, for what a sync message acknowledges: it carries no content."""
+
+_FRAMING = 13
+"""Tags and lengths of an entry, at most."""
+_RESERVED_FRAMING = 11
+"""Those of the entry that room is reserved for."""
+
+
+def reserved_entry(sender_id: str) -> HistoryEntry:
+    """The largest entry that room is reserved for, for a participant with this sender id."""
+    sender = "x" * max(RESERVED_ID_BYTES, len(sender_id.encode()))
+    return HistoryEntry("x" * RESERVED_ID_BYTES, b"h" * RESERVED_HINT_BYTES, sender)
+
+
+def room_for(count: int, sender_id: str) -> int:
+    """Bytes reserved for ``count`` entries."""
+    return count * (size_of_entry(reserved_entry(sender_id)) - _FRAMING + _RESERVED_FRAMING)
+
+
+def size_of_entry(entry: HistoryEntry) -> int:
+    """Bytes of an entry on the wire, at most."""
+    sender = entry.sender_id or ""
+    return len(entry.message_id.encode()) + len(entry.retrieval_hint or b"") + len(sender.encode()) + _FRAMING
+
+
+def fitting(entries: Iterable[HistoryEntry], room: int) -> list[HistoryEntry]:
+    """The entries that fit into ``room`` bytes, the first ones before the others, shortened where that helps."""
+    chosen = []
+    for entry in entries:
+        for candidate in (entry, *_shortened(entry)):
+            size = size_of_entry(candidate)
+            if size <= room:
+                room -= size
+                chosen.append(candidate)
+                break
+    return chosen
+
+
+def _shortened(entry: HistoryEntry) -> Iterable[HistoryEntry]:
+    if entry.retrieval_hint is not None:
+        yield HistoryEntry(entry.message_id, None, entry.sender_id)
+    if entry.sender_id is not None:
+        yield HistoryEntry(entry.message_id)
+
+
+def largest_sds_header(config: SdsConfig, channel_id: str, sender_id: str) -> int:
+    """The size in bytes of an SDS message without its content: full history with hints, full filter, full repair
+    request. A sender leaves that much free in an envelope."""
+    entry = reserved_entry(sender_id)
+    message = SdsMessage(
+        sender_id=sender_id,
+        message_id="x" * RESERVED_ID_BYTES,
+        channel_id=channel_id,
+        lamport_timestamp=2**63,
+        causal_history=(entry,) * config.causal_history_size,
+        bloom_filter=b"\xff" * (config.filter_format.byte_count + 64),
+        repair_request=(entry,) * (config.max_repair_requests_per_message if config.repair else 0),
+        content=b"x",
+    )
+    return len(encode_sds_message(message, config.wire_family))

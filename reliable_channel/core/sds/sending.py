@@ -1,0 +1,253 @@
+"""Wraps content in SDS messages with clock, history, filter and id, and makes sync messages (LIP-109, *Send Message*
+and *Periodic Sync Message*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from reliable_channel.core.errors import EmptyMessage, LocalError
+from reliable_channel.core.sds.acks import Tracked
+from reliable_channel.core.sds.conflicts import Relation, forget_loser, known_under, relation, report_win
+from reliable_channel.core.sds.events import (
+    DuplicateSeen,
+    MessageRefused,
+    Outgoing,
+    OutgoingReason,
+    RefusalReason,
+    RepairRequested,
+    SdsEvent,
+)
+from reliable_channel.core.sds.incoming import Waiting
+from reliable_channel.core.sds.log import LogEntry, kept_history
+from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend
+from reliable_channel.core.sds.receiving import DIGEST_BYTES, content_digest
+from reliable_channel.core.sds.room import fitting, room_for
+from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.sds.sync import MAX_OWED
+from reliable_channel.core.wire.hashing import joined_message_id, sds_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+
+
+class SdsSender:
+    """Sends for the participant of a channel's state."""
+
+    def __init__(self, state: ChannelState) -> None:
+        self._state = state
+
+    def send(
+        self,
+        contents: Sequence[bytes],
+        required: int | None,
+        recorded_id: str,
+        now: int,
+        outgoing: list[Outgoing],
+        events: list[SdsEvent],
+    ) -> None:
+        """All segments of one send; see :meth:`SdsChannel.send`."""
+        state = self._state
+        me = self._participant()
+        if not contents or not all(contents):
+            raise EmptyMessage("A content of 0 bytes cannot be sent.", "On the wire it would be a sync message.")
+        required = len(contents) if required is None else required
+        if not 1 <= required <= len(contents):
+            raise LocalError(f"required is {required} of {len(contents)} segments.", "Use 1 up to their number.")
+        first = max(state.clock_time(now), state.open(now) + 1)
+        ids = [sds_message_id(me, first, content) for content in contents]
+        if recorded_id not in ("", ids[0]) and recorded_id == joined_message_id(me, first, contents[0]):
+            ids = [joined_message_id(me, first, content) for content in contents]
+        if len(set(ids)) < len(ids):
+            raise LocalError("Two contents of one send are equal.", "They would have one id: send them one by one.")
+        segments = []
+        for index, content in enumerate(contents):
+            message = self._wrap(ids[index], first + index, content, now, events)
+            data = encode_sds_message(message, state.config.wire_family)
+            outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
+            known = known_under(state, ids[index])
+            if known is not None:  # somebody has guessed what would be sent when
+                report_win(message, known, now, events)
+                forget_loser(state, ids[index])
+            # No digest: what comes under an own id is ignored from oneself, and a conflict from anybody else.
+            segments.append(self._remember(message, data, index, first + index, content, now, events, digest=b""))
+        state.outgoing.add(OwnSend(ids[0], required, segments), now)
+        self._forget_old_sends()
+        for message_id in ids:
+            self._no_longer_missing(message_id, now, events)
+        self._spoke(now)
+
+    def observe_sent(
+        self,
+        message: SdsMessage,
+        now: int,
+        hint: bytes | None,
+        digest: bytes | None,
+        id_verified: bool | None,
+        events: list[SdsEvent],
+    ) -> bool:
+        """An own message seen on the wire; returns whether it is new here."""
+        state = self._state
+        lamport = message.lamport_timestamp
+        if message.channel_id != state.channel_id or message.sender_id != self._participant() or lamport is None:
+            return False
+        is_sync = not message.content and digest is None
+        if id_verified is False and is_sync:
+            return False
+        if id_verified is False:
+            events.append(
+                MessageRefused(
+                    now, message.message_id, message.sender_id, RefusalReason.INVALID_ID, "not of this message"
+                )
+            )
+            return False
+        clock = state.open(now, lamport)
+        if lamport > state.lamport_ceiling(now):
+            return False
+        state.clock = max(clock, lamport)
+        if is_sync:
+            state.incoming.syncs.add(message.message_id, message.sender_id)
+            self._no_longer_missing(message.message_id, now, events)
+            return True
+        known = known_under(state, message.message_id)
+        found = Relation.NEW
+        if known is not None:
+            own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
+            found = relation(state, message, own_digest, known, id_verified, now, events)
+        if found is Relation.LOSER:
+            return False
+        if found is Relation.WINNER:
+            forget_loser(state, message.message_id)
+        elif found is Relation.FURTHER_SEND and known is not None and known.sender_id != message.sender_id:
+            state.review.untrack(message.message_id)
+            state.unproven.take(message.message_id)
+            if isinstance(known, Waiting):
+                known.unproven = False
+            else:
+                state.repeats.add((known.lamport, message.message_id, known.sender_id), now)
+                state.log.remove(message.message_id)
+        elif known is not None:
+            if hint is not None:
+                known.set_hint(hint)
+            segment = state.outgoing.segments.get(message.message_id)
+            if segment is not None:
+                state.outgoing.sent(segment, now)
+            events.append(DuplicateSeen(now, message.message_id, message.sender_id))
+            return False
+        data = encode_sds_message(message, state.config.wire_family)
+        segment = self._remember(message, data, 0, lamport, message.content or b"", now, events, digest)
+        entry = state.log.get(message.message_id)
+        if entry is not None and hint is not None:
+            entry.set_hint(hint)
+        state.outgoing.add(OwnSend(message.message_id, 1, [segment]), now)
+        if state.config.wait_for_sent:
+            state.outgoing.sent(segment, now)
+        self._forget_old_sends()
+        self._no_longer_missing(message.message_id, now, events)
+        return True
+
+    def ephemeral(self, content: bytes, now: int) -> Outgoing:
+        """An ephemeral message: no timestamp, history or filter, remembered nowhere."""
+        state = self._state
+        me = self._participant()
+        if not content:
+            raise EmptyMessage("A content of 0 bytes cannot be sent.")
+        state.open(now)
+        state.ephemeral_counter += 1
+        message_id = sds_message_id(f"{me}/ephemeral/{state.ephemeral_counter}/", now, content)
+        message = SdsMessage(me, message_id, state.channel_id, content=content)
+        return Outgoing(encode_sds_message(message, state.config.wire_family), message, OutgoingReason.EPHEMERAL)
+
+    def sync(self, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
+        """A sync message, unless there is nothing to say."""
+        state = self._state
+        me = self._participant()
+        lamport = max(state.clock_time(now), (state.clock or 0) + 1)
+        requests_due = state.repair is not None and state.repair.request_is_due(now)
+        if len(state.log) or requests_due:
+            message_id = sds_message_id(me, lamport, b"")
+            message = self._wrap(message_id, lamport, None, now, events)
+            data = encode_sds_message(message, state.config.wire_family)
+            outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
+            if state.config.wire_family is WireFamily.NIM:  # its peers name it
+                state.incoming.syncs.add(message_id, me)
+        if state.sync is not None:
+            state.sync.settle(self._to_acknowledge(), state.log.__contains__, now)
+        self._spoke(now)
+
+    def _wrap(
+        self, message_id: str, lamport: int, content: bytes | None, now: int, events: list[SdsEvent]
+    ) -> SdsMessage:
+        """A message with clock, history, filter (before adding itself) and due repair requests."""
+        state = self._state
+        state.clock = lamport
+        requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
+        requests = fitting(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
+        events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
+        history = state.history(() if content else self._to_acknowledge())
+        if content and state.sync is not None:
+            state.sync.named(history, self._participant())
+        return SdsMessage(
+            sender_id=self._participant(),
+            message_id=message_id,
+            channel_id=state.channel_id,
+            lamport_timestamp=lamport,
+            causal_history=history,
+            bloom_filter=state.filter.encode() if state.filter is not None else None,
+            repair_request=tuple(requests),
+            content=content,
+        )
+
+    def owes(self) -> bool:
+        """Whether there is content that a sync message would name in acknowledgement."""
+        return bool(self._to_acknowledge())
+
+    def _to_acknowledge(self) -> list[str]:
+        """The content that a sync message names beside the usual history."""
+        state = self._state
+        owed = state.sync.owed if state.sync is not None else ()
+        return list(islice((message_id for message_id in owed if message_id in state.log), MAX_OWED))
+
+    def _remember(
+        self,
+        message: SdsMessage,
+        data: bytes,
+        index: int,
+        lamport: int,
+        content: bytes,
+        now: int,
+        events: list[SdsEvent],
+        digest: bytes | None = None,
+    ) -> OwnSegment:
+        """Log, filter, tracked acknowledgements, original bytes; returns the segment for the outgoing buffer."""
+        state = self._state
+        message_id = message.message_id
+        history = kept_history(message.causal_history)
+        digest = content_digest(content) if digest is None else digest[:16]
+        state.log.add(LogEntry(message_id, lamport, message.sender_id, history, digest, None), now)
+        state.last_own = message_id
+        state.insert_into_filter(message_id, now, events)
+        state.review.track(Tracked(message_id, message.sender_id, lamport, now), events, now)
+        if state.repair is not None:
+            state.repair.keep(message_id, data)
+        return OwnSegment(message_id, index, data, state.config.acknowledgement_timeout_ms)
+
+    def _no_longer_missing(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
+        missing = self._state.incoming.found(message_id)
+        if missing is not None:
+            self._state.review.arrived(missing, now, events)
+
+    def _forget_old_sends(self) -> None:
+        outgoing = self._state.outgoing
+        while len(outgoing.finished) > self._state.config.max_finished_sends:
+            send = outgoing.sends[next(iter(outgoing.finished))]
+            outgoing.drop(send)
+            for segment in send.segments:
+                self._state.review.untrack(segment.message_id)
+
+    def _spoke(self, now: int) -> None:
+        if self._state.sync is not None:
+            self._state.sync.spoke(now, self._state.repairs_pending())
+
+    def _participant(self) -> str:
+        if self._state.participant_id is None:
+            raise LocalError("An observer sends nothing.", "Give the channel a participant id.")
+        return self._state.participant_id

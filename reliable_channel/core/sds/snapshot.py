@@ -1,0 +1,347 @@
+"""The snapshot of a channel (``proto/sds_state.proto``): version 4; versions 1 to 3 are read as well.
+
+The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
+needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,
+who waits for whom) is not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.message import DecodeError
+
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.sds.acks import Tracked
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.events import Evidence
+from reliable_channel.core.sds.incoming import Missing, Waiting
+from reliable_channel.core.sds.log import LogEntry, MessageLog, bits_to_bytes
+from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend, SegmentState
+from reliable_channel.core.sds.repeats import Repeats
+from reliable_channel.core.sds.review import AckReview
+from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.sds.unproven import Doubt
+from reliable_channel.core.wire._pb import sds_state_pb2 as pb
+
+VERSION = 4
+_READ = (1, 2, 3, VERSION)
+_STATES = tuple(SegmentState)
+
+
+def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
+    """The bytes of a channel's state."""
+    proto = pb.SdsState(
+        version=VERSION,
+        channel_id=state.channel_id,
+        participant_id=state.participant_id,
+        clock=state.clock,
+        observed_since=state.observed_since,
+        sequence=state.sequence,
+        ephemeral_counter=state.ephemeral_counter,
+        last_own_id=state.last_own,
+        participants=state.review.participants,
+        finished_sends=state.outgoing.finished,
+    )
+    state.log.write(proto)
+    for message_id, owner in state.incoming.lost.items():
+        proto.lost.append(message_id)
+        proto.lost_by.append(owner)
+    for message_id, owner in state.incoming.before_observation.items():
+        proto.before_observation.append(message_id)
+        proto.before_observation_by.append(owner)
+    for message_id, owner in state.incoming.syncs.items():
+        proto.syncs.append(message_id)
+        proto.sync_senders.append(owner)
+    for waiting in state.incoming.waiting.values():
+        _write_waiting(proto.waiting.add(), waiting)
+    for missing in state.incoming.missing.values():
+        _write_missing(proto.missing.add(), missing)
+    for message_id, doubt in state.unproven.items():
+        unproven = proto.unproven.add(message_id=message_id, since=doubt.since, until=doubt.until)
+        if isinstance(doubt.record, Waiting):
+            unproven.key = doubt.record.message_id
+        else:
+            unproven.lamport, unproven.entry = doubt.record.lamport, doubt.record.to_bytes()
+    for lamport, sds_id, sender in state.repeats:
+        proto.repeats.add(lamport=lamport, message_id=sds_id, sender_id=sender)
+    if state.repeats.horizon >= 0:
+        proto.repeats_horizon = state.repeats.horizon
+    _write_tracked(proto, state.review)
+    for send in state.outgoing.sends.values():
+        _write_send(proto.sends.add(), send)
+    if state.filter is not None:
+        proto.filter_words = state.filter.words()
+        proto.filter_count = state.filter.count
+    if state.sync is not None:
+        proto.sync_counter = state.sync.counter
+        if state.sync.interval_due is not None:
+            proto.sync_due = state.sync.interval_due
+        if state.sync.owed_due is not None:
+            proto.sync_owed_due = state.sync.owed_due
+        proto.sync_owed_ids.extend(state.sync.owed)
+        proto.sync_owed_senders.extend(state.sync.owed.values())
+        if state.sync.owing_since is not None:
+            proto.sync_waiting_since = state.sync.owing_since
+    if state.repair is not None:
+        repair = state.repair
+        for message_id, (due, sender_id) in repair.requests.items():
+            proto.repair_requests.add(message_id=message_id, due=due, sender_id=sender_id)
+        for message_id, due in repair.responses.items():
+            proto.repair_responses.add(message_id=message_id, due=due)
+        if with_kept:
+            for message_id in repair.kept:
+                size = repair.kept[message_id][1]
+                proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size)
+    return proto.SerializeToString()
+
+
+def read_snapshot(data: bytes, config: SdsConfig) -> ChannelState:
+    """The state of bytes that :func:`write_snapshot` gave. Raises ``LocalError`` for anything else."""
+    try:
+        proto = pb.SdsState.FromString(data)
+    except DecodeError as error:
+        raise LocalError(f"These bytes are no SDS snapshot: {error}.", "Restore another one.") from error
+    if proto.version not in _READ:
+        raise LocalError(
+            f"The SDS snapshot is of version {proto.version}; this program reads up to version {VERSION}.",
+            "Use the program that wrote it, or a newer one.",
+        )
+    try:
+        return _read(proto, config)
+    except (DecodeError, ValueError, KeyError, IndexError) as error:
+        raise LocalError(f"The SDS snapshot contradicts itself: {error}.", "Restore another one.") from error
+
+
+def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
+    participant_id = proto.participant_id if proto.HasField("participant_id") else None
+    state = ChannelState(proto.channel_id, participant_id, config)
+    state.clock = proto.clock if proto.HasField("clock") else None
+    state.observed_since = proto.observed_since
+    state.sequence = proto.sequence
+    state.ephemeral_counter = proto.ephemeral_counter
+    state.last_own = proto.last_own_id
+    state.log = MessageLog.read(proto, config.max_log_entries, config.max_log_bytes)
+    incoming = state.incoming
+    nobody = [""] if proto.version < 4 else []
+    for message_id, owner in zip(proto.lost, proto.lost_by or nobody * len(proto.lost), strict=True):
+        incoming.lost.add(message_id, owner)
+    owners = proto.before_observation_by or nobody * len(proto.before_observation)
+    for message_id, owner in zip(proto.before_observation, owners, strict=True):
+        incoming.before_observation.add(message_id, owner)
+    for message_id, owner in zip(proto.syncs, proto.sync_senders, strict=True):
+        incoming.syncs.add(message_id, owner)
+    for waiting in proto.waiting:
+        incoming.hold(_read_waiting(waiting))
+    for missing in proto.missing:
+        incoming.restore_missing(_read_missing(missing))
+    for each in proto.unproven:
+        record: LogEntry | Waiting
+        if each.HasField("key"):
+            record = incoming.waiting[each.key]
+        else:
+            record = LogEntry.from_bytes(each.message_id, each.lamport, each.entry)
+        state.unproven.add(each.message_id, Doubt(record, each.since, each.until))
+    state.review = AckReview(config, participant_id, state.log, incoming, state.outgoing)
+    participants = list(proto.participants)
+    for participant in participants:
+        state.review.participants.number(participant)
+    heard = {each.by: each.lamport for each in proto.participants_heard}
+    spoken = dict(enumerate(zip(proto.participant_messages, proto.participant_last, strict=True)))
+    for number in range(len(participants)):
+        state.review.participants.restore(number, heard.get(number), spoken.get(number, (1, 0)))
+    state.review.restore(_read_tracked(proto, participants))
+    state.repeats = Repeats(
+        config.max_repeats,
+        ((each.lamport, each.message_id, each.sender_id) for each in proto.repeats),
+        proto.repeats_horizon if proto.HasField("repeats_horizon") else -1,
+    )
+    for send in proto.sends:
+        _read_send(send, state)
+    state.outgoing.finished = dict.fromkeys(proto.finished_sends)
+    if state.filter is not None:
+        state.filter.restore(proto.filter_words, proto.filter_count)
+    _read_timers(proto, state)
+    return state
+
+
+def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
+    if state.sync is not None:
+        state.sync.counter = proto.sync_counter
+        state.sync.interval_due = proto.sync_due if proto.HasField("sync_due") else None
+        state.sync.owed_due = proto.sync_owed_due if proto.HasField("sync_owed_due") else None
+        state.sync.owed = dict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))
+        state.sync.owing_since = proto.sync_waiting_since if proto.HasField("sync_waiting_since") else None
+    if state.repair is not None:
+        for request in proto.repair_requests:
+            sender_id = request.sender_id if request.HasField("sender_id") else None
+            state.repair.restore_request(request.message_id, request.due, sender_id)
+        for response in proto.repair_responses:
+            state.repair.restore_response(response.message_id, response.due)
+        for kept in proto.kept:
+            state.repair.keep(kept.message_id, kept.data, kept.size)
+
+
+# ---- the parts ---------------------------------------------------------------------------------------------------
+
+
+def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
+    proto.message_id, proto.sender_id, proto.lamport = waiting.message_id, waiting.sender_id, waiting.lamport
+    proto.history.extend(waiting.history)
+    proto.digest, proto.hint = waiting.digest, waiting.hint or b""
+    proto.past = bits_to_bytes(waiting.past)
+    if waiting.content is not None:
+        proto.content = waiting.content
+    proto.received_at = waiting.received_at
+    proto.unmet.extend(reversed(waiting.unmet))
+    proto.size = waiting.size
+    proto.lost.extend(waiting.lost)
+    proto.before_observation.extend(waiting.before_observation)
+    proto.repaired, proto.replaces, proto.late = waiting.repaired, waiting.replaces, waiting.late
+    proto.verified, proto.won = waiting.verified, waiting.won
+    if waiting.unproven:
+        proto.unproven_for = waiting.sds_id
+    elif waiting.is_further_send:
+        proto.repeat_of = waiting.sds_id
+
+
+def _read_waiting(proto: pb.Waiting) -> Waiting:
+    waiting = Waiting(
+        proto.message_id,
+        proto.sender_id,
+        proto.lamport,
+        tuple(proto.history),
+        proto.digest,
+        proto.content if proto.HasField("content") else None,
+        proto.hint or None,
+        proto.received_at,
+    )
+    waiting.past = int.from_bytes(proto.past, "little")
+    waiting.unmet = [*reversed(proto.unmet)]
+    waiting.size = proto.size
+    waiting.lost, waiting.before_observation = list(proto.lost), tuple(proto.before_observation)
+    waiting.repaired, waiting.replaces, waiting.late = proto.repaired, proto.replaces, proto.late
+    waiting.verified, waiting.won = proto.verified, proto.won
+    if proto.HasField("repeat_of"):
+        waiting.sds_id = proto.repeat_of
+    if proto.HasField("unproven_for"):
+        waiting.sds_id, waiting.unproven = proto.unproven_for, True
+    return waiting
+
+
+def _write_missing(proto: pb.Missing, missing: Missing) -> None:
+    proto.message_id, proto.hint, proto.since = missing.message_id, missing.hint or b"", missing.since
+    proto.refetches, proto.due, proto.named_by_sender = missing.refetches, missing.due, missing.charged_to
+    if missing.sender_id is not None:
+        proto.sender_id = missing.sender_id
+    if missing.lost_at is not None:
+        proto.lost_at = missing.lost_at
+    for sender_id, hint in missing.others:
+        proto.others.add(sender_id=sender_id, hint=hint or b"")
+    for by, (via, directly) in missing.reached.items():
+        proto.reached.add(by=by, via=via, directly=directly)
+
+
+def _read_missing(proto: pb.Missing) -> Missing:
+    missing = Missing(
+        proto.message_id,
+        proto.sender_id if proto.HasField("sender_id") else None,
+        proto.hint or None,
+        proto.since,
+        proto.due,
+        proto.lost_at if proto.HasField("lost_at") else None,
+        proto.named_by_sender,
+    )
+    missing.refetches = proto.refetches
+    for each in proto.others:
+        missing.others.append((each.sender_id if each.HasField("sender_id") else None, each.hint or None))
+    missing.reached = {reached.by: (reached.via, reached.directly) for reached in proto.reached}
+    return missing
+
+
+def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
+    rows = list(review.table)
+    proto.tracked_ids.extend([tracked.message_id for tracked in rows])
+    proto.tracked_senders.extend([tracked.sender_id for tracked in rows])
+    proto.tracked_lamports.extend([tracked.lamport for tracked in rows])
+    proto.tracked_since.extend([tracked.since for tracked in rows])
+    proto.tracked_acked.extend([bits_to_bytes(tracked.acked) for tracked in rows])
+    proto.tracked_implied.extend([bits_to_bytes(tracked.implied) for tracked in rows])
+    proto.tracked_certain.extend([bits_to_bytes(tracked.certain) for tracked in rows])
+    proto.tracked_reached.extend([bits_to_bytes(tracked.reached) for tracked in rows])
+    participants = review.participants
+    for number in range(len(participants)):
+        if (lamport := participants.first_heard(number)) is not None:
+            proto.participants_heard.add(by=number, lamport=lamport)
+        count, last = participants.messages(number)
+        proto.participant_messages.append(count)
+        proto.participant_last.append(last)
+    for row, tracked in enumerate(rows):
+        for by, vias in tracked.hits.items():
+            for via in vias:
+                proto.tracked_hits.add(row=row, by=review.participants.number(by), via=via)
+
+
+def _read_tracked(proto: pb.SdsState, participants: list[str]) -> list[Tracked]:
+    if proto.version == 1:
+        return [_read_tracked_1(tracked, participants) for tracked in proto.tracked]
+    acked, certain = _bits(proto.tracked_acked), _bits(proto.tracked_certain)
+    if any(bits >> len(participants) for bits in acked):
+        raise ValueError("an acknowledgement by nobody known")
+    implied, reached = _bits(proto.tracked_implied), _bits(proto.tracked_reached)
+    if proto.version == 2:
+        # What was only in the causal past counted as certain then. All of it is taken as implied.
+        none = [0] * len(acked)
+        implied, certain, reached = certain, none, none
+    columns = (proto.tracked_ids, proto.tracked_senders, proto.tracked_lamports, proto.tracked_since)
+    rows = [Tracked(*row) for row in zip(*columns, acked, implied, certain, reached, strict=True)]
+    for hit in proto.tracked_hits:
+        rows[hit.row].hits.setdefault(participants[hit.by], []).append(hit.via)
+    return rows
+
+
+def _bits(column: Iterable[bytes]) -> list[int]:
+    return [int.from_bytes(bits, "little") for bits in column]
+
+
+def _read_tracked_1(proto: pb.Tracked, participants: list[str]) -> Tracked:
+    tracked = Tracked(proto.message_id, proto.sender_id, proto.lamport, proto.since)
+    for ack in proto.acks:
+        participants[ack.by]  # raises IndexError for one that is unknown
+        tracked.acknowledge(ack.by, Evidence.IMPLIED if ack.certain else Evidence.FILTER)
+    for hit in proto.hits:
+        tracked.hits.setdefault(participants[hit.by], []).append(hit.via)
+    return tracked
+
+
+def _write_send(proto: pb.Send, send: OwnSend) -> None:
+    proto.send_id, proto.required = send.send_id, send.required
+    proto.delivered, proto.failed = send.delivered, send.failed
+    proto.complete_for.extend(send.complete_for)
+    for segment in send.segments:
+        proto.segments.add(
+            message_id=segment.message_id,
+            data=segment.data,
+            attempts=segment.attempts,
+            wait=segment.wait,
+            due=segment.due,
+            state=_STATES.index(segment.state),
+        )
+
+
+def _read_send(proto: pb.Send, state: ChannelState) -> None:
+    segments = []
+    for index, stored in enumerate(proto.segments):
+        segment = OwnSegment(stored.message_id, index, stored.data, stored.wait)
+        segment.attempts = stored.attempts
+        segment.due = stored.due if stored.HasField("due") else None
+        segment.state = _STATES[stored.state]
+        segments.append(segment)
+    send = OwnSend(proto.send_id, proto.required, segments)
+    send.delivered, send.failed = proto.delivered, proto.failed
+    send.complete_for = dict.fromkeys(proto.complete_for)
+    for segment in segments:
+        tracked = state.review.table.get(segment.message_id)
+        for by in state.review.participants.of(tracked.acked) if tracked is not None else ():
+            send.by_count[by] = send.by_count.get(by, 0) + 1
+    state.outgoing.restore(send)

@@ -1,0 +1,135 @@
+"""Schedules sync messages (LIP-109, *Periodic Sync Message*).
+
+Two timers share one sync message. The *interval* is a random back-off that all participants of a channel share. The
+*owed* timer is short: a participant that holds content which nobody but its sender has named yet acknowledges it soon,
+or a sender would retransmit everything to a recipient that is merely quiet. Whoever names the content first answers
+for all listeners, so a burst of content costs about one sync message, not one for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable
+
+from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.wire.sds import HistoryEntry
+
+CATCH_UP_MS = 3_600_000
+"""A participant that slept longer than this does not send the sync messages of all that time."""
+
+MAX_OWED = 200
+"""Ids that one sync message names in acknowledgement: js-waku's causal history size, about 22 KB."""
+
+MAX_OWED_KEPT = 10 * MAX_OWED
+"""Ids that are owed at most, and no more than the log holds; beyond them the filter of the next sync message has to
+do for the oldest."""
+
+_STEEPNESS = 4.0
+"""Delays are drawn from an exponential distribution that is cut off at ``acknowledge_within_ms`` and rises with time:
+most listeners would wait long, a few answer early and spare the others. 4 suits up to some fifty listeners."""
+
+
+class SyncTimer:
+    """The next sync message of one participant."""
+
+    def __init__(self, config: SdsConfig, channel_id: str, participant_id: str) -> None:
+        self._config = config
+        self._channel_id = channel_id
+        self._participant_id = participant_id
+        self.interval_due: int | None = None
+        self.counter = 0
+        """Own timestamped messages so far: each begins a round with a jitter of its own."""
+        self._share: float | None = None
+        self.owing_since: int | None = None
+        """Since when others' content has come without a message of one's own to acknowledge it."""
+        self.owed: dict[str, str] = {}
+        """Content that is held and not yet named by anyone but its sender: SDS id → sender id, oldest first."""
+        self.owed_due: int | None = None
+
+    @property
+    def due(self) -> int | None:
+        """When (ms) the next sync message is due, ``None`` for never."""
+        if self.owed_due is None or self.interval_due is None:
+            return self.owed_due if self.interval_due is None else self.interval_due
+        return min(self.owed_due, self.interval_due)
+
+    def restart(self, now: int, repairs_pending: bool = False) -> None:
+        """Restart the interval: a sync message of someone's was heard, whose filter speaks for the channel."""
+        self.owing_since = None
+        self._restart(now, self._config.sync_with_repairs if repairs_pending else 1.0)
+
+    def spoke(self, now: int, repairs_pending: bool = False) -> None:
+        """Begin the next interval: an own message went out with history and filter, or there was nothing to say."""
+        self.counter += 1
+        self._share = None
+        self.restart(now, repairs_pending)
+
+    def content_heard(self, now: int, repairs_pending: bool) -> None:
+        """Shorten the interval: content of someone else's was heard.
+
+        Content alone puts the sync off only up to one full interval after the first of it: a participant that only
+        listens would else never acknowledge a sender that never pauses.
+        """
+        if self.owing_since is None:
+            self.owing_since = now
+        factor = self._config.sync_with_repairs if repairs_pending else self._config.sync_after_content
+        latest = self.owing_since + self._config.sync_min_interval_ms
+        if self.interval_due is None or now < latest:
+            self._restart(now, factor)
+            if self.interval_due is not None:
+                self.interval_due = max(now, min(self.interval_due, latest))
+
+    def owe(self, message_id: str, sender_id: str) -> None:
+        """Note content of ``sender_id`` that is held here and has to be acknowledged once it is in the log."""
+        within = self._config.acknowledge_within_ms
+        if not within or not self._config.sync_min_interval_ms:
+            return
+        self.owed[message_id] = sender_id
+        if len(self.owed) > min(MAX_OWED_KEPT, self._config.max_log_entries):
+            del self.owed[next(iter(self.owed))]
+
+    def nameable(self, message_id: str, now: int) -> None:
+        """Begin the wait if ``message_id`` is owed and in the log: what waits for its dependencies cannot be named."""
+        if self.owed_due is None and message_id in self.owed:
+            self.owed_due = now + self._delay(message_id, self._config.acknowledge_within_ms)
+
+    def named(self, history: Iterable[HistoryEntry], by: str) -> None:
+        """Drop what a message of ``by`` names: it has acknowledged that content, unless it is its own."""
+        owed = self.owed
+        if not owed:
+            return
+        for entry in history:
+            if owed.get(entry.message_id, by) != by:
+                del owed[entry.message_id]
+        if not owed:
+            self.owed_due = None
+
+    def settle(self, named: Iterable[str], is_nameable: Callable[[str], bool], now: int) -> None:
+        """Begin anew after an own sync message, which has ``named`` some of what is owed."""
+        for message_id in named:
+            self.owed.pop(message_id, None)
+        self.owed_due = None
+        for message_id in self.owed:
+            if is_nameable(message_id):
+                self.nameable(message_id, now)
+                break
+
+    def skip_to(self, now: int) -> None:
+        """Forget the sync messages that were due in a long sleep, but for one."""
+        if self.interval_due is not None and self.interval_due < now - CATCH_UP_MS:
+            self.interval_due = now
+        if self.owed_due is not None and self.owed_due < now - CATCH_UP_MS:
+            self.owed_due = now
+
+    def _delay(self, message_id: str, within: int) -> int:
+        """How long (ms, 1 to ``within``) this participant waits before it acknowledges; the first content decides."""
+        share = self._config.jitter(self._channel_id, self._participant_id, zlib.crc32(message_id.encode()))
+        return max(1, round(within * math.log1p(share * math.expm1(_STEEPNESS)) / _STEEPNESS))
+
+    def _restart(self, now: int, factor: float) -> None:
+        interval = self._config.sync_min_interval_ms
+        if interval:
+            if self._share is None:
+                self._share = self._config.jitter(self._channel_id, self._participant_id, self.counter)
+            self.interval_due = now + max(1, round(interval * factor * (1 + self._share)))

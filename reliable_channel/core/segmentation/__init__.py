@@ -1,0 +1,78 @@
+"""Splits payloads into segments and reassembles them (Segmentation 0.1, docs/spec/segmentation.md). It uses no clock,
+randomness or I/O; ``now`` is an argument.
+
+Sending: :func:`contents_for` gives the SDS contents of a payload. Receiving: ``wire.segment.decode_segment`` tells a
+segment from a bare payload, :class:`Reassembler` collects segments and tells what happened as events,
+:func:`missing_segments` encodes again what a completed message never received; :func:`get_codec` gives a parity code.
+"""
+
+from __future__ import annotations
+
+from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
+from reliable_channel.core.segmentation.codecs import Codec, get_codec
+from reliable_channel.core.segmentation.config import SegmentationConfig, effective_segment_size
+from reliable_channel.core.segmentation.events import (
+    CompletedSend,
+    EvictionReason,
+    HashMismatch,
+    HeldSegment,
+    IncompleteSet,
+    MessageCompleted,
+    MissingSegment,
+    PoisonedSegmentExcluded,
+    Refusal,
+    Scope,
+    SegmentationEvent,
+    SegmentConflict,
+    SegmentDuplicate,
+    SegmentRefused,
+    SetEvicted,
+    SetExpired,
+)
+from reliable_channel.core.segmentation.reassembler import Reassembler
+from reliable_channel.core.segmentation.recovery import (
+    RepairedSegment,
+    id_scheme_of,
+    missing_segments,
+    repaired_segments,
+)
+from reliable_channel.core.segmentation.split import contents_for, split, validates_as_segment
+from reliable_channel.core.wire.segment import Dialect, Segment
+
+__all__ = [
+    "ChunkDiscarded",
+    "ChunkGate",
+    "Codec",
+    "CompletedSend",
+    "Dialect",
+    "EvictionReason",
+    "HashMismatch",
+    "HeldSegment",
+    "IncompleteSet",
+    "MessageChunk",
+    "MessageCompleted",
+    "MissingSegment",
+    "PoisonedSegmentExcluded",
+    "Reassembler",
+    "ReceivedChunk",
+    "Refusal",
+    "RepairedSegment",
+    "Scope",
+    "Segment",
+    "SegmentConflict",
+    "SegmentDuplicate",
+    "SegmentRefused",
+    "SegmentationConfig",
+    "SegmentationEvent",
+    "SetEvicted",
+    "SetExpired",
+    "chunks_of",
+    "contents_for",
+    "effective_segment_size",
+    "get_codec",
+    "id_scheme_of",
+    "missing_segments",
+    "repaired_segments",
+    "split",
+    "validates_as_segment",
+]

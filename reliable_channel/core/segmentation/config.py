@@ -1,0 +1,171 @@
+"""Configures segmentation for senders and receivers (Segmentation 0.1, *Configuration*), and computes the sizes that
+follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, MAX_TOTAL_SEGMENTS, Dialect
+from reliable_channel.core.wire.waku import MAX_ENVELOPE_BYTES
+
+SHARD_ALIGNMENT = 64
+"""Leopard works on blocks of 64 bytes, so segments that have parity are a multiple of it (bytes)."""
+
+SEGMENT_OVERHEAD_BYTES = 100
+"""What the segment's own fields may add (Segmentation 0.1, *Deployment Considerations*)."""
+
+ENVELOPE_OVERHEAD_BYTES = 1_024
+"""What the Waku envelope may add: content topic, timestamp, meta, a rate limit proof."""
+
+LENGTH_DIALECT_OVERHEAD_BYTES = 128
+"""What ``lip243-length`` takes off the segment size before aligning it."""
+
+_RATE_SCALE = 1_000_000
+_CODECS = ("leopard", "klauspost", "reedsolo")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentationConfig:
+    """Segmentation of a channel; the names are those of the specifications in snake case, sizes are bytes, times are
+    ms.
+
+    Sending: ``segment_size_bytes`` (with parity, larger payloads are cut at a multiple of 64), ``enable_reed_solomon``,
+    ``parity_rate`` (of the data count, 0 to 1), ``min_parity_segments`` (where the rate is above 0; 0.125 alone
+    gives none below eight data segments), ``max_total_segments`` (data and parity), ``max_message_bytes``,
+    ``dialect``, ``codec``.
+
+    Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last new segment,
+    and is given up ``max_set_lifetime_ms`` after its first one, whatever still comes; a
+    completed one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``; what is held is
+    bounded in all (``max_open_sets``, ``max_buffered_bytes``) and per sender (``…_per_sender``); after a hash mismatch
+    at most ``max_rebuild_attempts`` choices of segments are tried for a set. ``max_work_per_segment`` bounds what one
+    segment can cause: bytes through Keccak-256, about 3 ns each, or what takes as long.
+
+    Raises :class:`ConfigurationError` for a value out of range.
+    """
+
+    segment_size_bytes: int = 102_400
+    enable_reed_solomon: bool = False
+    parity_rate: float = 0.125
+    min_parity_segments: int = 1
+    max_total_segments: int = MAX_TOTAL_SEGMENTS
+    max_message_bytes: int = 1_048_576
+    dialect: Dialect = Dialect.V01
+    codec: str = "leopard"
+    accepted_dialects: frozenset[Dialect] = DEFAULT_DIALECTS
+    set_timeout_ms: int = 300_000
+    max_set_lifetime_ms: int = 3_600_000
+    completed_memory_ms: int = 3_600_000
+    max_completed_sets: int = 10_000
+    max_open_sets: int = 4_096
+    max_open_sets_per_sender: int = 256
+    max_buffered_bytes: int = 512 * 1_048_576
+    max_buffered_bytes_per_sender: int = 64 * 1_048_576
+    max_rebuild_attempts: int = 256
+    max_work_per_segment: int = 3 * 1_048_576
+
+    def __post_init__(self) -> None:
+        if not SHARD_ALIGNMENT <= self.segment_size_bytes <= MAX_ENVELOPE_BYTES:
+            raise ConfigurationError(
+                f"segment_size_bytes is {self.segment_size_bytes}.",
+                f"Choose {SHARD_ALIGNMENT} to {MAX_ENVELOPE_BYTES}.",
+            )
+        if not 0.0 <= self.parity_rate <= 1.0:
+            raise ConfigurationError(
+                f"parity_rate is {self.parity_rate}.", "Choose 0 to 1: Leopard codes at most as many parity as data."
+            )
+        if not 2 <= self.max_total_segments <= MAX_TOTAL_SEGMENTS:
+            raise ConfigurationError(
+                f"max_total_segments is {self.max_total_segments}.", f"Choose 2 to {MAX_TOTAL_SEGMENTS}."
+            )
+        if self.min_parity_segments < 0:
+            raise ConfigurationError(f"min_parity_segments is {self.min_parity_segments}.", "Choose 0 or more.")
+        if self.codec not in _CODECS:
+            raise ConfigurationError(f"codec is {self.codec!r}.", f"Choose one of {', '.join(_CODECS)}.")
+        if not self.accepted_dialects:
+            raise ConfigurationError("accepted_dialects is empty.", "Name at least one dialect.")
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}.", "Choose 1 or more.")
+        if self.dialect is Dialect.LIP243_LENGTH:
+            self.chunk_size()
+
+    def bare_size(self) -> int:
+        """The largest payload (bytes) that is sent as one segment: ``segment_size_bytes``, for ``lip243-length``
+        :meth:`chunk_size`, as its receivers count on it."""
+        return self.chunk_size() if self.dialect is Dialect.LIP243_LENGTH else self.segment_size_bytes
+
+    def chunk_size(self) -> int:
+        """Bytes of payload in every data segment but the last: ``segment_size_bytes``, with parity rounded down to a
+        multiple of 64, which Leopard's shards are. (Padding the shards instead would give parity longer than the data,
+        and receivers of other implementations join shards as they are.) ``lip243-length`` first takes 128 off and
+        always rounds."""
+        size = self.segment_size_bytes
+        if self.dialect is Dialect.LIP243_LENGTH:
+            size = floor64(size - LENGTH_DIALECT_OVERHEAD_BYTES)
+        elif self.enable_reed_solomon:
+            size = floor64(size)
+        if size < SHARD_ALIGNMENT:
+            raise ConfigurationError(
+                f"segment_size_bytes is {self.segment_size_bytes}.",
+                f"Dialect {self.dialect} needs {LENGTH_DIALECT_OVERHEAD_BYTES + SHARD_ALIGNMENT} or more.",
+            )
+        return size
+
+    def parity_count(self, data_count: int) -> int:
+        """How many parity segments a message of ``data_count`` data segments gets: 0 when parity is off, its rate is 0
+        or it would go over ``max_total_segments``; else floor of rate × data, ``min_parity_segments`` at least, and for
+        ``lip243-length`` the ceiling. There is never more parity than data, and a message of one segment has some in
+        ``lip243-length`` only, whose senders all do so."""
+        if not self.enable_reed_solomon:
+            return 0
+        scaled = round(self.parity_rate * _RATE_SCALE) * data_count
+        if self.dialect is Dialect.LIP243_LENGTH:
+            count = min(-(-scaled // _RATE_SCALE), data_count)
+        else:
+            least = self.min_parity_segments if scaled and data_count > 1 else 0
+            count = max(scaled // _RATE_SCALE, min(least, data_count))
+        return count if data_count + count <= self.max_total_segments else 0
+
+    def within_envelope(self, sds_header_bytes: int, encryption_bytes: int = 0) -> SegmentationConfig:
+        """This configuration with the segment size that still fits an envelope: see :func:`effective_segment_size`."""
+        return replace(self, segment_size_bytes=effective_segment_size(self, sds_header_bytes, encryption_bytes))
+
+
+_POSITIVE = (
+    "max_message_bytes",
+    "set_timeout_ms",
+    "max_set_lifetime_ms",
+    "completed_memory_ms",
+    "max_completed_sets",
+    "max_open_sets",
+    "max_open_sets_per_sender",
+    "max_buffered_bytes",
+    "max_buffered_bytes_per_sender",
+    "max_rebuild_attempts",
+    "max_work_per_segment",
+)
+
+
+def floor64(size: int) -> int:
+    """``size`` bytes rounded down to a multiple of 64."""
+    return size - size % SHARD_ALIGNMENT
+
+
+def effective_segment_size(
+    config: SegmentationConfig,
+    sds_header_bytes: int,
+    encryption_bytes: int = 0,
+    envelope_bytes: int = ENVELOPE_OVERHEAD_BYTES,
+) -> int:
+    """min(``segment_size_bytes``, 150 000 − largest SDS header − segment, encryption and envelope overhead), in bytes.
+    Raises :class:`ConfigurationError` when nothing is left for the segment."""
+    overhead = sds_header_bytes + SEGMENT_OVERHEAD_BYTES + encryption_bytes + envelope_bytes
+    size = min(config.segment_size_bytes, MAX_ENVELOPE_BYTES - overhead)
+    if size < SHARD_ALIGNMENT:
+        raise ConfigurationError(
+            f"Headers of {overhead} bytes leave no room for a segment in an envelope of {MAX_ENVELOPE_BYTES} bytes.",
+            "Use a smaller filter or a shorter causal history.",
+        )
+    return size

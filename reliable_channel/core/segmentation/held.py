@@ -1,0 +1,204 @@
+"""Indexes the open sets of a Reassembler by key, sender and age, and enforces its bounds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from reliable_channel.core.segmentation.events import Scope
+from reliable_channel.core.segmentation.pending import CompletedSet, OpenSet, Owner, SetKey
+
+MAX_COMPLETED_PER_KEY = 64
+"""How many completed sends of one hash by one sender are remembered: a look-up scans them."""
+
+SEARCH_PAUSE_MS = 1_000
+"""So long after a segment a search that it could not pay for goes on."""
+
+
+class HeldSets:
+    """Open sets least recently updated first, completed ones oldest first; every operation but a scan of one key's
+    sends is O(1)."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[SetKey, list[OpenSet | CompletedSet]] = {}
+        self.buffered_bytes = 0
+        self._open: OrderedDict[OpenSet, None] = OrderedDict()
+        self._by_age: dict[OpenSet, None] = {}
+        self._owners: dict[Scope, Owner] = {}
+        self._completed: dict[CompletedSet, None] = {}
+        self._next_send: dict[SetKey, int] = {}
+        self._searches: dict[OpenSet, None] = {}
+
+    @property
+    def open_count(self) -> int:
+        """Open sets in all."""
+        return len(self._open)
+
+    @property
+    def completed_count(self) -> int:
+        """Completed sets that are remembered."""
+        return len(self._completed)
+
+    def owner(self, scope: Scope) -> Owner:
+        """What a sender has in open sets: its own as long as it has any, else an empty one."""
+        return self._owners.get(scope) or Owner()
+
+    def all_open(self) -> Iterator[OpenSet]:
+        """Open sets, least recently updated first."""
+        return iter(self._open)
+
+    def all_completed(self) -> Iterator[CompletedSet]:
+        """Completed sets, oldest first."""
+        return iter(self._completed)
+
+    def next_send(self, key: SetKey) -> int:
+        """The number of the next send under ``key``, as long as one of its sends is remembered."""
+        return self._next_send.get(key, 0)
+
+    def least_recent(self) -> OpenSet | None:
+        """The least recently updated open set."""
+        return next(iter(self._open), None)
+
+    def longest_open(self) -> OpenSet | None:
+        """The open set that was opened first."""
+        return next(iter(self._by_age), None)
+
+    def least_recent_of(self, owner: Owner, but: OpenSet | None) -> OpenSet:
+        """A sender's least recently updated open set other than ``but``; there must be one."""
+        return next(held for held in owner.open if held is not but)
+
+    def of_greediest_in_sets(self) -> OpenSet:
+        """The least recently updated set of the sender with the most open sets; there must be one."""
+        return self._of_greediest(lambda owner: len(owner.open), None)
+
+    def of_greediest_in_bytes(self, but: OpenSet | None) -> OpenSet:
+        """The least recently updated set, other than ``but``, of the sender with the most bytes; there must be one."""
+        return self._of_greediest(lambda owner: owner.buffered_bytes, but)
+
+    def _of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
+        """Among equals the sender that was heard least recently."""
+        most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
+        return next(held for held in self._open if held is not but and holds(held.owner) == most)
+
+    def schedule(self, held: OpenSet, now: int) -> None:
+        """Let an unfinished search go on ``SEARCH_PAUSE_MS`` after ``now``, if a segment has paid for it."""
+        if held.unfinished and held.credit > 0:
+            if held.search_due is None or held.search_due <= now:
+                held.search_due = now + SEARCH_PAUSE_MS
+            self._searches[held] = None
+        elif held.search_due is not None:
+            held.search_due = None
+            del self._searches[held]
+
+    def searches_due(self, now: int) -> list[OpenSet]:
+        """The open sets whose search goes on at ``now`` (ms), in order."""
+        due = [held for held in self._searches if held.search_due is not None and held.search_due <= now]
+        return sorted(due, key=lambda held: (held.search_due, next(iter(held.slots.values()))[3]))
+
+    def next_search(self) -> int | None:
+        """When (ms) the first search goes on."""
+        return min((held.search_due for held in self._searches if held.search_due is not None), default=None)
+
+    def first_completed(self) -> CompletedSet | None:
+        """The set that was completed first."""
+        return next(iter(self._completed), None)
+
+    def open(self, held: OpenSet) -> None:
+        """Begin to hold a set."""
+        held.owner = self._owners.setdefault(held.key[0], held.owner)
+        self._open[held] = held.owner.open[held] = self._by_age[held] = None
+        self._sends(held.key, held.send).append(held)
+        if held.search_due is not None:
+            self._searches[held] = None
+
+    def touch(self, held: OpenSet) -> None:
+        """Make a set the most recently updated one."""
+        self._open.move_to_end(held)
+        held.owner.open.move_to_end(held)
+
+    def grow(self, held: OpenSet, size: int) -> None:
+        """Count ``size`` more payload bytes."""
+        held.buffered_bytes += size
+        held.owner.buffered_bytes += size
+        self.buffered_bytes += size
+
+    def move(self, slot: int, source: OpenSet, target: OpenSet) -> None:
+        """Move a parity segment from one open set of a sender to another; what then holds nothing is let go."""
+        target.parity_count = source.parity_count
+        target.slots[slot] = source.slots[slot]
+        self.grow(target, len(source.slots[slot][2]))
+        self.discard(slot, source)
+
+    def discard(self, slot: int, held: OpenSet) -> None:
+        """Take a segment out of an open set; what then holds nothing is let go."""
+        self.grow(held, -len(held.slots.pop(slot)[2]))
+        if not held.slots:
+            self.close(held)
+
+    def close(self, held: OpenSet) -> None:
+        """Let an open set go."""
+        self._release(held)
+        self._drop(held)
+
+    def complete(self, held: OpenSet, completed: CompletedSet) -> None:
+        """Replace an open set by the memory of it, in its place among the key's sends."""
+        self._release(held)
+        sends = self.by_key[held.key]
+        sends[sends.index(held)] = completed
+        self._completed[completed] = None
+        self._bound(held.key)
+
+    def remember(self, completed: CompletedSet) -> None:
+        """Take a completed set as it was stored."""
+        self._sends(completed.key, completed.send).append(completed)
+        self._completed[completed] = None
+        self._bound(completed.key)
+
+    def completed(self, key: SetKey, send: int) -> CompletedSet | None:
+        """The memory of one send."""
+        sends = self.by_key.get(key, [])
+        return next((each for each in sends if isinstance(each, CompletedSet) and each.send == send), None)
+
+    def forget(self, completed: CompletedSet) -> None:
+        """Let the memory of a completed set go."""
+        del self._completed[completed]
+        self._drop(completed)
+
+    def keep_completed(self, count: int) -> None:
+        """Forget the oldest completed sets above ``count``."""
+        while len(self._completed) > count:
+            self.forget(next(iter(self._completed)))
+
+    def order_sends(self, next_send: dict[SetKey, int]) -> None:
+        """After loading: sends of a key in the order they began, and the counters that cannot be derived from them."""
+        for sends in self.by_key.values():
+            sends.sort(key=lambda send: send.send)
+        self._by_age = dict.fromkeys(sorted(self._by_age, key=lambda held: held.first_seen))
+        self._next_send.update(next_send)
+
+    def _sends(self, key: SetKey, send: int) -> list[OpenSet | CompletedSet]:
+        if send >= self._next_send.get(key, 0):
+            self._next_send[key] = send + 1
+        return self.by_key.setdefault(key, [])
+
+    def _bound(self, key: SetKey) -> None:
+        remembered = [send for send in self.by_key[key] if isinstance(send, CompletedSet)]
+        if len(remembered) > MAX_COMPLETED_PER_KEY:
+            self.forget(min(remembered, key=lambda send: send.completed_at))
+
+    def _release(self, held: OpenSet) -> None:
+        owner = held.owner
+        if held.search_due is not None:
+            held.search_due = None
+            del self._searches[held]
+        del self._open[held], owner.open[held], self._by_age[held]
+        self.buffered_bytes -= held.buffered_bytes
+        owner.buffered_bytes -= held.buffered_bytes
+        if not owner.open:
+            del self._owners[held.key[0]]
+
+    def _drop(self, send: OpenSet | CompletedSet) -> None:
+        sends = self.by_key[send.key]
+        sends.remove(send)
+        if not sends:
+            del self.by_key[send.key], self._next_send[send.key]

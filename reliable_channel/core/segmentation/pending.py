@@ -1,0 +1,216 @@
+"""Represents one send at the receiver: an open set with its segments' bytes, or the memory of a completed one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from reliable_channel.core.segmentation.events import HeldSegment, IncompleteSet, Scope
+from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
+
+PARITY = MAX_TOTAL_SEGMENTS
+"""A *slot* is a segment's place in its set: the index of a data segment, ``PARITY`` + the index of a parity one."""
+
+Shard = tuple[str, int | None, bytes, int]
+"""What a slot holds: SDS id, Lamport timestamp, payload, and its number among all segments that were taken."""
+
+SetKey = tuple[Scope, bytes]
+
+MAX_CONFLICTS = 16
+"""How many rival payloads an open set keeps for slots that are held already under the same SDS id."""
+
+MAX_OPEN_SENDS = 16
+"""How many sends of one hash by one sender are open at a time: a segment may belong to each of them."""
+
+
+def slot_of(segment: Segment) -> int:
+    """The slot a segment belongs to."""
+    return segment.index + PARITY if segment.is_parity else segment.index
+
+
+def held_segment(slot: int, sds_id: str, lamport: int | None) -> HeldSegment:
+    """The public name of what a slot holds."""
+    return HeldSegment(slot >= PARITY, slot % PARITY, sds_id, lamport)
+
+
+class Owner:
+    """What one sender has in open sets: the sets, least recently updated first, and their payload bytes."""
+
+    __slots__ = ("buffered_bytes", "open")
+
+    def __init__(self) -> None:
+        self.open: OrderedDict[OpenSet, None] = OrderedDict()
+        self.buffered_bytes = 0
+
+
+@dataclass(slots=True, eq=False)
+class OpenSet:
+    """One incomplete send. ``conflicts`` are rival payloads per slot; ``mismatch``: the hash refused a rebuild.
+
+    ``attempts`` and ``tried`` are the choices of segments that were tried, ``lengths_key`` and ``lengths_tried`` how
+    far the search for the true length of one of them came. ``unfinished``: the work of an input did not reach, and
+    the search goes on with the next one, or at ``search_due`` (ms), once for each of the ``credit`` segments that
+    caused no work when they came."""
+
+    key: SetKey
+    send: int
+    dialect: Dialect
+    codec: str
+    data_count: int | None
+    parity_count: int | None
+    original_length: int | None
+    first_seen: int
+    last_seen: int
+    slots: dict[int, Shard] = field(default_factory=dict)
+    conflicts: list[tuple[int, Shard]] = field(default_factory=list)
+    buffered_bytes: int = 0
+    attempts: int = 0
+    tried: frozenset[int] = frozenset()
+    lengths_key: int = 0
+    lengths_tried: int = 0
+    credit: int = 0
+    unfinished: bool = False
+    search_due: int | None = None
+    mismatch: bool = False
+    bound: bool | None = None
+    """Whether the id of the segment that came first proves to which send it belongs; ``None``: not looked at."""
+    refused_loan: int = 0
+    """The choice with segments of other sends that the hash refused last."""
+    owner: Owner = field(default_factory=Owner, repr=False)
+    """Its sender's, once it is held; here so that an update need not hash the scope again."""
+
+    def fits(self, segment: Segment, codec: str) -> bool:
+        """Whether the segment's counts, length and layout can be this message's."""
+        k, m = segment.data_count, segment.parity_count
+        if self.codec != codec or self.original_length != segment.original_length:
+            return False
+        if (self.dialect is Dialect.LIP243_LENGTH) is not (segment.dialect is Dialect.LIP243_LENGTH):
+            return False
+        if k is None:
+            k = self.data_count
+        elif self.data_count is not None and self.data_count != k:
+            return False
+        if m is None:
+            m = self.parity_count
+        elif self.parity_count is not None and self.parity_count != m:
+            return False
+        return k is None or m is None or k + m <= MAX_TOTAL_SEGMENTS
+
+    def fits_but_for_counts(self, other: OpenSet) -> bool:
+        """Whether two sets of one hash may hold segments of the same message, were it not for the counts they tell."""
+        lengths = Dialect.LIP243_LENGTH
+        return (
+            self.codec == other.codec
+            and self.original_length == other.original_length
+            and (self.dialect is lengths) is (other.dialect is lengths)
+        )
+
+    def agrees_on_parity(self, other: OpenSet) -> bool:
+        """Whether two sets tell no different parity counts."""
+        return self.parity_count == other.parity_count or None in (self.parity_count, other.parity_count)
+
+    def learn(self, segment: Segment) -> None:
+        """Take over the counts that the segment tells."""
+        if segment.data_count is not None:
+            self.data_count = segment.data_count
+        if segment.parity_count is not None:
+            self.parity_count = segment.parity_count
+        if segment.dialect is Dialect.LIP243:
+            self.dialect = Dialect.LIP243
+
+    def first(self, data_count: int | None) -> int | None:
+        """The Lamport timestamp of the send's first segment, as the segment tells that came first, in a message of
+        ``data_count`` data segments: a send's segments are wrapped in one step, data then parity, with consecutive
+        timestamps (docs/spec/sds-messages.md, *Message ids*)."""
+        slot, shard = next(iter(self.slots.items()))
+        return first_of(slot, shard[1], data_count)
+
+    def origins(self) -> set[int]:
+        """Every first Lamport timestamp that a held segment tells."""
+        told = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
+        return {lamport - place for lamport, place in told if lamport is not None and place is not None}
+
+    def held(self) -> tuple[HeldSegment, ...]:
+        """What is held, data then parity."""
+        return tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(self.slots.items()))
+
+    def incomplete(self) -> IncompleteSet:
+        """How the set is reported when it is given up."""
+        k = self.data_count
+        return IncompleteSet(
+            scope=self.key[0],
+            entire_message_hash=self.key[1],
+            data_count=k,
+            parity_count=self.parity_count,
+            held=self.held(),
+            missing_data=() if k is None else tuple(index for index in range(k) if index not in self.slots),
+            lacking=None if k is None else max(k - len(self.slots), 0),
+            buffered_bytes=self.buffered_bytes,
+            first_seen=self.first_seen,
+            last_seen=self.last_seen,
+            mismatch=self.mismatch or self.unfinished,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class CompletedSet:
+    """The memory of a delivered send: which SDS id was seen in which slot. ``origin`` is its first segment's Lamport
+    timestamp, only where that is certain: then it tells a late segment from another send's. ``strange`` are the Lamport
+    timestamps, per slot, of late segments that ``origin`` does not tell."""
+
+    key: SetKey
+    send: int
+    data_count: int
+    parity_count: int | None
+    origin: int | None
+    completed_at: int
+    slots: dict[int, str]
+    strange: dict[int, int] = field(default_factory=dict)
+
+    def lamport(self, slot: int) -> int | None:
+        """The Lamport timestamp (ms) of the segment in a slot, where that is known."""
+        place = ordinal(slot, self.data_count)
+        return self.strange.get(slot, None if self.origin is None or place is None else self.origin + place)
+
+    def take_late(self, slot: int, sds_id: str, lamport: int | None) -> None:
+        """Remember a late segment."""
+        self.slots[slot] = sds_id
+        if lamport is not None and lamport != self.lamport(slot):
+            self.strange[slot] = lamport
+
+    def may_hold(self, segment: Segment) -> bool:
+        """Whether the segment's counts can be this message's."""
+        if segment.data_count not in (None, self.data_count):
+            return False
+        return None in (self.parity_count, segment.parity_count) or self.parity_count == segment.parity_count
+
+
+def ordinal(slot: int, data_count: int | None) -> int | None:
+    """The place of a slot in its send, data then parity; ``None`` while the data count is unknown."""
+    if slot < PARITY:
+        return slot
+    return None if data_count is None else slot - PARITY + data_count
+
+
+def first_of(slot: int, lamport: int | None, data_count: int | None) -> int | None:
+    """The Lamport timestamp of a send's first segment, counted back from that of the segment in ``slot``."""
+    place = ordinal(slot, data_count)
+    return None if lamport is None or place is None else lamport - place
+
+
+def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int | None, bool]:
+    """The Lamport timestamp of the first segment: its own, or computed from the earliest sibling that has one."""
+    for slot in sorted(slots):
+        lamport, place = slots[slot][1], ordinal(slot, data_count)
+        if lamport is not None and place is not None and lamport >= place:
+            return lamport - place, slot == 0
+    return None, False
+
+
+def agreed_lamport(slots: dict[int, Shard], data_count: int) -> int | None:
+    """The first segment's Lamport timestamp if two or more segments are held and all of them tell the same one."""
+    told = set()
+    for slot, (_, lamport, _, _) in slots.items():
+        place = ordinal(slot, data_count)
+        told.add(None if lamport is None or place is None else lamport - place)
+    return told.pop() if len(told) == 1 and len(slots) > 1 else None

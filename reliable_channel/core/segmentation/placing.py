@@ -1,0 +1,115 @@
+"""Decides which send of a payload a segment belongs to (docs/segmentation.md, *Sets and sends*)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reliable_channel.core.segmentation.identity import binds_send
+from reliable_channel.core.segmentation.pending import CompletedSet, OpenSet, first_of
+from reliable_channel.core.segmentation.work import Work
+from reliable_channel.core.wire.segment import Segment
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A segment that is to be placed: its slot, the codec of its set, and its SDS message's id, sender and Lamport
+    timestamp (ms)."""
+
+    segment: Segment
+    slot: int
+    codec: str
+    sds_id: str
+    sender: str
+    lamport: int | None
+
+    def first(self, data_count: int | None) -> int | None:
+        """The first Lamport timestamp of its send, if that counts on from segment to segment."""
+        return first_of(self.slot, self.lamport, data_count)
+
+    def binds(self, first: int | None, work: Work) -> bool:
+        """Whether its id proves that ``first``."""
+        return binds_send(self.sender, self.segment, self.sds_id, first, work)
+
+
+def continues(send: OpenSet | CompletedSet, segment: Segment, slot: int, codec: str, lamport: int | None) -> bool:
+    """Whether a segment goes on with the only send of a payload, as nearly all do: :func:`place_segment` would say the
+    same, and take longer."""
+    return (
+        isinstance(send, OpenSet)
+        and send.data_count is not None
+        and slot not in send.slots
+        and send.fits(segment, codec)
+        and send.first(send.data_count) == first_of(slot, lamport, send.data_count)
+    )
+
+
+def copy_of(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work) -> OpenSet | CompletedSet | None:
+    """The send that holds this very segment: the same slot and SDS id.
+
+    Under another Lamport timestamp it is another send's where the id does not bind one: senders whose ids are hashes of
+    the content give every send of a payload the same ids."""
+    for send in sends:
+        if new.slot not in send.slots:
+            continue
+        if isinstance(send, CompletedSet):
+            sds_id, lamport = send.slots[new.slot], send.lamport(new.slot)
+        else:
+            sds_id, lamport, payload, _ = send.slots[new.slot]
+            if sds_id == new.sds_id and payload != new.segment.payload:
+                return send
+        if sds_id == new.sds_id:
+            if lamport is None or new.lamport is None or lamport == new.lamport:
+                return send
+            k = send.data_count or new.segment.data_count
+            if new.binds(first_of(new.slot, lamport, k), work):
+                return send
+    return None
+
+
+def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work) -> OpenSet | CompletedSet | None:
+    """The send a segment belongs to, or ``None``: it opens a new one.
+
+    It is the send whose first Lamport timestamp it agrees with. Where there is none and its SDS id binds its own, it
+    opens one. Other ids leave open whether the segments of a send have consecutive timestamps: such a segment joins the
+    oldest open send, else is late for a completed one, unless the segments of that agree on a first timestamp and this
+    one contradicts it: what was rebuilt there is this one's namesake of an earlier send. That exception needs every
+    send of the payload to be of one piece. Where segments of several have been mixed, what is left over could make up a
+    send that never was.
+    """
+    same: OpenSet | None = None
+    oldest: OpenSet | None = None
+    completed: list[CompletedSet] = []
+    counts = {new.segment.data_count}
+    for send in sends:
+        if new.slot in send.slots:
+            continue
+        if isinstance(send, CompletedSet):
+            if not send.may_hold(new.segment):
+                continue
+            if new.lamport is not None and new.first(send.data_count) == send.origin:
+                return send
+            completed.append(send)
+        else:
+            if not send.fits(new.segment, new.codec):
+                continue
+            # Of two v0.1 parity segments whose data count nobody has told, the difference is the same for any count.
+            assumed = new.segment.data_count or send.data_count or 0
+            if same is None and new.first(assumed) == send.first(assumed):
+                same = send
+            oldest = oldest or send
+        counts.add(send.data_count)
+    if same is not None:
+        return same
+    if oldest is None and not completed:
+        return None
+    if any(new.binds(new.first(count), work) for count in sorted(filter(None, counts))):
+        return None
+    if oldest is not None:
+        return oldest
+    pure = new.lamport is not None and not any(_mixed(send) for send in sends)
+    return None if pure else completed[0]
+
+
+def _mixed(send: OpenSet | CompletedSet) -> bool:
+    """Whether the segments of a send do not agree on its first Lamport timestamp, or cannot tell."""
+    return send.origin is None if isinstance(send, CompletedSet) else len(send.origins()) > 1

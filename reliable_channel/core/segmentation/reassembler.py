@@ -1,0 +1,528 @@
+"""Reassembles segments that arrive in any order into payloads (Segmentation 0.1, *Receiving*). Knows nothing of SDS,
+envelopes or clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from reliable_channel.core.segmentation.config import SegmentationConfig
+from reliable_channel.core.segmentation.events import (
+    CompletedSend,
+    EvictionReason,
+    HashMismatch,
+    HeldSegment,
+    MessageCompleted,
+    PoisonedSegmentExcluded,
+    Refusal,
+    Scope,
+    SegmentationEvent,
+    SegmentConflict,
+    SegmentDuplicate,
+    SegmentRefused,
+    SetEvicted,
+    SetExpired,
+)
+from reliable_channel.core.segmentation.held import HeldSets
+from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds
+from reliable_channel.core.segmentation.pending import (
+    MAX_CONFLICTS,
+    MAX_OPEN_SENDS,
+    PARITY,
+    CompletedSet,
+    OpenSet,
+    SetKey,
+    Shard,
+    agreed_lamport,
+    first_lamport,
+    first_of,
+    held_segment,
+    slot_of,
+)
+from reliable_channel.core.segmentation.placing import Arrival, continues, copy_of, place_segment
+from reliable_channel.core.segmentation.rebuild import Rebuilt, Unfinished, attempt, genuine_slots, obvious, ready
+from reliable_channel.core.segmentation.search import key_of, search
+from reliable_channel.core.segmentation.siblings import (
+    borrow,
+    completed_by_loans,
+    contested_by,
+    is_borrowed,
+    is_bound,
+    rivals_of,
+    unproven_parity,
+)
+from reliable_channel.core.segmentation.snapshot import read_snapshot, write_snapshot
+from reliable_channel.core.segmentation.work import Work
+from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
+
+_NEVER = 1 << 63
+
+MAX_CREDIT = 256
+"""Duplicates pay for a search up to so many goes."""
+
+DECODING_WORK_PER_BYTE = 6
+"""Parity is used where decoding takes at most so much work per byte of the largest message: 20 ms for 1 MiB."""
+
+
+class Reassembler:
+    """Collects segments of many messages and tells what became of them.
+
+    Sets are separate per (scope, hash, send): ``scope`` names the sender in its channel, and a segment whose index is
+    held or completed under another SDS id opens a new send. ``now`` is ms; it never runs backwards inside: an earlier
+    ``now`` counts as the latest one given. Not safe for threads.
+
+    What a call may cost is bounded by ``max_work_per_segment``; ``work_spent`` is what the last one took.
+    """
+
+    def __init__(self, config: SegmentationConfig | None = None) -> None:
+        self.config = config or SegmentationConfig()
+        self._now = -_NEVER
+        self._patience = min(self.config.set_timeout_ms, self.config.max_set_lifetime_ms)
+        self._sets = HeldSets()
+        self._due = _NEVER  # when the next set expires; never later than that
+        self._next_number = 0
+        self.work_spent = 0
+
+    def add(
+        self, segment: Segment, now: int, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None
+    ) -> list[SegmentationEvent]:
+        """Take one validated segment; what follows from it, in order. First gives up what is due at ``now``.
+
+        ``sds_id`` and ``lamport`` (ms) are those of the SDS message that carried it; without ids a second send of the
+        same payload cannot be told from a duplicate.
+        """
+        events: list[SegmentationEvent] = []
+        if now > self._now:
+            self._now = now
+        if self._now >= self._due:
+            events = self._give_up()
+        slot = slot_of(segment)
+        codec = "klauspost" if _is_status_go(segment) else self.config.codec
+        key: SetKey = (scope, segment.entire_message_hash)
+        sends = self._sets.by_key.get(key)
+        chosen: OpenSet | None = None
+        early: list[OpenSet] = []
+        work: Work | None = None
+        self.work_spent = 0
+        if sends is not None and len(sends) == 1 and continues(sends[0], segment, slot, codec, lamport):
+            chosen = cast(OpenSet, sends[0])
+        elif sends is not None:
+            work = Work(self.config.max_work_per_segment)
+            new = Arrival(segment, slot, codec, sds_id, scope[-1] if scope else "", lamport)
+            same = copy_of(sends, new, work)
+            if same is not None:
+                events += self._repeat(same, slot, sds_id, lamport, segment.payload, work)
+                self.work_spent = work.spent
+                return events
+            found = place_segment(sends, new, work)
+            self.work_spent = work.spent
+            if isinstance(found, CompletedSet):
+                found.take_late(slot, sds_id, lamport)
+                events.append(_duplicate(found, slot, sds_id))
+                return events
+            chosen = found
+            if segment.data_count is not None:
+                early = [send for send in sends if isinstance(send, OpenSet) and send.data_count is None]
+        refusal = self._refusal(segment, chosen)
+        if refusal is not None:
+            events.append(
+                SegmentRefused(scope, segment.entire_message_hash, segment.is_parity, segment.index, sds_id, refusal)
+            )
+            return events
+        self._make_room(scope, sends, len(segment.payload), chosen, events)
+        if chosen is None:
+            chosen = self._open(key, codec, segment)
+        else:
+            chosen.learn(segment)
+            chosen.last_seen = self._now
+            self._sets.touch(chosen)
+        chosen.slots[slot] = (sds_id, lamport, segment.payload, self._next_number)
+        self._next_number += 1
+        self._sets.grow(chosen, len(segment.payload))
+        due = self._now + self._patience
+        if due < self._due:
+            self._due = due
+        chosen.credit += 1
+        if early and work is not None:
+            self._part(chosen, early, work)
+        if (chosen.data_count or MAX_TOTAL_SEGMENTS) <= len(chosen.slots) or (
+            sends is not None and len(self._sets.by_key[key]) > 1
+        ):
+            work = work or Work(self.config.max_work_per_segment)
+            self._try(chosen, events, work)
+            self.work_spent = work.spent
+        return events
+
+    def remember(self, completed: CompletedSend) -> None:
+        """Take a send as completed: one that another Reassembler completed, or one of this, with the ids that were
+        recomputed since. In the order in which they were completed. A late segment of it is then a duplicate."""
+        key, k = (completed.scope, completed.entire_message_hash), completed.data_count
+        slots = {
+            place if place < k else place - k + PARITY: sds_id
+            for place, sds_id in enumerate(completed.sds_ids)
+            if sds_id is not None
+        }
+        known = self._sets.completed(key, completed.send)
+        if known is not None:
+            known.slots, known.origin, known.parity_count = slots, completed.origin, None
+            return
+        memory = CompletedSet(key, completed.send, k, None, completed.origin, completed.completed_at, slots)
+        self._sets.remember(memory)
+        self._sets.keep_completed(self.config.max_completed_sets)
+        self._sets.order_sends({})
+        self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
+
+    def expire(self, now: int) -> list[SegmentationEvent]:
+        """Give up every incomplete set that is due, oldest first, forget completed ones past their memory, and go on
+        with searches that are due, as far as the work of one segment reaches."""
+        self._now = max(self._now, now)
+        events = self._give_up()
+        work = Work(self.config.max_work_per_segment)
+        for held in self._sets.searches_due(self._now):
+            if held.search_due is not None and work.left > 0:
+                held.credit -= 1
+                self._search(held, events, work)
+        self.work_spent = work.spent
+        return events
+
+    def _give_up(self) -> list[SegmentationEvent]:
+        events: list[SegmentationEvent] = []
+        while (oldest := self._sets.least_recent()) is not None:
+            if oldest.last_seen + self.config.set_timeout_ms > self._now:
+                break
+            self._sets.close(oldest)
+            events.append(SetExpired(oldest.incomplete(), self._now))
+        while (longest := self._sets.longest_open()) is not None:
+            if longest.first_seen + self.config.max_set_lifetime_ms > self._now:
+                break
+            self._evict(longest, EvictionReason.LIFETIME, events)
+        while (first := self._sets.first_completed()) is not None:
+            if first.completed_at + self.config.completed_memory_ms > self._now:
+                break
+            self._sets.forget(first)
+        self._due = min(self._expiries(), default=_NEVER)
+        return events
+
+    def _expiries(self) -> Iterator[int]:
+        if (oldest := self._sets.least_recent()) is not None:
+            yield oldest.last_seen + self.config.set_timeout_ms
+        if (longest := self._sets.longest_open()) is not None:
+            yield longest.first_seen + self.config.max_set_lifetime_ms
+        if (first := self._sets.first_completed()) is not None:
+            yield first.completed_at + self.config.completed_memory_ms
+
+    def next_due(self) -> int | None:
+        """When (ms) ``expire`` next has something to do, or ``None``: nothing is held and nothing remembered."""
+        search_due = self._sets.next_search()
+        return min((*self._expiries(), *(() if search_due is None else (search_due,))), default=None)
+
+    def open_segments(self) -> Iterator[tuple[Scope, bytes, HeldSegment]]:
+        """Every segment held in an incomplete set: what a combiner hands on to keyed state."""
+        for held in self._sets.all_open():
+            for slot, shard in held.slots.items():
+                yield (*held.key, held_segment(slot, shard[0], shard[1]))
+
+    @property
+    def open_sets(self) -> int:
+        """How many incomplete sets are held."""
+        return self._sets.open_count
+
+    @property
+    def completed_sets(self) -> int:
+        """How many completed sets are remembered."""
+        return self._sets.completed_count
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Payload bytes held in incomplete sets."""
+        return self._sets.buffered_bytes
+
+    def to_bytes(self) -> bytes:
+        """A snapshot: versioned protobuf, deterministic, as large as what is held."""
+        return write_snapshot(self._sets, self._now, self._next_number)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, config: SegmentationConfig | None = None) -> Reassembler:
+        """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else. What the
+        configuration's bounds no longer allow is given up at the next segment that needs the room."""
+        restored = cls(config)
+        restored._sets, restored._now, restored._next_number = read_snapshot(data)
+        restored._due = min(restored._expiries(), default=_NEVER)
+        return restored
+
+    def _repeat(
+        self, send: OpenSet | CompletedSet, slot: int, sds_id: str, lamport: int | None, payload: bytes, work: Work
+    ) -> list[SegmentationEvent]:
+        """The slot is taken under the same SDS id: a duplicate, or other bytes that claim to be the same message. An id
+        that can be recomputed from the bytes decides; else both are kept until the hash does."""
+        if isinstance(send, CompletedSet):
+            return [_duplicate(send, slot, sds_id)]
+        rivals = [shard for other, shard in send.conflicts if other == slot]
+        if send.slots[slot][2] == payload or any(shard[2] == payload for shard in rivals):
+            if send.unfinished and send.credit < MAX_CREDIT:
+                send.credit += 1
+                self._sets.schedule(send, self._now)
+            return [_duplicate(send, slot, sds_id)]
+        scope, whole = send.key
+        is_parity, index = slot >= PARITY, slot % PARITY
+        if id_verifies(send, slot, send.slots[slot]):
+            return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.FALSE_ID)]
+        rival: Shard = (sds_id, lamport, payload, self._next_number)
+        genuine = id_verifies(send, slot, rival)
+        if (len(send.conflicts) >= MAX_CONFLICTS and not genuine) or self._alone_over_quota(len(payload), send):
+            return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.OVER_QUOTA)]
+        events: list[SegmentationEvent] = []
+        self._make_room(scope, None, len(payload), send, events)
+        self._next_number += 1
+        self._sets.grow(send, len(payload))
+        if genuine:
+            self._sets.grow(send, -sum(len(shard[2]) for shard in (send.slots[slot], *rivals)))
+            send.conflicts = [(other, shard) for other, shard in send.conflicts if other != slot]
+            send.slots[slot] = rival
+            events.append(PoisonedSegmentExcluded(scope, whole, is_parity, index, sds_id))
+        else:
+            send.conflicts.append((slot, rival))
+            events.append(SegmentConflict(scope, whole, is_parity, index, sds_id))
+        send.credit += 1
+        if send.mismatch or send.unfinished:
+            self._try(send, events, work)
+        return events
+
+    def _refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
+        """A segment that no message within the limits can have."""
+        config, size = self.config, len(segment.payload)
+        k = segment.data_count or (chosen.data_count if chosen is not None else None) or 1
+        full = segment.is_parity or segment.index < k - 1
+        if (k - 1) * size >= config.max_message_bytes if full else size > config.max_message_bytes:
+            return Refusal.OVER_MESSAGE_LIMIT
+        if segment.dialect is Dialect.LIP243_LENGTH and (segment.original_length or 0) > config.max_message_bytes:
+            return Refusal.OVER_MESSAGE_LIMIT
+        return Refusal.OVER_QUOTA if self._alone_over_quota(size, chosen) else None
+
+    def _make_room(
+        self,
+        scope: Scope,
+        sends: list[OpenSet | CompletedSet] | None,
+        size: int,
+        chosen: OpenSet | None,
+        events: list[SegmentationEvent],
+    ) -> None:
+        """Keep the bounds, never at the cost of ``chosen``: those of a sender at its own least recently updated set's,
+        those in all at the cost of the sender that holds most. ``sends`` are those of the segment's hash."""
+        sets, config = self._sets, self.config
+        owner = sets.owner(scope) if chosen is None else chosen.owner
+        if chosen is None:
+            if sends is not None and len(sends) >= MAX_OPEN_SENDS:
+                open_sends = [send for send in sends if isinstance(send, OpenSet)]
+                if len(open_sends) >= MAX_OPEN_SENDS:
+                    fewest = min(open_sends, key=lambda held: (len(held.slots), held.last_seen, held.send))
+                    self._evict(fewest, EvictionReason.OPEN_SENDS, events)
+            if len(owner.open) >= config.max_open_sets_per_sender:
+                self._evict(sets.least_recent_of(owner, chosen), EvictionReason.OPEN_SETS_PER_SENDER, events)
+            if sets.open_count >= config.max_open_sets:
+                self._evict(sets.of_greediest_in_sets(), EvictionReason.OPEN_SETS, events)
+        while owner.buffered_bytes + size > config.max_buffered_bytes_per_sender:
+            self._evict(sets.least_recent_of(owner, chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
+        while sets.buffered_bytes + size > config.max_buffered_bytes:
+            self._evict(sets.of_greediest_in_bytes(chosen), EvictionReason.BUFFERED_BYTES, events)
+
+    def evict(self, events: list[SegmentationEvent]) -> None:
+        """Give up the least recently updated set of the sender that holds most bytes, where an owner of several
+        Reassemblers needs the room. There must be one."""
+        self._evict(self._sets.of_greediest_in_bytes(None), EvictionReason.BUFFERED_BYTES, events)
+
+    def _evict(self, victim: OpenSet, reason: EvictionReason, events: list[SegmentationEvent]) -> None:
+        """There is always a victim: what would break a bound alone has been refused before."""
+        self._sets.close(victim)
+        events.append(SetEvicted(victim.incomplete(), reason, self._now))
+
+    def _alone_over_quota(self, size: int, chosen: OpenSet | None) -> bool:
+        """Whether the set would break a byte bound by itself: no eviction can make room for that."""
+        own = size + (0 if chosen is None else chosen.buffered_bytes)
+        return own > min(self.config.max_buffered_bytes, self.config.max_buffered_bytes_per_sender)
+
+    def _open(self, key: SetKey, codec: str, segment: Segment) -> OpenSet:
+        """Begin a set with what a segment tells."""
+        opened = OpenSet(
+            key,
+            self._sets.next_send(key),
+            segment.dialect,
+            codec,
+            segment.data_count,
+            segment.parity_count,
+            segment.original_length,
+            self._now,
+            self._now,
+        )
+        self._sets.open(opened)
+        return opened
+
+    def _has_room(self, held: OpenSet) -> bool:
+        """Whether one more set of the same sender keeps the bounds."""
+        config = self.config
+        return len(held.owner.open) < config.max_open_sets_per_sender and self._sets.open_count < config.max_open_sets
+
+    def _part(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
+        """v0.1 parity does not say the data count, without which nobody can tell of which send it is. A data segment
+        in ``chosen`` now tells it, so what came ``early`` goes where it belongs, if it came to other segments: to
+        ``chosen``, or, where the id binds it, to a send of its own."""
+        k = chosen.data_count
+        first = chosen.first(k)
+        for held in early:
+            if not (held.fits_but_for_counts(chosen) and held.agrees_on_parity(chosen)):
+                continue
+            for slot, shard in [*held.slots.items()]:
+                if slot < PARITY or first is None or (told := first_of(slot, shard[1], k)) is None:
+                    continue
+                if held is not chosen and told == first and slot not in chosen.slots:
+                    self._sets.move(slot, held, chosen)
+                elif held is chosen and told != first and shard_binds(held, slot, shard, k, work):
+                    siblings = self._siblings(held)
+                    others = [send for send in siblings if slot not in send.slots and send.first(k) == told]
+                    if not others and len(siblings) + 1 < MAX_OPEN_SENDS and self._has_room(held):
+                        others = [self._open(held.key, held.codec, segment_of(held, slot, shard))]
+                    if others:
+                        self._sets.move(slot, held, others[0])
+
+    def _try(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> None:
+        """Rebuild ``held`` if it is ready, and its siblings whose hash was refused, which its newest segment may
+        rescue, else what it may lend to: all within the work of one segment."""
+        siblings = self._siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
+        most = DECODING_WORK_PER_BYTE * self.config.max_message_bytes
+        able = (
+            held.mismatch or held.unfinished or ready(held, most) or (siblings and completed_by_loans(held, siblings))
+        )
+        chosen = [held] if able else []
+        if siblings:
+            chosen += [sibling for sibling in siblings if sibling.mismatch or sibling.unfinished]
+        before = work.attempts
+        if not any(self._search(candidate, events, work) for candidate in chosen) and siblings:
+            every = sorted((held, *siblings), key=lambda each: min(shard[3] for shard in each.slots.values()))
+            any(self._borrow(each, [other for other in every if other is not each], events, work) for each in every)
+        if work.attempts > before:
+            held.credit -= 1
+
+    def _borrow(self, held: OpenSet, siblings: list[OpenSet], events: list[SegmentationEvent], work: Work) -> bool:
+        """Complete a send with what it lacks from other open sends, which keep it: the bytes are the same."""
+        own = held.parity_count
+        borrowed = borrow(held, siblings, DECODING_WORK_PER_BYTE * self.config.max_message_bytes)
+        if borrowed is None:
+            return False
+        choice, held.parity_count = borrowed
+        key = key_of(choice)
+        found: Rebuilt | Unfinished | None = None
+        if key != held.refused_loan and is_bound(held, work):
+            found = attempt(held, choice, key, work)
+            held.refused_loan = key if found is None else 0
+        if isinstance(found, Rebuilt):
+            self._complete(held, found, events, work)
+            return True
+        if isinstance(found, Unfinished):
+            held.unfinished = True
+            self._sets.schedule(held, self._now)
+        held.parity_count = own
+        return False
+
+    def _search(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> bool:
+        """Look for the message in a set, and say whether it was found."""
+        before, most = held.attempts, self.config.max_rebuild_attempts
+        found: Rebuilt | Unfinished | None = None
+        if not before and not held.unfinished and len(held.slots) >= (held.data_count or 0):
+            choice = obvious(held)
+            found = attempt(held, choice, key_of(choice) if max(choice) >= PARITY else 0, work)
+            held.unfinished = isinstance(found, Unfinished)
+            if found is None:
+                held.attempts = 1
+                held.tried = frozenset({key_of(choice)})
+        if found is None:
+            found = search(held, rivals_of(held, self._siblings(held)), self.config, work)
+        if isinstance(found, Rebuilt):
+            self._complete(held, found, events, work)
+            return True
+        if held.attempts and (not held.mismatch or before < most <= held.attempts):
+            exhausted = held.attempts >= most
+            contested = contested_by(held, rivals_of(held, self._siblings(held)))
+            k, segments = held.data_count or 0, held.held()
+            events.append(HashMismatch(*held.key, k, segments, held.attempts, exhausted, contested))
+        held.mismatch = held.mismatch or held.attempts > 0
+        self._sets.schedule(held, self._now)
+        return False
+
+    def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent], work: Work) -> None:
+        k = held.data_count or 1
+        genuine = dict(held.slots)
+        if held.mismatch or held.attempts:
+            events += self._exclude_poison(held, rebuilt, genuine)
+        lent = {slot: shard for slot, shard in rebuilt.choice.items() if genuine.get(slot) is not shard}
+        genuine.update({slot: shard for slot, shard in lent.items() if not is_borrowed(held, slot, shard, work)})
+        if lent:
+            self._take_back(held, genuine)
+        for slot in unproven_parity(held, rebuilt.choice, genuine, work):
+            del genuine[slot]
+        # v0.1 data does not tell the parity count, and a false segment may have.
+        told = held.dialect is not Dialect.V01 or max((*genuine, *rebuilt.choice)) >= PARITY
+        parity_count = held.parity_count if told else None
+        lamport, seen = first_lamport(genuine, k)
+        one_send = agreed_lamport(genuine, k) is not None or (parity_count != 0 and is_bound(held, work))
+        scope, whole = held.key
+        events.append(
+            MessageCompleted(
+                scope=scope,
+                entire_message_hash=whole,
+                payload=rebuilt.payload,
+                data_count=k,
+                parity_count=parity_count,
+                received=tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(genuine.items())),
+                rebuilt_indices=tuple(index for index in range(k) if index not in genuine),
+                used_parity=tuple(sorted(slot - PARITY for slot in rebuilt.choice if slot >= PARITY)),
+                shard_length=rebuilt.shard_length,
+                dialect=held.dialect,
+                codec=held.codec,
+                original_length=held.original_length,
+                first_lamport=lamport,
+                first_lamport_seen=seen,
+                first_seen=held.first_seen,
+                completed_at=self._now,
+                send=held.send,
+                one_send=one_send,
+            )
+        )
+        ids = {slot: shard[0] for slot, shard in genuine.items()}
+        origin = lamport if one_send else None
+        self._sets.complete(held, CompletedSet(held.key, held.send, k, parity_count, origin, self._now, ids))
+        self._sets.keep_completed(self.config.max_completed_sets)
+        self._due = min(self._due, self._now + self.config.completed_memory_ms)
+
+    def _exclude_poison(self, held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -> list[SegmentationEvent]:
+        """Name the false segments, and take them out of the ``genuine`` ones."""
+        truth = genuine_slots(rebuilt, held)
+        events: list[SegmentationEvent] = []
+        for slot, shard in (*held.slots.items(), *held.conflicts):
+            if slot in truth and truth[slot] != shard[2]:
+                events.append(PoisonedSegmentExcluded(*held.key, slot >= PARITY, slot % PARITY, shard[0]))
+                if genuine.get(slot) is shard:
+                    del genuine[slot]
+        return events
+
+    def _take_back(self, held: OpenSet, genuine: dict[int, Shard]) -> None:
+        """Take the message's own segments out of siblings that only a false segment had opened."""
+        k = held.data_count
+        first = held.first(k)
+        for sibling in self._siblings(held):
+            own = [slot for slot, shard in sibling.slots.items() if genuine.get(slot) is shard]
+            if len(own) < len(sibling.slots):
+                own = [slot for slot in own if first_of(slot, sibling.slots[slot][1], k) == first]
+            for slot in own:
+                self._sets.discard(slot, sibling)
+
+    def _siblings(self, held: OpenSet) -> list[OpenSet]:
+        sends = self._sets.by_key[held.key]
+        return [send for send in sends if isinstance(send, OpenSet) and send is not held]
+
+
+def _is_status_go(segment: Segment) -> bool:
+    return segment.original_length is not None and segment.dialect is Dialect.V01
+
+
+def _duplicate(send: OpenSet | CompletedSet, slot: int, sds_id: str) -> SegmentDuplicate:
+    return SegmentDuplicate(*send.key, slot >= PARITY, slot % PARITY, sds_id, late=isinstance(send, CompletedSet))

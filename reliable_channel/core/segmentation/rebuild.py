@@ -1,0 +1,186 @@
+"""Rebuilds a payload from shards: concatenates or decodes, cuts the padding off, and verifies the hash (Segmentation
+0.1, *Receiving* and *Reed–Solomon*)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from Crypto.Hash import keccak
+
+from reliable_channel.core.segmentation.codecs import get_codec
+from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard
+from reliable_channel.core.segmentation.split import padded_shards
+from reliable_channel.core.segmentation.work import HASH, SEGMENT, Work
+from reliable_channel.core.wire.hashing import keccak256
+
+Choice = dict[int, Shard]
+"""One shard for each of the slots a rebuild uses."""
+
+NEAR = 1_024
+"""So many lengths after the shortest are tried first, and then those that are a multiple of 64, of 8, and all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A verified payload, the shards it was made of, and the payload bytes of a full segment (``None``: only one)."""
+
+    payload: bytes
+    choice: Choice
+    shard_length: int | None
+
+
+class Unfinished:
+    """The work of this input does not reach for the whole attempt."""
+
+
+def ready(held: OpenSet, max_work: int) -> bool:
+    """Whether as many segments are held as the message has data segments, and they can be used: the code exists for
+    these counts, and decoding what is lost is at most ``max_work``. Else further data segments are waited for."""
+    k = held.data_count
+    return k is not None and len(held.slots) >= k and decodable(held.slots, k, held.parity_count, held.codec, max_work)
+
+
+def decodable(shards: Choice, data_count: int, parity_count: int | None, codec_name: str, max_work: int) -> bool:
+    """Whether ``data_count`` shards or more give the message: they are all its data, or the code exists for these
+    counts and decoding what is lost is at most ``max_work``."""
+    lost = sum(index not in shards for index in range(data_count))
+    if not lost:
+        return True
+    codec = get_codec(codec_name)
+    if parity_count is None or not codec.supports(data_count, parity_count):
+        return False
+    length = max(len(shard[2]) for slot, shard in shards.items() if slot >= PARITY)
+    return codec.decoding_work(data_count, parity_count, lost, length) <= max_work
+
+
+def obvious(held: OpenSet) -> Choice:
+    """Data first, as much parity as is needed."""
+    return {slot: held.slots[slot] for slot in sorted(held.slots)[: held.data_count or 0]}
+
+
+def genuine_slots(rebuilt: Rebuilt, held: OpenSet) -> dict[int, bytes]:
+    """What every slot of the message truly holds: data at its true length, and parity where the count is known."""
+    k, length = held.data_count or 1, rebuilt.shard_length or len(rebuilt.payload)
+    truth = {index: rebuilt.payload[index * length : (index + 1) * length] for index in range(k)}
+    codec = get_codec(held.codec)
+    if held.parity_count and length % codec.alignment == 0 and codec.supports(k, held.parity_count):
+        parity = codec.encode(padded_shards(rebuilt.payload, length, k), held.parity_count)
+        truth.update({PARITY + index: shard for index, shard in enumerate(parity)})
+    return truth
+
+
+def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Unfinished | None:
+    """Rebuild from one choice of shards, in the order of their slots; ``None``: it is not the message.
+    ``key`` names the choice, so that a search for its true length goes on where it stopped."""
+    k = held.data_count or 0
+    parts = [shard[2] for shard in choice.values()]
+    cost = sum(map(len, parts)) + SEGMENT * k + HASH
+    if max(choice) < PARITY:
+        if not work.begin(cost):
+            return Unfinished()
+        payload = _at_stated_length(held, parts, True, len(parts[0]))
+        return None if payload is None else Rebuilt(payload, choice, len(parts[0]) if k > 1 else None)
+    length = _shard_length(choice, k)
+    if not work.begin(cost + _decoding(held, choice, k, length)):
+        return Unfinished()
+    decoded = _decode(held, choice, k, length)
+    if decoded is None:
+        return None
+    last_is_true = k - 1 in choice
+    if last_is_true or _stated(held, decoded, last_is_true, length) is not None:
+        payload = _at_stated_length(held, decoded, last_is_true, length)
+    else:
+        searched = _searched(held, decoded, key, work)
+        if isinstance(searched, Unfinished):
+            return searched
+        payload = searched
+    return None if payload is None else Rebuilt(payload, choice, length)
+
+
+def _decoding(held: OpenSet, choice: Choice, k: int, length: int) -> int:
+    lost = sum(index not in choice for index in range(k))
+    return get_codec(held.codec).decoding_work(k, held.parity_count or 0, lost, length)
+
+
+def _shard_length(choice: Choice, data_count: int) -> int:
+    """The payload bytes of a full segment, which all but the last data segment have: the commonest length, as one of
+    them may be false. There is a parity segment among them, so there is one."""
+    lengths = Counter(len(shard[2]) for slot, shard in choice.items() if slot != data_count - 1)
+    return lengths.most_common(1)[0][0]
+
+
+def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] | None:
+    """The data shards by parity, the last one at its true length where it was received, else padded."""
+    m = held.parity_count or 0
+    codec = get_codec(held.codec)
+    if length == 0 or length % codec.alignment or not codec.supports(k, m):
+        return None
+    shards: list[bytes | None] = [None] * (k + m)
+    for slot, (_, _, payload, _) in choice.items():
+        if slot == k - 1 and 0 < len(payload) <= length:
+            shards[slot] = payload.ljust(length, b"\0")
+        elif len(payload) == length:
+            shards[slot if slot < PARITY else slot - PARITY + k] = payload
+        else:
+            return None
+    decoded = codec.decode(shards, k)
+    if k - 1 in choice:
+        decoded[k - 1] = choice[k - 1][2]
+    return decoded
+
+
+def _stated(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> int | None:
+    """The payload's length as the segments state it, where it can be true."""
+    stated, whole = held.original_length, sum(map(len, parts))
+    possible = stated is not None and stated <= whole and (last_is_true or whole - stated < length)
+    return stated if possible else None
+
+
+def _at_stated_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> bytes | None:
+    """The payload where its length is known, if its Keccak-256 is the set's hash."""
+    payload = b"".join(parts)
+    if held.original_length is not None:
+        payload = payload[: _stated(held, parts, last_is_true, length)]
+    return payload if keccak256(payload) == held.key[1] else None
+
+
+def _searched(held: OpenSet, parts: list[bytes], key: int, work: Work) -> bytes | Unfinished | None:
+    """The payload where the last segment was rebuilt and no length is stated: the one whose Keccak-256 is the set's
+    hash, with all trailing zeros off or some of them back."""
+    whole, last = b"".join(parts), len(parts[-1])
+    base = len(whole) - last
+    shortest, longest = base + max(len(parts[-1].rstrip(b"\0")), 1), len(whole)
+    begin = held.lengths_tried if held.lengths_key == key else 0
+    held.lengths_key, held.lengths_tried = key, begin
+    allowed = work.lengths()
+    for lengths in _lengths(base, shortest, longest):
+        rest = lengths[begin:]
+        begin = max(begin - len(lengths), 0)
+        if not rest:
+            continue
+        now = rest[:allowed]
+        if not now:
+            return Unfinished()
+        work.spend(now[0] + HASH * len(now))
+        digest = keccak.new(digest_bits=256, data=memoryview(whole)[: now[0]], update_after_digest=True)
+        step = bytes(now.step)
+        for length in now:
+            if length != now[0]:
+                digest.update(step)
+            if digest.digest() == held.key[1]:
+                return whole[:length]
+        held.lengths_tried += len(now)
+        allowed -= len(now)
+        if len(now) < len(rest):
+            return Unfinished()
+    return None
+
+
+def _lengths(base: int, shortest: int, longest: int) -> list[range]:
+    """The lengths a payload can have: near the shortest, a multiple of 64 or of 8, any."""
+    found = [range(shortest, min(shortest + NEAR, longest + 1))]
+    after = shortest + NEAR
+    for step in (64, 8):
+        found.append(range(after + -(after - base) % step, longest + 1, step))
+    return [*found, range(after, longest + 1)]

@@ -1,0 +1,144 @@
+"""Searches for a combination of held segments that gives the payload's hash, after the obvious combination did not.
+
+A slot may have several candidates: the shard held there, rivals under the same SDS id, and what other open sends of
+the same hash hold. Choices of one candidate for as many slots as the message has data segments are tried, the likely
+ones first, each once, as far as the work of this input reaches; what is left is tried with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations, product
+
+from reliable_channel.core.segmentation.config import SegmentationConfig
+from reliable_channel.core.segmentation.identity import id_verifies
+from reliable_channel.core.segmentation.pending import OpenSet, Shard
+from reliable_channel.core.segmentation.rebuild import Choice, Rebuilt, Unfinished, attempt
+from reliable_channel.core.segmentation.work import Work
+
+Options = dict[int, list[Shard]]
+"""Slot → its candidates, the preferred one first."""
+
+Edit = tuple[dict[int, Shard], frozenset[int]]
+"""A choice, as what it changes in the preferred candidates of all slots: replaced, and left out."""
+
+_64_BITS = (1 << 64) - 1
+
+
+def search(held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationConfig, work: Work) -> Rebuilt | None:
+    """Try choices that were not tried before. Afterwards ``held.unfinished`` says whether some are left."""
+    held.unfinished = False
+    options = candidates(held, rivals, work)
+    preferred = {slot: shards[0] for slot, shards in sorted(options.items())}
+    marks = {slot: _mark(shard) for slot, shard in preferred.items()}
+    total = sum(marks.values())
+    for replaced, left_out in choices(options, held.data_count or 0):
+        changed = sum(_mark(shard) - marks[slot] for slot, shard in replaced.items())
+        key = (total + changed - sum(marks[slot] for slot in left_out)) & _64_BITS
+        if key in held.tried:
+            continue
+        if held.attempts >= config.max_rebuild_attempts:
+            return None
+        choice: Choice = {slot: replaced.get(slot, shard) for slot, shard in preferred.items() if slot not in left_out}
+        found = attempt(held, choice, key, work)
+        if isinstance(found, Unfinished):
+            held.unfinished = True
+            return None
+        held.attempts += 1
+        held.tried |= {key}
+        if found is not None:
+            return found
+    return None
+
+
+def key_of(choice: Choice) -> int:
+    """What a choice is remembered by once it was tried."""
+    return sum(map(_mark, choice.values())) & _64_BITS
+
+
+def candidates(held: OpenSet, rivals: Iterable[tuple[int, Shard]], work: Work) -> Options:
+    """The different payloads of each slot. In a contested slot those whose SDS id can be recomputed come first: other
+    bytes cannot have it. Then the one held, then the others as they came."""
+    found: dict[int, dict[bytes, Shard]] = {slot: {shard[2]: shard} for slot, shard in held.slots.items()}
+    for slot, shard in rivals:
+        found.setdefault(slot, {}).setdefault(shard[2], shard)
+    options: Options = {}
+    may_spend = work.left // 4
+    for slot, by_payload in sorted(found.items()):
+        shards = [*by_payload.values()]
+        if len(shards) > 1:
+            cost = 3 * sum(len(shard[2]) for shard in shards)
+            if cost <= may_spend:
+                may_spend -= cost
+                work.spend(cost)
+                shards.sort(key=lambda shard, slot=slot: not id_verifies(held, slot, shard))  # type: ignore[misc]
+        options[slot] = shards
+    return options
+
+
+def choices(options: Options, k: int) -> Iterator[Edit]:
+    """Every choice worth trying, the likely ones first; some come twice.
+
+    The preferred candidates; without the contested slots where parity allows it; every contested slot's second
+    candidate, third and so on; then by turns: few contested slots changed before many, and the preferred candidates
+    without as many slots as are too many."""
+    order = sorted(options)
+    if len(order) < k:
+        return
+    yield {}, frozenset(order[k:])
+    contested = [slot for slot in order if len(options[slot]) > 1]
+    sure = [slot for slot in order if len(options[slot]) == 1]
+    if contested:
+        used = {*sure[:k], *contested[: max(k - len(sure), 0)]}
+        left_out = frozenset(slot for slot in order if slot not in used)
+        yield {}, left_out
+        inside = [slot for slot in contested if slot in used] or contested
+        everywhere = frozenset(order[k:])
+        for place in range(1, max(len(options[slot]) for slot in contested)):
+            yield _all_at(options, [slot for slot in contested if slot not in everywhere], place), everywhere
+            yield _all_at(options, [slot for slot in inside if slot not in left_out], place), left_out
+        changed = _changed(options, [slot for slot in inside if slot not in left_out], left_out)
+    else:
+        changed = iter(())
+    yield from _by_turns(changed, _without(order, len(order) - k))
+
+
+def _all_at(options: Options, slots: list[int], place: int) -> dict[int, Shard]:
+    return {slot: options[slot][min(place, len(options[slot]) - 1)] for slot in slots}
+
+
+def _changed(options: Options, slots: list[int], left_out: frozenset[int]) -> Iterator[Edit]:
+    for count in range(1, len(slots) + 1):
+        for some in combinations(slots, count):
+            for others in product(*(options[slot][1:] for slot in some)):
+                yield dict(zip(some, others, strict=True)), left_out
+
+
+def _without(order: list[int], spare: int) -> Iterator[Edit]:
+    """Neighbours left out together find one false segment among n in n / spare attempts; then every combination."""
+    if spare < 1:
+        return
+    for start in range(0, len(order) - spare + 1, spare):
+        yield {}, frozenset(order[start : start + spare])
+    yield {}, frozenset(order[len(order) - spare :])
+    for some in combinations(order, spare):
+        yield {}, frozenset(some)
+
+
+def _by_turns(*sources: Iterator[Edit]) -> Iterator[Edit]:
+    waiting = [*sources]
+    while waiting:
+        for source in [*waiting]:
+            edit = next(source, None)
+            if edit is None:
+                waiting.remove(source)
+            else:
+                yield edit
+
+
+def _mark(shard: Shard) -> int:
+    """A number for the shard of which sums hardly ever meet (the finalizer of SplitMix64)."""
+    mixed = (shard[3] + 1) * 0x9E3779B97F4A7C15 & _64_BITS
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _64_BITS
+    return mixed ^ mixed >> 31

@@ -1,0 +1,157 @@
+"""Encodes and restores a Reassembler as versioned protobuf.
+
+Version 2 says how far the search for false segments came and numbers the segments; version 1 is still read: its
+segments are numbered anew, and such a search begins again. The tests have a stored blob of each.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.segmentation.held import HeldSets
+from reliable_channel.core.segmentation.pending import CompletedSet, OpenSet, SetKey, Shard
+from reliable_channel.core.wire._pb import reassembler_state_pb2 as pb
+from reliable_channel.core.wire.segment import Dialect
+
+VERSION = 2
+OLDEST = 1
+
+
+def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
+    """Everything that is held and remembered; equal states give equal bytes."""
+    state = pb.ReassemblerState(
+        version=VERSION,
+        now=now,
+        open=map(_open_state, sets.all_open()),
+        completed=map(_memory, sets.all_completed()),
+        next_number=next_number,
+    )
+    for key, sends in sets.by_key.items():
+        if sets.next_send(key) != max(send.send for send in sends) + 1:
+            state.next_send.add(scope=key[0], entire_message_hash=key[1], send=sets.next_send(key))
+    return state.SerializeToString(deterministic=True)
+
+
+def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
+    """The sets, the largest time seen (ms) and the number of the next segment; raises :class:`LocalError` for bytes
+    that are no such snapshot."""
+    try:
+        state = pb.ReassemblerState.FromString(data)
+        if not OLDEST <= state.version <= VERSION:
+            raise ValueError(f"version {state.version}")
+        if state.version < 2:
+            _number(state)
+        sets = HeldSets()
+        for opened in state.open:
+            held = _open_set(opened)
+            sets.open(held)
+            rivals = (shard for _, shard in held.conflicts)
+            sets.grow(held, sum(len(shard[2]) for shard in (*held.slots.values(), *rivals)))
+        for completed in state.completed:
+            sets.remember(_completed_set(completed))
+    except (DecodeError, ValueError) as error:
+        raise LocalError(
+            f"A stored reassembly state cannot be read ({error}).",
+            f"It is no snapshot of version {OLDEST} to {VERSION}; delete the state and reprocess.",
+        ) from error
+    sets.order_sends({_key(each): each.send for each in state.next_send})
+    return sets, state.now, state.next_number
+
+
+def _number(state: pb.ReassemblerState) -> None:
+    """Number the segments of version 1 in the order in which they are kept."""
+    for held in state.open:
+        for shard in (*held.shards, *held.conflicts):
+            shard.number = state.next_number
+            state.next_number += 1
+
+
+def _open_state(held: OpenSet) -> pb.OpenSetState:
+    return pb.OpenSetState(
+        scope=held.key[0],
+        entire_message_hash=held.key[1],
+        send=held.send,
+        dialect=held.dialect.value,
+        codec=held.codec,
+        data_count=held.data_count,
+        parity_count=held.parity_count,
+        original_length=held.original_length,
+        first_seen=held.first_seen,
+        last_seen=held.last_seen,
+        shards=[_shard_state(slot, shard) for slot, shard in held.slots.items()],
+        conflicts=[_shard_state(slot, shard) for slot, shard in held.conflicts],
+        attempts=held.attempts,
+        mismatch=held.mismatch,
+        tried=sorted(held.tried),
+        lengths_key=held.lengths_key,
+        lengths_tried=held.lengths_tried,
+        credit=held.credit,
+        unfinished=held.unfinished,
+        search_due=held.search_due,
+    )
+
+
+def _open_set(state: pb.OpenSetState) -> OpenSet:
+    return OpenSet(
+        key=_key(state),
+        send=state.send,
+        dialect=Dialect(state.dialect),
+        codec=state.codec,
+        data_count=state.data_count if state.HasField("data_count") else None,
+        parity_count=state.parity_count if state.HasField("parity_count") else None,
+        original_length=state.original_length if state.HasField("original_length") else None,
+        first_seen=state.first_seen,
+        last_seen=state.last_seen,
+        slots={shard.slot: _shard(shard) for shard in state.shards},
+        conflicts=[(shard.slot, _shard(shard)) for shard in state.conflicts],
+        attempts=state.attempts,
+        mismatch=state.mismatch,
+        tried=frozenset(state.tried),
+        lengths_key=state.lengths_key,
+        lengths_tried=state.lengths_tried,
+        credit=state.credit,
+        unfinished=state.unfinished,
+        search_due=state.search_due if state.HasField("search_due") else None,
+    )
+
+
+def _memory(completed: CompletedSet) -> pb.CompletedSetState:
+    return pb.CompletedSetState(
+        scope=completed.key[0],
+        entire_message_hash=completed.key[1],
+        send=completed.send,
+        data_count=completed.data_count,
+        parity_count=completed.parity_count,
+        origin=completed.origin,
+        completed_at=completed.completed_at,
+        slots=completed.slots.keys(),
+        sds_ids=completed.slots.values(),
+        strange_slots=completed.strange.keys(),
+        strange_lamports=completed.strange.values(),
+    )
+
+
+def _completed_set(state: pb.CompletedSetState) -> CompletedSet:
+    return CompletedSet(
+        key=_key(state),
+        send=state.send,
+        data_count=state.data_count,
+        parity_count=state.parity_count if state.HasField("parity_count") else None,
+        origin=state.origin if state.HasField("origin") else None,
+        completed_at=state.completed_at,
+        slots=dict(zip(state.slots, state.sds_ids, strict=True)),
+        strange=dict(zip(state.strange_slots, state.strange_lamports, strict=True)),
+    )
+
+
+def _key(state: pb.OpenSetState | pb.CompletedSetState | pb.NextSend) -> SetKey:
+    return tuple(state.scope), state.entire_message_hash
+
+
+def _shard_state(slot: int, shard: Shard) -> pb.ShardState:
+    return pb.ShardState(slot=slot, sds_id=shard[0], lamport=shard[1], payload=shard[2], number=shard[3])
+
+
+def _shard(state: pb.ShardState) -> Shard:
+    return state.sds_id, state.lamport if state.HasField("lamport") else None, state.payload, state.number

@@ -1,0 +1,192 @@
+"""Implements the bloom filter of SDS messages (LIP-109): sizes, hashes, bit positions and the two wire layouts.
+
+Knows nothing of channels. A filter from outside is bytes of a stated length or a :class:`Malformed`, never an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeAlias
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from reliable_channel.core.wire._pb import sds_pb2 as pb
+from reliable_channel.core.wire.farmhash import fingerprint64
+from reliable_channel.core.wire.malformed import Malformed, Reason
+
+WORD_BITS = 64
+SECOND_HASH_SUFFIX = " b"
+_WORTH_AN_ARRAY = 16
+"""Ids from which on setting bits by one array operation is faster than one by one."""
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+
+class FilterFamily(StrEnum):
+    """Which hash and which layout a filter has (LIP-109)."""
+
+    SPEC = "spec"
+    """MurmurHash3 x86 32 read as signed, words big-endian, no header: the SDS specification and js-waku."""
+    NIM = "nim"
+    """FarmHash64 in a protobuf with little-endian words: nim-sds built with Nim 2.2 or newer."""
+    NIM_MURMUR = "nim-murmur"
+    """The same layout with unsigned MurmurHash3: nim-sds built with older Nim."""
+
+
+def _murmur_signed(text: str) -> int:
+    return abs(mmh3.hash(text, 0, signed=True))
+
+
+def _murmur_unsigned(text: str) -> int:
+    return mmh3.hash(text, 0, signed=False)
+
+
+def _farm_signed(text: str) -> int:
+    value = fingerprint64(text.encode("utf-8"))
+    return abs(value - (1 << 64) if value >> 63 else value)
+
+
+_HASHES: dict[FilterFamily, Callable[[str], int]] = {
+    FilterFamily.SPEC: _murmur_signed,
+    FilterFamily.NIM: _farm_signed,
+    FilterFamily.NIM_MURMUR: _murmur_unsigned,
+}
+
+
+@dataclass(frozen=True)
+class FilterFormat:
+    """Size, hash and layout of a channel's filters.
+
+    The default is n = 10 000, p = 0.001: 15 bits per element, k = 10, m = 150 000 bits, 2 344 words, 18 752 bytes.
+    """
+
+    family: FilterFamily = FilterFamily.SPEC
+    capacity: int = 10_000
+    error_rate: float = 0.001
+
+    @cached_property
+    def _bits_per_element(self) -> int:
+        return math.ceil(-math.log(self.error_rate) / math.log(2) ** 2)
+
+    @cached_property
+    def hash_count(self) -> int:
+        """k: bits set per element."""
+        return round(math.log(2) * self._bits_per_element)
+
+    @cached_property
+    def bit_count(self) -> int:
+        """m: bits in use."""
+        return self.capacity * self._bits_per_element
+
+    @cached_property
+    def byte_count(self) -> int:
+        """Bytes of the 64-bit words that hold m bits (one word more when m is a multiple of 64, as js-waku has it)."""
+        return 8 * (1 + self.bit_count // WORD_BITS)
+
+    @cached_property
+    def _hash(self) -> Callable[[str], int]:
+        return _HASHES[self.family]
+
+    @cached_property
+    def _byte_flip(self) -> int:
+        """Reverse the bytes within each word: the ``spec`` family writes the most significant byte first."""
+        return 7 if self.family is FilterFamily.SPEC else 0
+
+    def bit_positions(self, message_id: str) -> list[int]:
+        """The k bits of an id: ``(A + i·B) mod m``."""
+        m = self.bit_count
+        a, b = self.hash_pair(message_id, m)
+        return [(a + i * b) % m for i in range(self.hash_count)]
+
+    def hash_pair(self, text: str, modulus: int) -> tuple[int, int]:
+        """A and B: the hashes of ``text`` and of ``text + " b"``, mod ``modulus``."""
+        return self._hash(text) % modulus, self._hash(text + SECOND_HASH_SUFFIX) % modulus
+
+    def insert(self, words: bytearray, message_ids: Iterable[str]) -> None:
+        """Set the bits of ``message_ids`` in ``words`` (``byte_count`` bytes, in wire order)."""
+        ids = list(message_ids)
+        flip, m = self._byte_flip, self.bit_count
+        if len(ids) < _WORTH_AN_ARRAY:
+            for message_id in ids:
+                for bit in self.bit_positions(message_id):
+                    words[(bit >> 3) ^ flip] |= 1 << (bit & 7)
+            return
+        a, b = np.array([self.hash_pair(message_id, m) for message_id in ids], np.int64).T
+        bits = (a + np.arange(self.hash_count)[:, None] * b) % m
+        one_per_bit = np.zeros(self.byte_count * 8, np.uint8)
+        one_per_bit[((bits >> 3) ^ flip) * 8 + (bits & 7)] = 1
+        target = np.frombuffer(words, np.uint8)
+        target |= np.packbits(one_per_bit, bitorder="little")
+
+    def locate(self, message_id: str) -> tuple[list[int], list[int]]:
+        """Byte index and bit mask of each of the k bits of an id, in wire order."""
+        flip = self._byte_flip
+        bits = self.bit_positions(message_id)
+        return [(bit >> 3) ^ flip for bit in bits], [1 << (bit & 7) for bit in bits]
+
+    def contains(self, words: bytes | bytearray | Bytes, message_id: str) -> bool:
+        """Whether all k bits of an id are set in ``words``."""
+        flip = self._byte_flip
+        return all(words[(bit >> 3) ^ flip] >> (bit & 7) & 1 for bit in self.bit_positions(message_id))
+
+    def saturation(self, words: Bytes) -> float:
+        """The part of the m bits that is set, 0 to 1. 0.49 at capacity; all ones would acknowledge everything."""
+        return float(np.bitwise_count(words.view(np.uint64)).sum()) / self.bit_count
+
+    def encode(self, words: bytes | bytearray) -> bytes:
+        """The bytes of the ``bloom_filter`` field."""
+        if self.family is FilterFamily.SPEC:
+            return bytes(words)
+        return pb.NimBloomFilter(
+            words=bytes(words),
+            capacity=self.capacity,
+            error_rate_millionths=round(self.error_rate * 1_000_000),
+            hash_count=self.hash_count,
+            bit_count=self.bit_count,
+        ).SerializeToString()
+
+    @cached_property
+    def grown(self) -> FilterFormat | None:
+        """The other size that filters of peers may have: nim-sds (0dea35d) rebuilds a filter of 10 000 ids for 12 000
+        when it is full, with 180 000 bits. ``None`` for the ``spec`` family."""
+        if self.family is FilterFamily.SPEC:
+            return None
+        return FilterFormat(self.family, self.capacity * 6 // 5, self.error_rate)
+
+    def of(self, field: bytes) -> FilterFormat:
+        """The format of a received ``bloom_filter`` field: this one, or the grown one if the field says so."""
+        if self.grown is not None:
+            try:
+                bits = pb.NimBloomFilter.FromString(field).bit_count
+            except DecodeError:
+                return self
+            if bits == self.grown.bit_count:
+                return self.grown
+        return self
+
+    def decode(self, field: bytes) -> Bytes | Malformed:
+        """Decode a ``bloom_filter`` field into a read-only array of words, or return why it is refused: a filter of
+        another size cannot be queried."""
+        words = field
+        if self.family is not FilterFamily.SPEC:
+            try:
+                proto = pb.NimBloomFilter.FromString(field)
+            except DecodeError as error:
+                return Malformed(Reason.SDS_FILTER_SIZE, str(error)[:200])
+            if (proto.bit_count, proto.hash_count) != (self.bit_count, self.hash_count):
+                return Malformed(
+                    Reason.SDS_FILTER_SIZE,
+                    f"{proto.bit_count} bits and {proto.hash_count} hashes, not {self.bit_count} and {self.hash_count}",
+                )
+            words = proto.words
+        if len(words) != self.byte_count:
+            return Malformed(Reason.SDS_FILTER_SIZE, f"a filter of {len(words)} bytes, not {self.byte_count}")
+        return np.frombuffer(words, np.uint8)

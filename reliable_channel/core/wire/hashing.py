@@ -1,0 +1,70 @@
+"""Computes the digests of the protocol: Keccak-256 for payloads and message ids, SHA-256 for envelopes and repair
+timing."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+
+from Crypto.Hash import keccak
+
+
+def keccak256(data: bytes | bytearray | memoryview) -> bytes:
+    """The original Keccak-256 (32 bytes), *not* SHA3-256 (Segmentation 0.1)."""
+    return keccak.new(digest_bits=256, data=data).digest()
+
+
+def sha256(data: bytes | bytearray | memoryview) -> bytes:
+    """SHA-256, 32 bytes."""
+    return hashlib.sha256(data).digest()
+
+
+_SEPARATOR = b"\xff"
+"""A byte that UTF-8 text never holds, so it ends a field without ambiguity. No id of the older form hashes bytes that
+begin with it."""
+
+
+def sds_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
+    """The SDS id this project's sender gives a message: hex Keccak-256 of ``ff ‖ sender_id ‖ ff ‖ timestamp_ns ‖ ff ‖
+    content``. ``timestamp_ns`` is the Lamport timestamp (ms) of the *first* segment of the send × 10⁶, as decimal text.
+    A receiver recomputes the id to verify a repair (docs/sds.md, *Message ids*)."""
+    digest = keccak.new(digest_bits=256)
+    digest.update(_SEPARATOR + sender_id.encode("utf-8") + _SEPARATOR)
+    digest.update(str(first_lamport * 1_000_000).encode("ascii") + _SEPARATOR)
+    digest.update(content)
+    return digest.hexdigest()
+
+
+def joined_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
+    """The SDS id that earlier versions gave a message: the same fields without separators. Only recomputed, never
+    written: ``alice`` with ``1700…`` and ``alice1`` with ``700…`` have one id in this form."""
+    digest = keccak.new(digest_bits=256)
+    digest.update(sender_id.encode("utf-8"))
+    digest.update(str(first_lamport * 1_000_000).encode("ascii"))
+    digest.update(content)
+    return digest.hexdigest()
+
+
+def js_message_id(content: bytes) -> str:
+    """The SDS id js-waku gives a message: hex SHA-256 of its content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+class IdScheme(StrEnum):
+    """How a sender makes its SDS ids. The values stand in ``ordered_sds_messages.id_scheme``."""
+
+    KECCAK = "keccak"
+    KECCAK_JOINED = "keccak_joined"
+    """Of earlier versions of this project."""
+    SHA256 = "sha256"
+    """Of js-waku."""
+
+    def message_id(self, sender_id: str, first_lamport: int | None, content: bytes) -> str | None:
+        """The id in this scheme; ``None`` when it needs the Lamport timestamp (ms) of the first segment of the send and
+        that is unknown."""
+        if self is IdScheme.SHA256:
+            return js_message_id(content)
+        if first_lamport is None:
+            return None
+        make = sds_message_id if self is IdScheme.KECCAK else joined_message_id
+        return make(sender_id, first_lamport, content)

@@ -1,0 +1,42 @@
+"""Describes why bytes from outside were refused, as a value and never an exception, so that one bad record harms no
+other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """The fixed list of reasons for which bytes are refused; ``docs/quarantine.md`` explains each."""
+
+    NULL_VALUE = "null_value"
+    TOO_LARGE = "too_large"
+    MALFORMED_ENVELOPE = "malformed_envelope"
+    EMPTY_CONTENT_TOPIC = "empty_content_topic"
+    META_TOO_LONG = "meta_too_long"
+    BAD_HEADER = "bad_header"
+    MALFORMED_SDS = "malformed_sds"
+    SDS_WITHOUT_ID = "sds_without_id"
+    SDS_WITHOUT_CHANNEL = "sds_without_channel"
+    SDS_INVALID_KIND = "sds_invalid_kind"
+    SDS_HISTORY_TOO_LONG = "sds_history_too_long"
+    SDS_FILTER_SIZE = "sds_filter_size"
+    LAMPORT_OUT_OF_RANGE = "lamport_out_of_range"
+    MALFORMED_SEGMENT = "malformed_segment"
+    SEGMENT_HASH_LENGTH = "segment_hash_length"
+    SEGMENT_COUNT = "segment_count"
+    SEGMENT_INDEX = "segment_index"
+    SEGMENT_EMPTY = "segment_empty"
+    RECORD_TIME_OUT_OF_RANGE = "record_time_out_of_range"
+    UNDECRYPTABLE = "undecryptable"
+    PLAINTEXT_REFUSED = "plaintext_refused"
+    OVER_QUOTA = "over_quota"
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Bytes that were refused: a reason from the fixed list and a short detail that never holds payload bytes."""
+
+    reason: Reason
+    detail: str = ""

@@ -1,0 +1,231 @@
+"""Encodes, decodes and validates segments in three wire dialects, and distinguishes them from bare payloads
+(Segmentation 0.1, *Wire Format*)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+from google.protobuf.message import DecodeError
+
+from reliable_channel.core.wire._pb import segment_pb2 as pb
+from reliable_channel.core.wire.framing import field_unless_empty
+from reliable_channel.core.wire.malformed import Malformed, Reason
+
+HASH_BYTES = 32
+MAX_TOTAL_SEGMENTS = 256
+"""Data and parity together (Segmentation 0.1, *Configuration*, ``maxTotalSegments``)."""
+
+
+class Dialect(StrEnum):
+    """The layouts of a segment. ``V01`` and ``LIP243`` share field numbers and are distinguished by one decoder.
+    ``LIP243_LENGTH`` is another layout, never guessed and only configured."""
+
+    V01 = "v0.1"
+    LIP243 = "lip243"
+    LIP243_LENGTH = "lip243-length"
+
+
+DEFAULT_DIALECTS = frozenset({Dialect.V01})
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment, of any dialect.
+
+    ``index`` counts data segments, or parity segments where ``is_parity``. ``data_count`` is ``None`` for a v0.1
+    parity segment, which does not say it; ``parity_count`` is ``None`` where the segment does not say it.
+    ``original_length`` (bytes) is the whole payload's length where the dialect carries it.
+    """
+
+    entire_message_hash: bytes
+    index: int
+    data_count: int | None
+    parity_count: int | None
+    is_parity: bool
+    payload: bytes
+    original_length: int | None = None
+    dialect: Dialect = Dialect.V01
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether this is a small payload that v0.1 sends unmodified. ``split`` makes such segments; they are never on
+        the wire."""
+        return self.data_count == 1 and self.dialect is Dialect.V01
+
+
+def encode_segment(segment: Segment) -> bytes:
+    """Serialize a segment in its own dialect; a bare one is its payload, unmodified."""
+    if segment.is_bare:
+        return segment.payload
+    if segment.dialect is Dialect.LIP243_LENGTH:
+        rest = pb.LengthSegmentProto(
+            original_payload_hash=segment.entire_message_hash,
+            original_payload_length=segment.original_length or 0,
+            index=segment.index,
+            data_segment_count=segment.data_count or 0,
+            parity_segment_count=segment.parity_count,
+            is_parity=segment.is_parity,
+        )
+        return b"".join((rest.SerializeToString(), *field_unless_empty(7, segment.payload)))
+    lip243 = segment.dialect is Dialect.LIP243
+    states_parity = segment.is_parity or lip243
+    head = pb.SegmentMessageProto(
+        entire_message_hash=segment.entire_message_hash,
+        index=0 if segment.is_parity else segment.index,
+        segments_count=(segment.data_count or 0) if lip243 or not segment.is_parity else 0,
+    )
+    tail = pb.SegmentMessageProto(
+        parity_segment_index=segment.index if segment.is_parity else 0,
+        parity_segments_count=(segment.parity_count or 0) if states_parity else 0,
+        is_parity_or_length=1 if lip243 and segment.is_parity else (segment.original_length or 0),
+    )
+    payload = field_unless_empty(4, segment.payload)
+    return b"".join((head.SerializeToString(), *payload, tail.SerializeToString()))
+
+
+def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> Segment | Malformed:
+    """Parse and validate a segment of one of ``dialects``, or say why not; exactly the rules of Segmentation 0.1,
+    *Validation*.
+
+    A :class:`Malformed` means *these bytes are no segment*: where v0.1 is configured they are then a bare payload,
+    which the caller decides. ``lip243-length`` is tried only where it is configured, and then first: no honest segment
+    of the other two layouts validates as one.
+    """
+    shared = Dialect.V01 in dialects or Dialect.LIP243 in dialects
+    if Dialect.LIP243_LENGTH in dialects:
+        decoded = _decode_length(data)
+        if isinstance(decoded, Segment) or not shared:
+            return decoded
+    try:
+        proto = pb.SegmentMessageProto.FromString(data)
+    except DecodeError as error:
+        return Malformed(Reason.MALFORMED_SEGMENT, str(error)[:200])
+    if len(proto.entire_message_hash) != HASH_BYTES:
+        return Malformed(
+            Reason.SEGMENT_HASH_LENGTH, f"hash of {len(proto.entire_message_hash)} bytes, not {HASH_BYTES}"
+        )
+    if proto.segments_count == 0:
+        return _decode_v01_parity(proto, dialects)
+    if proto.is_parity_or_length == 1:
+        return _decode_lip243_parity(proto, dialects)
+    if Dialect.LIP243 in dialects:
+        # A data segment that says nothing of parity is the same bytes in both; v0.1 is the default's name for it.
+        as_lip243 = _decode_data(proto, Dialect.LIP243)
+        says_lip243 = proto.segments_count == 1 or proto.parity_segments_count > 0
+        if Dialect.V01 not in dialects or (says_lip243 and isinstance(as_lip243, Segment)):
+            return as_lip243
+    return _decode_data(proto, Dialect.V01)
+
+
+def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
+    """Why bytes that :func:`decode_segment` refused were probably meant as a segment, or ``None`` for an honest bare
+    payload.
+
+    Where v0.1 is spoken such bytes *are* a bare payload and are delivered as one; participant and pipeline both say so
+    to people, because an index of 9 among 3 is more likely a broken sender.
+    """
+    if malformed.reason is Reason.MALFORMED_SEGMENT:
+        return None
+    try:
+        proto = pb.SegmentMessageProto.FromString(content)
+    except DecodeError:
+        return None
+    canonical = proto.SerializeToString() == content
+    counted = proto.segments_count or proto.parity_segments_count or proto.index
+    hash_like = 16 <= len(proto.entire_message_hash) <= 64
+    if canonical and hash_like and proto.payload and (counted or len(proto.entire_message_hash) == HASH_BYTES):
+        return malformed
+    return None
+
+
+def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:
+    """v0.1 counts no parity on data segments, so what stands in those fields is no part of it; lip243 does."""
+    lip243 = dialect is Dialect.LIP243
+    least = 1 if lip243 else 2
+    if proto.segments_count < least:
+        return Malformed(Reason.SEGMENT_COUNT, f"segments_count {proto.segments_count}, at least {least} are needed")
+    if proto.segments_count + (proto.parity_segments_count if lip243 else 0) > MAX_TOTAL_SEGMENTS:
+        return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
+    if proto.index >= proto.segments_count:
+        return Malformed(Reason.SEGMENT_INDEX, f"index {proto.index} of {proto.segments_count} segments")
+    return Segment(
+        entire_message_hash=proto.entire_message_hash,
+        index=proto.index,
+        data_count=proto.segments_count,
+        parity_count=proto.parity_segments_count if lip243 else None,
+        is_parity=False,
+        payload=proto.payload,
+        original_length=proto.is_parity_or_length or None,
+        dialect=dialect,
+    )
+
+
+def _decode_v01_parity(proto: pb.SegmentMessageProto, dialects: Collection[Dialect]) -> Segment | Malformed:
+    if Dialect.V01 not in dialects or proto.parity_segments_count == 0:
+        return Malformed(Reason.SEGMENT_COUNT, "neither data segments nor parity segments are counted")
+    if proto.parity_segments_count + 2 > MAX_TOTAL_SEGMENTS:
+        return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
+    malformed = _parity_index(proto)
+    return malformed or Segment(
+        entire_message_hash=proto.entire_message_hash,
+        index=proto.parity_segment_index,
+        data_count=None,
+        parity_count=proto.parity_segments_count,
+        is_parity=True,
+        payload=proto.payload,
+        original_length=proto.is_parity_or_length if proto.is_parity_or_length > 1 else None,
+        dialect=Dialect.V01,
+    )
+
+
+def _decode_lip243_parity(proto: pb.SegmentMessageProto, dialects: Collection[Dialect]) -> Segment | Malformed:
+    if Dialect.LIP243 not in dialects:
+        return Malformed(Reason.SEGMENT_COUNT, "a lip243 parity segment, and that dialect is not configured")
+    if proto.segments_count + proto.parity_segments_count > MAX_TOTAL_SEGMENTS:
+        return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
+    malformed = _parity_index(proto)
+    return malformed or Segment(
+        entire_message_hash=proto.entire_message_hash,
+        index=proto.parity_segment_index,
+        data_count=proto.segments_count,
+        parity_count=proto.parity_segments_count,
+        is_parity=True,
+        payload=proto.payload,
+        dialect=Dialect.LIP243,
+    )
+
+
+def _parity_index(proto: pb.SegmentMessageProto) -> Malformed | None:
+    if proto.parity_segment_index < proto.parity_segments_count:
+        return None
+    return Malformed(
+        Reason.SEGMENT_INDEX, f"index {proto.parity_segment_index} of {proto.parity_segments_count} parity segments"
+    )
+
+
+def _decode_length(data: bytes) -> Segment | Malformed:
+    try:
+        proto = pb.LengthSegmentProto.FromString(data)
+    except DecodeError as error:
+        return Malformed(Reason.MALFORMED_SEGMENT, str(error)[:200])
+    if len(proto.original_payload_hash) != HASH_BYTES:
+        return Malformed(
+            Reason.SEGMENT_HASH_LENGTH, f"hash of {len(proto.original_payload_hash)} bytes, not {HASH_BYTES}"
+        )
+    count = proto.parity_segment_count if proto.is_parity else proto.data_segment_count
+    if proto.data_segment_count < 1 or proto.data_segment_count + proto.parity_segment_count > MAX_TOTAL_SEGMENTS:
+        return Malformed(Reason.SEGMENT_COUNT, f"{proto.data_segment_count} + {proto.parity_segment_count} segments")
+    if proto.index >= count:
+        return Malformed(Reason.SEGMENT_INDEX, f"index {proto.index} of {count} segments")
+    return Segment(
+        entire_message_hash=proto.original_payload_hash,
+        index=proto.index,
+        data_count=proto.data_segment_count,
+        parity_count=proto.parity_segment_count if proto.HasField("parity_segment_count") else None,
+        is_parity=proto.is_parity,
+        payload=proto.segment_payload,
+        original_length=proto.original_payload_length,
+        dialect=Dialect.LIP243_LENGTH,
+    )

@@ -1,0 +1,2 @@
+"""Connects participant and tables: evidence from bridges and senders, refetching, store audits, the store server's
+source."""

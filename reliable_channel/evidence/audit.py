@@ -1,0 +1,79 @@
+"""Audits the store nodes: asks them for a sample of the envelopes that were seen here (``store_presence``).
+
+Refetches ask only for what is missing, so a store that forgets half of the traffic would otherwise be noticed only when
+it is needed. An envelope's hash decides whether it is in the sample: every run, and everybody with the same share, asks
+for the same envelopes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from reliable_channel.config import Settings
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of, public_dataset
+from reliable_channel.lake.tables import ENVELOPES, SDS_MESSAGES
+
+MAX_HASHES = 1_000
+"""Hashes asked for in one run: some ten questions to each node. The rest is asked in the next."""
+
+
+_FROM_THE_NETWORK = ("relay", "filter")
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """An envelope that was seen; ``channel_id`` and ``sds_id`` where it carried an SDS message."""
+
+    message_hash: bytes
+    pubsub_topic: str
+    content_topic: str
+    channel_id: str | None = None
+    sds_id: str | None = None
+
+
+def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> list[Audited]:
+    """The envelopes of the configured content topics to ask for now, the oldest first; ``asked``: hashes that were.
+
+    Only what a node may be expected to hold: seen by relay or filter, not ephemeral, long enough ago to be stored, and
+    not so long that it may have been dropped."""
+    audit = settings.store.audit
+    if not audit.share:
+        return []
+    newest, oldest = now - dt.timedelta(milliseconds=audit.after_ms), now - dt.timedelta(milliseconds=audit.within_ms)
+    time, kind = pc.field("event_time"), pc.field("kind")
+    seen = dataset_of(open_table(settings.paths, ENVELOPES))
+    wanted = (time >= oldest) & (time <= newest) & (kind == "sds") & ~pc.field("ephemeral")
+    wanted &= pc.field("source").isin(_FROM_THE_NETWORK)
+    if (threshold := threshold_of(audit.share)) is not None:
+        wanted &= pc.field("message_hash") < threshold
+    rows = seen.to_table(columns=["message_hash", "pubsub_topic", "content_topic", "event_time"], filter=wanted)
+    chosen = {
+        row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in asked
+    }
+    now_asked = list(chosen)[:MAX_HASHES]
+    carried = _carried(settings, now_asked, oldest)
+    return [
+        Audited(hash_, chosen[hash_]["pubsub_topic"], chosen[hash_]["content_topic"], *carried.get(hash_, (None, None)))
+        for hash_ in now_asked
+    ]
+
+
+def threshold_of(share: float) -> bytes | None:
+    """Envelopes whose hash is below this are the share that is audited; None: all are."""
+    wanted = int(share * 2**64)
+    return None if wanted >= 2**64 else wanted.to_bytes(8, "big")
+
+
+def _carried(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[str, str]]:
+    """Channel and SDS id of what these envelopes carried."""
+    if not hashes:
+        return {}
+    rows = public_dataset(open_table(settings.paths, SDS_MESSAGES))
+    among = (pc.field("event_time") >= oldest) & pc.field("envelope_hash").isin(hashes)
+    found = rows.to_table(columns=["envelope_hash", "channel_id", "sds_id"], filter=among).to_pylist()
+    return {row["envelope_hash"]: (row["channel_id"], row["sds_id"]) for row in found}

@@ -1,0 +1,68 @@
+"""Reads the evidence topic to its end into the tables: kafka-python reads, ``evidence.intake`` converts."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.evidence.intake import EvidenceRecord, position, write
+from reliable_channel.runtime.own_broker import require_own_broker
+
+BATCH_RECORDS = 5_000
+POLL_MS = 2_000
+
+
+def collect_evidence(settings: Settings) -> int:
+    """Take every record that is there now, each once; how many said something. Needs no Spark.
+
+    A second collector on the same run directory (a job beside ``run``) waits until the first is done. Raises
+    ``EnvironmentFault`` when Kafka cannot be reached."""
+    topic = settings.bridge.evidence_topic
+    require_own_broker(settings)
+    try:
+        consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False, group_id=None)
+    except KafkaError as error:
+        raise EnvironmentFault(
+            f"No Kafka broker answers at {settings.kafka.servers} ({type(error).__name__}).",
+            "Start one with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
+        ) from error
+    try:
+        with _alone(settings):
+            return _read(settings, consumer, topic)
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def _alone(settings: Settings) -> Iterator[None]:
+    """Hold the lock of the collector: two would both take what came since the same position."""
+    place = Path(settings.paths.run_dir)
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "evidence.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _read(settings: Settings, consumer: KafkaConsumer, topic: str) -> int:
+    places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    if not places:
+        return 0
+    consumer.assign(places)
+    first, end = consumer.beginning_offsets(places), consumer.end_offsets(places)
+    for place in places:
+        consumer.seek(place, max(first[place], position(settings.paths, topic, place.partition)))
+    taken = 0
+    while any(consumer.position(place) < end[place] for place in places):
+        polled = consumer.poll(timeout_ms=POLL_MS, max_records=BATCH_RECORDS)
+        records = [EvidenceRecord(r.partition, r.offset, r.value) for found in polled.values() for r in found]
+        if not records:
+            break
+        taken += write(settings.paths, topic, records, settings.kafka.topics.envelopes)
+    return taken

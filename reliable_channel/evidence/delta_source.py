@@ -1,0 +1,212 @@
+"""Serves the ``envelopes`` table as an envelope source, read with delta-rs and Arrow, without Spark.
+
+An index on disk (``store/index.py``) follows the table: new files are read once, columns only, beside the queries;
+files that are gone are forgotten. The payloads of a page are read by file and row (``envelope_files.py``). So memory is
+bounded by a page and a cache, whatever the size of the table. Ephemeral envelopes are in the table and not in a store.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
+from reliable_channel.evidence.envelope_files import EnvelopeFiles
+from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
+from reliable_channel.transport.store.source import Position, Selection
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_log = logging.getLogger(__name__)
+
+BATCH_ROWS = 8_192
+_INDEX_COLUMNS = ["sender_timestamp_ns", "message_hash", "pubsub_topic", "content_topic", "ephemeral"]
+
+STARTING = "the archive is being indexed"
+MISSING = "the envelopes table is not there"
+UNREADABLE = "the envelopes table cannot be read"
+
+
+class DeltaSource:
+    """Envelopes of one Delta table (``reliable_channel.lake.tables.ENVELOPES``). Thread-safe.
+
+    ``location`` is a path or a URI that delta-rs knows; ``index_path`` a local file. Queries see the table as of the
+    last :meth:`refresh`; :meth:`follow` refreshes in the background. A table that was never there has no envelopes.
+    Queries raise ``EnvironmentFault`` before the first refresh is done, and while the table cannot be read."""
+
+    def __init__(self, location: str, index_path: Path | str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._location = location
+        self._index_path = index_path
+        self._storage_options = dict(storage_options or {})
+        self._refreshing = threading.Lock()
+        self._table: DeltaTable | None = None
+        self._index: EnvelopeIndex | None = None
+        self._files: EnvelopeFiles | None = None
+        self._table_id: str | None = None
+        self._fault: str | None = STARTING
+        self._stopping = threading.Event()
+        self._follower: threading.Thread | None = None
+
+    def fault(self) -> str | None:
+        """Why queries cannot be answered now, without the places of this machine; None when they can."""
+        return self._fault
+
+    def position(self, message_hash: bytes) -> Position | None:
+        index = self._current()
+        return None if index is None else index.position(message_hash)
+
+    def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
+        index = self._current()
+        return [] if index is None else index.select(selection, after, forward, limit)
+
+    def load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
+        if not message_hashes:
+            return {}
+        self._current()
+        try:
+            return self._load(message_hashes)
+        except Exception as error:  # Arrow and file systems raise errors of no one type
+            # A file may have been vacuumed between the index and the read; the table names others for its rows.
+            _log.info("reading envelopes again after %s", type(error).__name__)
+            self.refresh()
+        try:
+            return self._load(message_hashes)
+        except Exception as error:  # as above
+            raise EnvironmentFault(
+                f"Envelopes of {self._location} cannot be read ({type(error).__name__}).",
+                "See that no file is missing.",
+            ) from None
+
+    def refresh(self) -> None:
+        """Take up what the table has now. Queries go on meanwhile over what was taken up before.
+
+        Raises ``EnvironmentFault`` when the table, or the index, cannot be read; queries then raise it too."""
+        with self._refreshing:
+            try:
+                self._fault = self._refresh()
+            except EnvironmentFault:
+                self._table = None  # the next refresh opens it anew
+                self._fault = UNREADABLE
+                raise
+            if self._fault is not None:
+                raise EnvironmentFault(f"There is no table at {self._location} any more.", "See paths.data_dir.")
+
+    def follow(self, every_s: float) -> None:
+        """Refresh every so many seconds on a thread of its own, the first time at once, until :meth:`close`."""
+        self._follower = threading.Thread(target=self._follow, args=(every_s,), name="store-index", daemon=True)
+        self._follower.start()
+
+    def close(self) -> None:
+        """End the thread and close the index."""
+        self._stopping.set()
+        if self._follower is not None:
+            self._follower.join()
+        with self._refreshing:
+            self._fault = STARTING
+            if self._index is not None:
+                self._index.close()
+            self._index = self._files = self._table = None
+
+    def _follow(self, every_s: float) -> None:
+        reported: str | None = None
+        while not self._stopping.is_set():
+            try:
+                self.refresh()
+                reported = None
+            except EnvironmentFault as fault:
+                if str(fault) != reported:
+                    _log.warning("%s", fault)
+                reported = str(fault)
+            self._stopping.wait(every_s)
+
+    def _current(self) -> EnvelopeIndex | None:
+        if self._fault is not None:
+            raise EnvironmentFault(f"{self._fault[0].upper()}{self._fault[1:]}.", "Try again later.")
+        return self._index
+
+    def _refresh(self) -> str | None:
+        """Follow the table; why queries cannot be answered, or None."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        options = self._storage_options or None
+        try:
+            if not DeltaTable.is_deltatable(self._location, storage_options=options):
+                self._table = None
+                return MISSING if self._index is not None or Path(self._index_path).exists() else None
+            if self._table is None:
+                self._table = DeltaTable(self._location, storage_options=options)
+            else:
+                before = self._table.version()
+                self._table.update_incremental()
+                if self._table.version() == before:
+                    return None
+            self._index_files(self._table)
+        except (DeltaError, OSError, sqlite3.Error) as error:
+            raise EnvironmentFault(
+                f"The table {self._location} cannot be read, or its index not written ({type(error).__name__}).",
+                "See paths.data_dir, and the space on the disk of paths.run_dir.",
+            ) from None
+        return None
+
+    def _index_files(self, table: DeltaTable) -> None:
+        from reliable_channel.lake.read import dataset_of
+
+        table_id = f"{table.metadata().id}"
+        if self._index is None:
+            self._index = EnvelopeIndex(self._index_path, table_id)
+        elif self._table_id != table_id:
+            self._fault, self._files = STARTING, None
+            self._index.reset(table_id)
+        index, self._table_id = self._index, table_id
+        dataset = dataset_of(table)
+        fragments: dict[str, Any] = {fragment.path: fragment for fragment in dataset.get_fragments()}
+        indexed = index.files()
+        fresh = sorted(set(fragments) - indexed)
+        for number, path in enumerate(fresh):
+            if self._stopping.is_set():
+                return
+            if self._fault is not None:
+                self._fault = f"{STARTING}: {number} of {len(fresh)} new files are done"
+            _log.debug("indexed %s envelopes of %s", index.add_file(path, _rows(fragments[path])), path)
+        index.complete()
+        # Only now: what a compaction moved stays visible throughout.
+        index.remove_files(indexed - set(fragments))
+        if self._files is None:
+            self._files = EnvelopeFiles(dataset.filesystem)
+
+    def _load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
+        index, files = self._current(), self._files
+        if index is None or files is None:
+            return {}
+        by_file: dict[str, list[Any]] = defaultdict(list)
+        for location in index.locate(message_hashes):
+            by_file[location.path].append(location)
+        loaded: dict[bytes, tuple[str, WakuMessage]] = {}
+        for path, locations in by_file.items():
+            values = files.values(path, [location.row for location in locations])
+            for location, value in zip(locations, values, strict=True):
+                message = decode_waku_message(value)
+                if not isinstance(message, Malformed):
+                    loaded[location.message_hash] = (location.pubsub_topic, message)
+        return loaded
+
+
+def _rows(fragment: Any) -> Iterator[IndexRow]:
+    begin = 0
+    for batch in fragment.to_batches(columns=_INDEX_COLUMNS, batch_size=BATCH_ROWS):
+        columns = [batch.column(name).to_pylist() for name in _INDEX_COLUMNS]
+        for row, (timestamp_ns, found, pubsub_topic, content_topic, ephemeral) in enumerate(
+            zip(*columns, strict=True), begin
+        ):
+            if found is not None and len(found) == 32 and not ephemeral:
+                yield IndexRow(timestamp_ns or 0, found, pubsub_topic or "", content_topic or "", row)
+        begin += batch.num_rows

@@ -1,0 +1,178 @@
+"""Converts records of the evidence topic into rows of ``sender_events``, ``source_gaps`` and ``sightings``.
+
+Senders record what became of each message, bridges record what they may have missed and which of them saw which
+envelope. The records are JSON from our own processes over a topic that others may write to: their size is bounded, they
+are validated, and anything else is left out. Each record is taken once, because the tables carry its position in the
+topic as an application transaction. A later record of a gap replaces the row of the earlier one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from deltalake import CommitProperties, Transaction
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
+
+MAX_RECORD_BYTES = 64 * 1024
+MAX_TEXT = 1_024
+_MAX_MS = 253_402_300_799_999
+_TEXTS = ("pubsub_topic", "content_topic", "channel_id", "sender_id", "sds_id", "event", "detail")
+_HASHES = ("entire_message_hash", "envelope_hash")
+WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
+SOURCES = frozenset({"relay", "filter", "store", "sender"})
+BRIDGE_CAUSES = frozenset({"bridge_restart", "node_unreachable", "cache_full", "resubscribed"})
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRecord:
+    """One Kafka record of the evidence topic."""
+
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+def position(paths: PathSettings, topic: str, partition: int) -> int:
+    """The offset that is taken next: the smallest of what the tables have. Creates them where they do not exist."""
+    for table in WRITTEN:
+        create_tables(paths, (table,))
+    return min(_position(paths, table, topic, partition) for table in WRITTEN)
+
+
+def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> int:
+    """Append what the records say, each exactly once; how many said something. Records of a partition in order."""
+    by_partition: dict[int, list[EvidenceRecord]] = {}
+    for record in records:
+        by_partition.setdefault(record.partition, []).append(record)
+    taken = 0
+    for partition, found in sorted(by_partition.items()):
+        rows: dict[str, list[tuple[int, dict[str, Any]]]] = {table.name: [] for table in WRITTEN}
+        for record in found:
+            said = rows_from(record, envelopes_topic)
+            if said is not None:
+                rows[said[0].name] += [(record.offset, row) for row in said[1]]
+                taken += 1
+        for table in WRITTEN:
+            start = _position(paths, table, topic, partition)
+            new = [row for offset, row in rows[table.name] if offset >= start]
+            transaction = Transaction(_app(topic, partition), found[-1].offset + 1)
+            properties = CommitProperties(app_transactions=[transaction])
+            if table is SOURCE_GAPS and new:
+                _replace_gaps(paths, new, properties)
+            else:
+                append_rows(paths, table, as_arrow(new, table), properties)
+    return taken
+
+
+def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], properties: CommitProperties) -> None:
+    """Write the last row of each gap in place of the one that the table has."""
+    last = {row["name"]: row for row in rows}
+    merge = open_table(paths, SOURCE_GAPS).merge(
+        as_arrow([*last.values()], SOURCE_GAPS),
+        "old.name = new.name and old.kafka_partition = new.kafka_partition",
+        source_alias="new",
+        target_alias="old",
+        commit_properties=properties,
+    )
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list[dict[str, Any]]] | None:
+    """The table and rows (JSON values, times in µs) of one record, or ``None`` for what is no evidence."""
+    if record.value is None or len(record.value) > MAX_RECORD_BYTES:
+        return None
+    try:
+        found = json.loads(record.value)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    match found.get("kind"):
+        case "sender" | "dispatch":
+            return _sender_event(found)
+        case "gap":
+            return _gap(found, record, envelopes_topic)
+        case "sightings":
+            return _sightings(found)
+    return None
+
+
+def _sightings(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    at, vantage, hashes = _us(found.get("at_ms")), _text(found.get("vantage")), found.get("hashes")
+    if at is None or not vantage or found.get("source") not in SOURCES or not isinstance(hashes, list):
+        return None
+    common = {"vantage": vantage, "source": found["source"], "seen_at": at}
+    common |= {name: _text(found.get(name)) for name in ("node", "pubsub_topic")}
+    known = [known for value in hashes if (known := _hash(value)) is not None]
+    return (SIGHTINGS, [{**common, "message_hash": value} for value in known]) if known else None
+
+
+def _sender_event(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    at = _us(found.get("at_ms"))
+    row: dict[str, Any] = {name: _text(found.get(name)) for name in _TEXTS}
+    if at is None or not row["event"]:
+        return None
+    row |= {name: _hash(found.get(name)) for name in _HASHES}
+    return SENDER_EVENTS, [{**row, "event_time": at}]
+
+
+def _gap(
+    found: dict[str, Any], record: EvidenceRecord, envelopes_topic: str
+) -> tuple[Table, list[dict[str, Any]]] | None:
+    name, status, to_time = _text(found.get("name")), _text(found.get("status")), _us(found.get("to_ms"))
+    if not name or status not in ("open", "filled", "unfilled") or to_time is None:
+        return None
+    vantage, cause, attempts = _text(found.get("vantage")), found.get("cause"), found.get("attempts")
+    row = {
+        "kafka_topic": envelopes_topic,
+        "kafka_partition": -1,
+        "first_offset": record.offset,
+        "last_offset": record.offset,
+        "cause": cause if cause in BRIDGE_CAUSES else "bridge_restart",
+        "name": f"{vantage}/{name}" if vantage else name,
+        "status": status,
+        "from_time": _us(found.get("from_ms")),
+        "to_time": to_time,
+        "ingest_time": _us(found.get("at_ms")),
+        "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
+        "vantage": vantage,
+    }
+    return SOURCE_GAPS, [row]
+
+
+def _position(paths: PathSettings, table: Table, topic: str, partition: int) -> int:
+    return open_table(paths, table).transaction_version(_app(topic, partition)) or 0
+
+
+def _app(topic: str, partition: int) -> str:
+    return f"evidence/{topic}/{partition}"
+
+
+def _text(value: Any) -> str | None:
+    """Bounded text that can be stored: JSON can write half of a surrogate pair, which has no UTF-8."""
+    return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
+def _hash(value: Any) -> str | None:
+    """Hex from the record as base64 for the table; ``None`` for anything that is no 32 bytes in hex."""
+    if not isinstance(value, str) or len(value) != 64:
+        return None
+    try:
+        return base64.b64encode(bytes.fromhex(value)).decode("ascii")
+    except ValueError:
+        return None
+
+
+def _us(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value * 1000 if whole and 0 <= value <= _MAX_MS else None

@@ -1,0 +1,362 @@
+"""Fetches missing envelopes from store nodes and writes them to Kafka.
+
+``refetch_requests``, and what senders dispatched and nobody saw, are queried by hash; requests without a hint by
+content topic and the time before they were made, ``source_gaps`` by time range. The envelopes go to ``waku.envelopes``
+with ``source=store``. ``store_presence`` gets one row per node and envelope, so that disagreeing stores are visible. A
+sample of everything seen is audited as well (:mod:`~reliable_channel.evidence.audit`). This is a batch job without
+Spark, because it mostly waits for responses. It delivers at least once: a crash repeats its queries, and duplicates are
+removed behind Kafka.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_channel.config import Settings
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.evidence.audit import Audited, to_audit
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of, public_dataset, rows_of
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import (
+    CLOCK,
+    ENVELOPES,
+    REFETCH_REQUESTS,
+    SDS_MESSAGES,
+    SENDER_EVENTS,
+    SOURCE_GAPS,
+    STORE_PRESENCE,
+)
+from reliable_channel.transport.store.client import NodeAnswer, StoreClient
+from reliable_channel.transport.store.model import StoreEntry, StoreQuery, is_message_hash
+from reliable_channel.transport.store.rest_node import StoreNodeError
+
+MAX_REQUESTS = 5_000
+"""Requests asked in one run; the rest is asked in the next."""
+SENT_WITHIN = dt.timedelta(hours=2)
+"""How far back from the recorded clock what senders dispatched is compared with what came."""
+GAP_MARGIN = dt.timedelta(seconds=30)
+"""A gap is asked for wider by this at both ends: senders' clocks differ from ours."""
+
+NAMED_WITHIN = dt.timedelta(hours=1)
+"""How long before it was asked for a message without a hint may have been sent."""
+MAX_OF_A_TOPIC = 5_000
+"""Envelopes written back for the requests without a hint of one content topic, in one run."""
+
+WriteBack = Callable[[Sequence[StoreEntry]], None]
+"""Writes entries (with data) to the envelopes topic as ``source=store``; returns when all replicas have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One missing message to fetch. ``retrieval_hint`` is empty where no message hash is known; ``attempt`` is
+    the newest that the ack job requested, 0 if it requested none and the sender's record shows that the message was
+    sent."""
+
+    pubsub_topic: str
+    content_topic: str
+    channel_id: str
+    sds_id: str
+    retrieval_hint: bytes
+    attempt: int
+    event_time: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefetchResult:
+    """The result of one run: queries by hash, queries for gaps, envelopes written back, envelopes audited."""
+
+    requests: int = 0
+    gaps: int = 0
+    written: int = 0
+    audited: int = 0
+
+
+def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> RefetchResult:
+    """Ask for everything that is open, once. Does nothing when no store node is configured."""
+    if not client.nodes:
+        return RefetchResult()
+    create_tables(settings.paths, (STORE_PRESENCE,))
+    asked = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
+        columns=["purpose", "channel_id", "sds_id", "attempt", "detail", "message_hash", "outcome"]
+    )
+    refetches = asked.filter(pc.is_in(asked["purpose"], value_set=pa.array(["refetch", "range"]))).to_pylist()
+    every = open_requests(settings, refetches)
+    requests = [request for request in every if request.retrieval_hint]
+    unhinted = [request for request in every if not request.retrieval_hint]
+    requests += sent_and_not_seen(settings, refetches)[: MAX_REQUESTS - len(requests)]
+    written = _by_hash(settings, client, write_back, requests) if requests else 0
+    written += _by_range(settings, client, write_back, unhinted)
+    done = {row["detail"] for row in asked.filter(pc.equal(asked["purpose"], "gap")).to_pylist()}
+    gaps = _gaps(settings, done)
+    for gap in gaps:
+        written += _fill(settings, client, write_back, gap)
+    audited = set(asked.filter(pc.equal(asked["purpose"], "audit"))["message_hash"].to_pylist())
+    sample = to_audit(settings, dt.datetime.now(dt.UTC), audited)
+    _audit(settings, client, sample)
+    return RefetchResult(len(requests) + len(unhinted), len(gaps), written, len(sample))
+
+
+def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
+    """The newest attempt for every message that is still missing and was not fetched yet. A hint that is no message
+    hash counts as none: no store knows it."""
+    rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS))
+    newest: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"])
+        if row["attempt"] > newest.get(key, {"attempt": 0})["attempt"]:
+            newest[key] = row
+    done = {(row["channel_id"], row["sds_id"], row["attempt"]) for row in asked}
+    wanted = {k: r for k, r in newest.items() if (k[2], k[3], r["attempt"]) not in done}
+    here = _arrived(settings, {key[3] for key in wanted})
+    found = [
+        Request(*k, hint if is_message_hash(hint := r["retrieval_hint"]) else b"", r["attempt"], r["event_time"])
+        for k, r in wanted.items()
+        if k not in here
+    ]
+    return sorted(found, key=lambda r: (r.attempt, r.sds_id))[:MAX_REQUESTS]
+
+
+def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
+    """The envelopes that senders dispatched, by their own records, and that are not here once the settle delay is over.
+    Nobody need name such a message, so no request of the ack job asks for it. Each is asked for until a store node
+    has answered; only those of the last :data:`SENT_WITHIN` before the recorded clock are looked at."""
+    place = settings.paths.table(SENDER_EVENTS.name)
+    if not Path(place, "_delta_log").is_dir():
+        return []
+    events = dataset_of(open_table(settings.paths, SENDER_EVENTS))
+    columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id", "envelope_hash", "event_time"]
+    dispatched = pc.field("event").isin(["sent", "resent"]) & pc.field("envelope_hash").is_valid()
+    newest = pc.max(
+        dataset_of(open_table(settings.paths, CLOCK)).to_table(columns=["event_time"])["event_time"]
+    ).as_py()
+    if newest is None:
+        return []
+    until = newest - dt.timedelta(milliseconds=settings.pipeline.settle_delay_ms)
+    recent = (pc.field("event_time") >= newest - SENT_WITHIN) & (pc.field("event_time") <= until)
+    rows = events.to_table(columns=columns, filter=dispatched & recent & pc.field("sds_id").is_valid()).to_pylist()
+    done = {row["message_hash"] for row in asked if row["outcome"] != "error"}
+    here = _arrived(settings, {row["sds_id"] for row in rows})
+    wanted = {
+        row["envelope_hash"]: Request(
+            row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"], row["envelope_hash"], 0
+        )
+        for row in rows
+        if row["envelope_hash"] not in done
+        and (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"]) not in here
+        and settings.channels.topic_for(row["content_topic"] or "", row["pubsub_topic"] or "") is not None
+    }
+    return [*wanted.values()]
+
+
+def _arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, str, str]]:
+    """Which of these messages came meanwhile, by themselves or from a store."""
+    columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id"]
+    if not sds_ids:
+        return set()
+    data = public_dataset(open_table(settings.paths, SDS_MESSAGES))
+    rows = data.to_table(columns=columns, filter=pc.field("sds_id").isin(sorted(sds_ids))).to_pylist()
+    return {(r["pubsub_topic"], r["content_topic"], r["channel_id"], r["sds_id"]) for r in rows}
+
+
+def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
+    answers = client.look_up([request.retrieval_hint for request in requests])
+    wanted = {request.retrieval_hint for request in requests}
+    found = {e.message_hash: e for answer in answers for e in answer.entries if e.message is not None}
+    entries = [entry for hash_, entry in found.items() if hash_ in wanted]
+    write_back(entries)
+    rows = [
+        _presence_row(
+            answer,
+            request.retrieval_hint,
+            "refetch",
+            pubsub_topic=request.pubsub_topic,
+            content_topic=request.content_topic,
+            channel_id=request.channel_id,
+            sds_id=request.sds_id,
+            attempt=request.attempt,
+        )
+        for answer in answers
+        for request in requests
+    ]
+    append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
+    return len(entries)
+
+
+def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
+    """Ask every node for the content topics of requests without a hint, in the time before they were made.
+
+    Written back is what has one of the missing ids, and on topics with keys everything that is not here: stores filter
+    by neither sender nor SDS id, and nothing is decrypted here. The presence rows have no message hash."""
+    topics: dict[tuple[str, str], list[Request]] = {}
+    for request in requests:
+        if request.event_time is not None:
+            topics.setdefault((request.pubsub_topic, request.content_topic), []).append(request)
+    written = 0
+    for (pubsub_topic, content_topic), wanted in topics.items():
+        times = [request.event_time for request in wanted if request.event_time is not None]
+        query = StoreQuery(
+            pubsub_topic=pubsub_topic,
+            content_topics=(content_topic,),
+            start_time_ns=_ns(min(times) - NAMED_WITHIN),
+            end_time_ns=_ns(max(times) + GAP_MARGIN),
+        )
+        channel = settings.channels.topic_for(content_topic, pubsub_topic)
+        family = WireFamily.SPEC if channel is None else channel.family
+        encrypted = channel is not None and bool(channel.decryption_key_files)
+        missing = {request.sds_id for request in wanted}
+        found: dict[str, set[str]] = {}
+        faults: dict[str, str] = {}
+        taken: dict[bytes, StoreEntry] = {}
+        for node, page in client.walk_each(query):
+            ids = found.setdefault(node, set())
+            if isinstance(page, StoreNodeError):
+                faults[node] = page.fault.value
+                continue
+            for entry in page.entries:
+                if entry.message is None:
+                    continue
+                message = decode_sds_message(entry.message.payload, family)
+                sds_id = None if isinstance(message, Malformed) else message.message_id
+                if sds_id is not None:
+                    ids.add(sds_id)
+                if (sds_id in missing or (sds_id is None and encrypted)) and len(taken) < MAX_OF_A_TOPIC:
+                    taken.setdefault(entry.message_hash, entry)
+        entries = _not_here(settings, list(taken.values()))
+        write_back(entries)
+        written += len(entries)
+        rows = [
+            _presence(
+                node,
+                None,
+                "present" if request.sds_id in ids else "error" if node in faults else "absent",
+                "range",
+                faults.get(node),
+                pubsub_topic=pubsub_topic,
+                content_topic=content_topic,
+                channel_id=request.channel_id,
+                sds_id=request.sds_id,
+                attempt=request.attempt,
+            )
+            for node, ids in found.items()
+            for request in wanted
+        ]
+        append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
+    return written
+
+
+def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:
+    """Write down which node holds what of a sample; nothing of it is fetched, it is all here."""
+    if not sample:
+        return
+    answers = client.look_up([one.message_hash for one in sample], include_data=False)
+    rows = [
+        _presence_row(
+            answer,
+            one.message_hash,
+            "audit",
+            pubsub_topic=one.pubsub_topic,
+            content_topic=one.content_topic,
+            channel_id=one.channel_id,
+            sds_id=one.sds_id,
+        )
+        for answer in answers
+        for one in sample
+    ]
+    append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
+
+
+def _presence_row(answer: NodeAnswer, message_hash: bytes, purpose: str, **more: Any) -> dict[str, Any]:
+    """The presence of one hash at a node."""
+    outcome = {True: "present", False: "absent", None: "error"}[answer.has(message_hash)]
+    fault = answer.error.fault.value if answer.error is not None else None
+    return _presence(answer.node, message_hash, outcome, purpose, fault, **more)
+
+
+def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
+    """The gaps with a known beginning that are not ``done``, with the content topics whose records their partition
+    holds."""
+    gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))
+    # The bridge fills its own gaps; and a gap without a beginning has no range to ask for.
+    gaps = [g for g in gaps if g["cause"] == "offset_jump" and g["from_time"] is not None and g["to_time"] is not None]
+    gaps = [g for g in gaps if g["name"] not in done]
+    if not gaps:
+        return []
+    data = dataset_of(open_table(settings.paths, ENVELOPES))
+    columns = ["kafka_topic", "kafka_partition", "pubsub_topic", "content_topic"]
+    topics = data.to_table(columns=columns).group_by(columns).aggregate([]).to_pylist()
+    for gap in gaps:
+        gap["topics"] = sorted(
+            (t["pubsub_topic"], t["content_topic"])
+            for t in topics
+            if (t["kafka_topic"], t["kafka_partition"]) == (gap["kafka_topic"], gap["kafka_partition"])
+            and settings.channels.topic_for(t["content_topic"], t["pubsub_topic"]) is not None
+        )
+    return gaps
+
+
+def _fill(settings: Settings, client: StoreClient, write_back: WriteBack, gap: dict[str, Any]) -> int:
+    """Ask every node for what its channels said in the time of a gap; what is not here is written back."""
+    written = 0
+    rows: list[dict[str, Any]] = []
+    for pubsub_topic, content_topic in gap["topics"]:
+        query = StoreQuery(
+            pubsub_topic=pubsub_topic,
+            content_topics=(content_topic,),
+            start_time_ns=_ns(gap["from_time"] - GAP_MARGIN),
+            end_time_ns=_ns(gap["to_time"] + GAP_MARGIN),
+        )
+        known: set[bytes] = set()
+        for node, page in client.walk_each(query):
+            if isinstance(page, StoreNodeError):
+                rows.append(_presence(node, None, "error", "gap", gap["name"], content_topic=content_topic))
+                continue
+            new = [e for e in page.entries if e.message is not None and e.message_hash not in known]
+            known |= {entry.message_hash for entry in new}
+            missing = _not_here(settings, new)
+            write_back(missing)
+            written += len(missing)
+            rows.append(_presence(node, None, "present", "gap", gap["name"], content_topic=content_topic))
+    if not rows:
+        rows.append(_presence(client.nodes[0], None, "absent", "gap", gap["name"]))
+    append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
+    return written
+
+
+def _not_here(settings: Settings, entries: Sequence[StoreEntry]) -> list[StoreEntry]:
+    if not entries:
+        return []
+    data = dataset_of(open_table(settings.paths, ENVELOPES))
+    among = pc.field("message_hash").isin([entry.message_hash for entry in entries])
+    here = set(data.to_table(columns=["message_hash"], filter=among)["message_hash"].to_pylist())
+    return [entry for entry in entries if entry.message_hash not in here]
+
+
+def _presence(
+    node: str, message_hash: bytes | None, outcome: str, purpose: str, detail: str | None, **more: Any
+) -> dict[str, Any]:
+    return {
+        "node": node,
+        "message_hash": None if message_hash is None else base64.b64encode(message_hash).decode("ascii"),
+        "outcome": outcome,
+        "purpose": purpose,
+        "detail": detail,
+        "asked_at": time.time_ns() // 1000,
+        **more,
+    }
+
+
+def _ns(moment: dt.datetime) -> int:
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1) * 1000

@@ -1,0 +1,94 @@
+"""Appends the rows of micro-batches to Delta tables, each exactly once.
+
+Every append carries ``(query id, batch id)`` as Delta's application transaction. A micro-batch that is replayed after a
+crash finds by table whether its rows are there already. delta-rs commits, without a Spark job.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.commit import append_files, discard
+from reliable_channel.lake.files import WrittenFile
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.tables import Table
+
+_COMMITS = ThreadPoolExecutor(4, "commit")
+
+CHECKPOINT_EVERY = 20
+"""Commits of a table from one checkpoint of its log to the next."""
+
+
+@dataclass(frozen=True)
+class BatchSink:
+    """Appends the rows of one micro-batch to several tables, each exactly once. ``query_id`` is the checkpoint's;
+    ``announce`` hears the name of every table that is about to gain rows, of none in a replay."""
+
+    paths: PathSettings
+    query_id: str
+    batch_id: int
+    announce: Callable[[str], None] = field(default=lambda _: None, compare=False, kw_only=True)
+
+    def written(self, table: Table) -> bool:
+        """Whether this micro-batch is in the table already: it is then a replay."""
+        return _has(open_table(self.paths, table), self.query_id, self.batch_id)
+
+    def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
+        """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted.
+
+        The table is opened once, before it is asked whether the micro-batch is there: if another writer of the same
+        query commits in between, delta-rs refuses this commit."""
+        own = [file for file in files if file.table == table.name]
+        if not own:
+            return
+        to = open_table(self.paths, table)
+        if _has(to, self.query_id, self.batch_id):
+            discard(self.paths, own)
+        else:
+            self.announce(table.name)
+            append_files(to, own, (self.query_id, self.batch_id))
+            write_log_checkpoint(self.paths, table, to.version())
+
+    def together(self, *writes: Callable[[], None]) -> None:
+        """Writes of this micro-batch that do not lead readers to one another, side by side: most of a commit is
+        waiting. When one fails, the others are done first."""
+        failed = [future.exception() for future in [_COMMITS.submit(write) for write in writes]]
+        for fault in filter(None, failed):
+            raise fault
+
+    def append_small(self, rows: pa.Table, table: Table) -> None:
+        """Append rows that are in the driver, through delta-rs; skipped in a replay and when there are none."""
+        if rows.num_rows == 0 or self.written(table):
+            return
+        transaction = CommitProperties(app_transactions=[Transaction(self.query_id, self.batch_id)])
+        self.announce(table.name)
+        append_rows(self.paths, table, rows, transaction)
+
+
+def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
+    last = table.transaction_version(query_id)
+    return last is not None and last >= batch_id
+
+
+def append_rows(
+    paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
+) -> None:
+    """Append rows that are in the driver."""
+    to = open_table(paths, table)
+    write_deltalake(to, rows, mode="append", commit_properties=commit_properties)
+    write_log_checkpoint(paths, table, to.version())
+
+
+def write_log_checkpoint(paths: PathSettings, table: Table, version: int) -> None:
+    """Write a checkpoint of Delta's log (not of a query) where one is due, so that nobody reads it from its beginning.
+
+    Every table has a round of its own, so that the tables of one micro-batch do not all write theirs at once."""
+    if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
+        open_table(paths, table).create_checkpoint()

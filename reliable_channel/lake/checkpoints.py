@@ -1,0 +1,139 @@
+"""Reads the checkpoints of streaming queries as plain files, without Spark: how far each query came.
+
+A position is that of the last *committed* micro-batch. One that is only planned runs again at the next start and needs
+its rows again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from reliable_channel.config import PathSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """One entry of an offset log: the end of a micro-batch.
+
+    ``delta``: id of the table → the commit that is read next. ``kafka``: topic → partition → the offset that is read
+    next. ``conf``: the settings that Spark froze. ``batch_time_ms``: when the micro-batch was planned, Unix ms."""
+
+    delta: Mapping[str, int] = field(default_factory=dict)
+    kafka: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict)
+    batch_time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The checkpoint of one query. ``committed`` and ``planned`` are micro-batches, ``None`` before the first one;
+    ``operators``: how many operators keep state in it. ``offsets`` are those of ``committed``; before it, of the very
+    beginning. ``running_since_ms``: when the micro-batch was planned that is not committed yet, Unix ms."""
+
+    query: str
+    query_id: str | None
+    committed: int | None
+    planned: int | None
+    operators: int
+    offsets: Offsets
+    running_since_ms: int | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """A micro-batch was planned and not committed: it runs again at the next start."""
+        return self.planned is not None and (self.committed is None or self.planned > self.committed)
+
+
+def parse_offsets(text: str) -> Offsets:
+    """One file of an offset log. What is not understood is left out: a newer Spark may write more.
+
+    Sources stand one per line; a query that reads a table twice has it twice, and the earlier position counts."""
+    conf: dict[str, str] = {}
+    time_ms: int | None = None
+    delta: dict[str, int] = {}
+    kafka: dict[str, dict[int, int]] = {}
+    for line in text.splitlines():
+        entry = as_object(line)
+        if "batchTimestampMs" in entry:
+            time_ms = int(entry["batchTimestampMs"])
+            conf = {str(key): str(value) for key, value in entry.get("conf", {}).items()}
+        elif "reservoirId" in entry:
+            table, version = str(entry["reservoirId"]), int(entry["reservoirVersion"])
+            delta[table] = min(version, delta.get(table, version))
+        else:
+            for topic, partitions in entry.items():
+                if isinstance(partitions, dict) and all(str(p).isdigit() for p in partitions):
+                    kafka[topic] = {int(p): int(offset) for p, offset in partitions.items()}
+    return Offsets(delta, kafka, conf, time_ms)
+
+
+def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
+    """The checkpoint of a query, or ``None`` when it never started."""
+    files, root = filesystem(paths.checkpoint(query))
+    metadata = read_text(files, f"{root}/metadata")
+    batches = _numbers(files, f"{root}/offsets")
+    if metadata is None and not batches:
+        return None
+    committed = max(_numbers(files, f"{root}/commits"), default=None)
+    planned = max(batches, default=None)
+    if committed is not None and committed in batches:
+        offsets = parse_offsets(read_text(files, f"{root}/offsets/{committed}") or "")
+    elif planned is not None:
+        first = parse_offsets(read_text(files, f"{root}/offsets/{planned}") or "")
+        offsets = Offsets(dict.fromkeys(first.delta, 0), {}, first.conf, first.batch_time_ms)
+    else:
+        offsets = Offsets()
+    return Checkpoint(
+        query,
+        as_object(metadata or "").get("id"),
+        committed,
+        planned,
+        len(_numbers(files, f"{root}/state")),
+        offsets,
+        None if planned is None or planned == committed else _planned_ms(files, f"{root}/offsets/{planned}"),
+    )
+
+
+def _planned_ms(files: Any, entry: str) -> int | None:
+    return parse_offsets(read_text(files, entry) or "").batch_time_ms
+
+
+def read_checkpoints(paths: PathSettings) -> list[Checkpoint]:
+    """Every checkpoint under ``paths.checkpoint_dir``, by name."""
+    files, root = filesystem(paths.checkpoint_dir)
+    entries = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+    names = sorted(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
+    return [found for name in names if (found := read_checkpoint(paths, name)) is not None]
+
+
+def filesystem(place: str) -> tuple[Any, str]:
+    """The file system of a path or URI, and the path in it. Hadoop's ``s3a://`` is ``s3://`` to Arrow."""
+    if "://" not in place:
+        return pafs.LocalFileSystem(), place.rstrip("/")
+    files, path = pafs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
+    return files, path.rstrip("/")
+
+
+def _numbers(files: Any, directory: str) -> set[int]:
+    entries = files.get_file_info(pafs.FileSelector(directory, allow_not_found=True))
+    return {int(entry.base_name) for entry in entries if entry.base_name.isdigit()}
+
+
+def read_text(files: Any, path: str) -> str | None:
+    if files.get_file_info(path).type != pafs.FileType.File:
+        return None
+    with files.open_input_stream(path) as stream:
+        return bytes(stream.read()).decode("utf-8", errors="replace")
+
+
+def as_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

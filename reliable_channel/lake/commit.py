@@ -1,0 +1,76 @@
+"""Commits files that tasks wrote (:mod:`.files`) to Delta tables, through the public transaction of delta-rs.
+
+The commit takes place against the version at which the given ``DeltaTable`` was opened. delta-rs raises
+``CommitFailedError`` when another writer committed the same application transaction since, or removed one of the files
+to be replaced. Appends by others never conflict.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.checkpoints import filesystem
+
+if TYPE_CHECKING:
+    from reliable_channel.lake.files import WrittenFile
+
+REPLACED_FILES = "replacedFiles"
+"""The field of a commit's information that says how many files it removed from the table. delta-rs records every such
+commit as an append (operation ``WRITE``), so readers of the history need it to tell the two apart."""
+
+
+class TableFile(NamedTuple):
+    """A data file that belongs to a table: its path inside the table's directory, and its size."""
+
+    path: str
+    bytes: int
+
+
+def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[str, int] | None = None) -> None:
+    """Add ``files`` to the table in one commit.
+
+    ``batch``: an application id and a version, such as a query id and a micro-batch. The commit records them, and fails
+    when another writer recorded the same application id since the table was opened."""
+    _commit(table, [], files, batch)
+
+
+def replace_files(table: DeltaTable, removed: Sequence[TableFile], files: Sequence[WrittenFile]) -> None:
+    """Remove ``removed`` from the table and add ``files``, in one commit. Streams that read with ``skipChangeCommits``
+    skip it. Fails when another writer removed one of the files since the table was opened."""
+    _commit(table, removed, files, None)
+
+
+def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:
+    """Delete files that will not be committed."""
+    for file in files:
+        there, root = filesystem(paths.table(file.table))
+        there.delete_file(f"{root}/{file.path}")
+
+
+def _commit(
+    table: DeltaTable, removed: Sequence[TableFile], files: Sequence[WrittenFile], batch: tuple[str, int] | None
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    rows = sum(int(json.loads(file.stats)["numRecords"]) for file in files)
+    about = {"operationMetrics": {"numFiles": str(len(files)), "numOutputRows": str(rows)}}
+    table.create_write_transaction(
+        [
+            *(RemoveAction(file.path, True, now_ms, file.bytes, {}) for file in removed),
+            *(AddAction(file.path, file.bytes, {}, file.written_ms, True, file.stats) for file in files),
+        ],
+        "append",
+        table.schema(),
+        commit_properties=CommitProperties(
+            custom_metadata={**about, REPLACED_FILES: len(removed)} if removed else about,
+            app_transactions=None if batch is None else [Transaction(*batch)],
+        ),
+        # Logs are checkpointed by lake/append.py and cleaned by maintenance, which knows the slowest reader.
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )

@@ -1,0 +1,161 @@
+"""Creates the Delta tables of :mod:`reliable_channel.lake.tables`, and refuses those that jobs must not write.
+
+delta-rs creates and writes every table, without Spark. A raw commit of files checks nothing that a table may demand of
+its writers (a CHECK constraint, a renamed column, a deletion vector), so such tables are refused when a job starts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.lake.open import found_as
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import INDEXED_COLUMNS, Table
+
+PROPERTIES = {
+    # Plain readers (delta-rs, DuckDB, Polars) refuse deletion vectors (docs/decisions.md).
+    "delta.enableDeletionVectors": "false",
+    # Checkpoints of the log are written by lake/append.py. A writer in Spark would take seconds for one.
+    "delta.checkpointInterval": "1000000",
+    "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
+}
+
+_DELTA_TYPES = {
+    "STRING": "string",
+    "BINARY": "binary",
+    "INT": "integer",
+    "BIGINT": "long",
+    "DOUBLE": "double",
+    "BOOLEAN": "boolean",
+    "TIMESTAMP": "timestamp",
+}
+
+_HARMLESS_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "generatedColumns",
+        "columnMapping",
+        "identityColumns",
+        "deletionVectors",
+        "timestampNtz",
+    }
+)
+"""Features of the table's protocol that change nothing while no property or column uses them."""
+
+_SWITCHES = {
+    "delta.appendOnly": "append-only",
+    "delta.enableDeletionVectors": "deletion vectors",
+    "delta.enableChangeDataFeed": "change data feed",
+}
+_COLUMN_MARKS = {
+    "delta.invariants": "a column invariant",
+    "delta.generationExpression": "a generated column",
+    "delta.identity.start": "an identity column",
+}
+_REBUILD = "Run `reliable-channel rebuild`, which derives the tables again."
+
+
+def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
+    """Create those of ``tables`` that do not exist yet; existing ones are left as they are.
+
+    Raises ``ConfigurationError`` when an existing one cannot be written by this version: it has another name, other
+    columns, or features that the jobs do not honour. Raises ``EnvironmentFault`` when one cannot be created."""
+    for table in tables:
+        try:
+            existing = DeltaTable(paths.table(table.name))
+        except TableNotFoundError:
+            if (former := found_as(paths, table)) is not None:
+                raise ConfigurationError(
+                    f"The table {former.name} was made by an earlier version of this program; it is called"
+                    f" {table.name} now.",
+                    _REBUILD,
+                ) from None
+            _create(paths, table)
+            continue
+        refuse_features(table.name, existing)
+        fields = existing.schema().fields
+        refuse_another_version(table.name, {f.name: getattr(f.type, "type", "") for f in fields}, table)
+
+
+def create_table(place: str | PathLike[str], table: Table) -> None:
+    """Create an empty Delta table at ``place``; one that exists is left as it is."""
+    DeltaTable.create(
+        str(place),
+        arrow_schema(table),
+        mode="ignore",
+        description=table.comment,
+        partition_by=list(table.partition_by) or None,
+        configuration=PROPERTIES,
+    )
+
+
+def refuse_another_version(name: str, found: Mapping[str, str], table: Table) -> None:
+    """Compare the columns of an existing table (name → Delta's own type) with its definition.
+
+    Raises ``ConfigurationError`` when some are missing or of another type: an append would fail in the middle of a
+    micro-batch. Columns that are over do no harm."""
+    missing = [column.name for column in table.columns if column.name not in found]
+    other = [
+        c.name for c in table.columns if c.name in found and found[c.name] != _DELTA_TYPES.get(c.type, found[c.name])
+    ]
+    if missing or other:
+        differs = [f"{', '.join(missing)} missing"] if missing else []
+        differs += [f"{', '.join(other)} of another type"] if other else []
+        raise ConfigurationError(
+            f"The table {name} was made by another version of this program: {' and '.join(differs)}.", _REBUILD
+        )
+
+
+def refuse_features(name: str, table: DeltaTable) -> None:
+    """Raise ``ConfigurationError`` when the table has features that the jobs do not honour, with the names of all."""
+    found = sorted(set(unsupported_features(table)))
+    if found:
+        why = "which jobs do not honour when they write"
+        if "liquid clustering" in found:
+            raise ConfigurationError(
+                f"The table {name} has {', '.join(found)}, {why}: an earlier version of this program made it.",
+                f"{_REBUILD} Maintenance orders them by z-order instead (docs/howto/upgrade.md).",
+            )
+        raise ConfigurationError(
+            f"The table {name} has {', '.join(found)}, {why}.",
+            "Remove them with ALTER TABLE, or run `reliable-channel rebuild`, which derives the tables again.",
+        )
+
+
+def unsupported_features(table: DeltaTable) -> Iterator[str]:
+    """The features of a table that the jobs do not honour, by name: those in use, and those they do not know."""
+    configuration = table.metadata().configuration
+    for key, value in configuration.items():
+        if key.startswith("delta.constraints."):
+            yield f"the constraint {key.removeprefix('delta.constraints.')} (CHECK {value})"
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        yield "column mapping"
+    yield from (what for key, what in _SWITCHES.items() if configuration.get(key, "false").lower() == "true")
+    for field in json.loads(table.schema().to_json())["fields"]:
+        yield from (what for key, what in _COLUMN_MARKS.items() if key in field["metadata"])
+    protocol = table.protocol()
+    for feature in {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - _HARMLESS_FEATURES:
+        if feature in ("clustering", "domainMetadata"):
+            yield "liquid clustering"
+        else:
+            yield f"the table feature {feature}"
+
+
+def _create(paths: PathSettings, table: Table) -> None:
+    try:
+        create_table(paths.table(table.name), table)
+    except (OSError, DeltaError) as error:
+        raise EnvironmentFault(
+            f"The table {table.name} could not be created under {paths.data_dir}.",
+            "See that the disk is not full and that the place can be written to.",
+        ) from error

@@ -1,0 +1,222 @@
+"""Writes the Parquet files of Delta tables from Arrow, with the statistics that Delta keeps; :mod:`.commit` adds them.
+
+Spark's tasks use it: their rows are in Python already, and so need not travel back to the writer in the JVM. A file
+that is never committed, because its task failed or ran twice, is not part of the table; VACUUM deletes it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.checkpoints import filesystem
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import INDEXED_COLUMNS, Column, Table
+
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+"""Rows are kept until they are about so many bytes in memory, and then written as one row group."""
+
+_SAMPLE_BYTES = 64 * 1024
+_WORTH_COMPRESSING = 0.875
+"""A binary column of which a sample stays above this share of its size is written as it is: what is encrypted, and
+filters that are in use, do not get smaller, and trying is most of what writing them costs (docs/measurements.md)."""
+
+_TEXT_CHARACTERS = 32
+"""Of a text in the statistics, as Delta's own writer cuts it."""
+
+_AFTER_ALL_TEXT = "\U0010ffff"
+_WITH_BOUNDS = frozenset(("INT", "BIGINT", "STRING", "TIMESTAMP"))
+_WITH_NULLS = _WITH_BOUNDS | {"BINARY", "BOOLEAN", "DOUBLE"}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class WrittenFile(NamedTuple):
+    """One file that a task has written. ``path`` is inside the table, ``stats`` Delta's statistics as JSON."""
+
+    table: str
+    path: str
+    bytes: int
+    written_ms: int
+    stats: str
+
+
+class TaskFiles:
+    """The files of one task: one for every table that gets rows. A context manager; a failure leaves none behind."""
+
+    def __init__(self, paths: PathSettings) -> None:
+        self._paths = paths
+        self._open: dict[str, _TableFile] = {}
+
+    def __enter__(self) -> TaskFiles:
+        return self
+
+    def __exit__(self, fault: object, *_: object) -> None:
+        if fault is not None:
+            for file in self._open.values():
+                file.discard()
+
+    def add(self, table: Table, rows: pa.RecordBatch | pa.Table) -> None:
+        """Append rows with the columns of ``table``, in any order; more columns than that are dropped."""
+        if rows.num_rows:
+            if table.name not in self._open:
+                self._open[table.name] = _TableFile(self._paths, table)
+            self._open[table.name].add(rows)
+
+    def finish(self) -> list[WrittenFile]:
+        """Close the files; what the driver needs to know of them."""
+        return [file.finish() for file in self._open.values()]
+
+
+class _TableFile:
+    def __init__(self, paths: PathSettings, table: Table) -> None:
+        self._table = table
+        self._schema = arrow_schema(table).remove_metadata()
+        self._schema = pa.schema([field.remove_metadata() for field in self._schema])
+        self._filesystem, root = filesystem(paths.table(table.name))
+        self._name = f"part-{uuid.uuid4()}.parquet"
+        self._place = f"{root}/{self._name}"
+        self._bounds = Bounds(table)
+        self._kept: list[pa.Table] = []
+        self._kept_bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        table = table.select(self._schema.names).cast(self._schema)
+        self._bounds.add(table)
+        self._kept.append(table)
+        self._kept_bytes += table.nbytes
+        if self._kept_bytes >= ROW_GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        """Write what is kept; the first rows decide which columns of the file are compressed."""
+        rows = pa.concat_tables(self._kept)
+        if self._writer is None:
+            self._writer = self._opened(rows)
+        self._writer.write_table(rows)
+        self._kept, self._kept_bytes = [], 0
+
+    def _opened(self, first: pa.Table) -> pq.ParquetWriter:
+        columns = self._table.columns
+        as_they_are = {c.name for c in columns if c.type == "BINARY" and not compressible(first[c.name])}
+        return pq.ParquetWriter(
+            self._place,
+            self._schema,
+            filesystem=self._filesystem,
+            compression={name: "none" if name in as_they_are else "snappy" for name in _leaves(self._schema)},
+            store_schema=False,
+            use_dictionary=[c.name for c in columns if c.type == "STRING"],
+            write_statistics=[c.name for c in indexed(self._table)],
+        )
+
+    def finish(self) -> WrittenFile:
+        if self._kept:
+            self._write()
+        if self._writer is not None:
+            self._writer.close()
+        size = self._filesystem.get_file_info(self._place).size
+        return WrittenFile(self._table.name, self._name, size, time.time_ns() // 1_000_000, self._bounds.json())
+
+    def discard(self) -> None:
+        self._kept = []
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+            self._filesystem.delete_file(self._place)
+        except OSError:  # it is no part of the table, and the fault that led here says more
+            return
+
+
+def compressible(column: pa.ChunkedArray) -> bool:
+    """Whether values of a binary column, from its middle and one after the other, get smaller by snappy."""
+    rows = max(1, len(column) * _SAMPLE_BYTES // max(1, column.nbytes))
+    sample = b"".join(value for value in column.slice(len(column) // 2, rows).to_pylist() if value)
+    return not sample or len(pa.compress(sample, "snappy", asbytes=True)) <= _WORTH_COMPRESSING * len(sample)
+
+
+def _leaves(schema: pa.Schema) -> Iterator[str]:
+    """The columns of a Parquet file as options name them: those inside lists and structs by their paths."""
+
+    def inside(path: str, type_: pa.DataType) -> Iterator[str]:
+        if pa.types.is_list(type_):
+            yield from inside(f"{path}.list.element", type_.value_type)
+        elif pa.types.is_struct(type_):
+            for field in type_:
+                yield from inside(f"{path}.{field.name}", field.type)
+        else:
+            yield path
+
+    for field in schema:
+        yield from inside(field.name, field.type)
+
+
+class Bounds:
+    """Delta's statistics of one file: how many rows, and of the indexed columns least, largest and nulls."""
+
+    def __init__(self, table: Table) -> None:
+        self._columns = indexed(table)
+        self._rows = 0
+        self._nulls = dict.fromkeys((c.name for c in self._columns), 0)
+        self._least: dict[str, Any] = {}
+        self._largest: dict[str, Any] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows with the columns of the table."""
+        self._rows += rows.num_rows
+        for column in self._columns:
+            values = rows[column.name]
+            self._nulls[column.name] += values.null_count
+            if column.type not in _WITH_BOUNDS or values.null_count == rows.num_rows:
+                continue
+            if column.type == "TIMESTAMP":
+                values = values.cast(pa.int64())
+            found = pc.min_max(values)
+            least, largest = found["min"].as_py(), found["max"].as_py()
+            self._least[column.name] = min(least, self._least.get(column.name, least))
+            self._largest[column.name] = max(largest, self._largest.get(column.name, largest))
+
+    def json(self) -> str:
+        """As it stands in Delta's log. Bounds of texts and times are rounded outwards."""
+        types = {column.name: column.type for column in self._columns}
+        return json.dumps(
+            {
+                "numRecords": self._rows,
+                "minValues": {name: _least(value, types[name]) for name, value in self._least.items()},
+                "maxValues": {name: _largest(value, types[name]) for name, value in self._largest.items()},
+                "nullCount": self._nulls,
+            }
+        )
+
+
+def indexed(table: Table) -> list[Column]:
+    """The columns of which statistics are kept."""
+    return [column for column in table.columns[:INDEXED_COLUMNS] if column.type in _WITH_NULLS]
+
+
+def _least(value: Any, type_: str) -> Any:
+    if type_ == "TIMESTAMP":
+        return _text_of(value // 1_000)
+    return value[:_TEXT_CHARACTERS] if isinstance(value, str) else value
+
+
+def _largest(value: Any, type_: str) -> Any:
+    if type_ == "TIMESTAMP":
+        return _text_of(-(-value // 1_000))
+    if isinstance(value, str) and len(value) > _TEXT_CHARACTERS:
+        return value[:_TEXT_CHARACTERS] + _AFTER_ALL_TEXT
+    return value
+
+
+def _text_of(ms: int) -> str:
+    return (_EPOCH + dt.timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

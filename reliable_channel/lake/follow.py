@@ -1,0 +1,165 @@
+"""Follows a Delta table: reads its log from where this process stopped, and only the files that are new.
+
+Opening a table and planning a scan costs the more the more files it has. Spark's Python workers live long, so a task
+keeps what it has read, and a look-up costs the same however long the table is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.checkpoints import filesystem, read_text
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.tables import Table
+
+_KEPT = 8
+"""Tables, per query, that a process follows at most: a local session runs all queries in the same workers."""
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a table: its path inside the table, and the bounds of the column that is followed where the writer
+    told them (times in µs); ``also``: those of further columns."""
+
+    path: str
+    least: int | None
+    largest: int | None
+    also: tuple[tuple[int | None, int | None], ...] = ()
+
+
+class DeltaFollower:
+    """The files of one table, of one partition if it is given, by the bounds of a column that grows with the log."""
+
+    def __init__(
+        self,
+        paths: PathSettings,
+        table: Table,
+        column: str,
+        partition: Mapping[str, str] | None = None,
+        also: Sequence[str] = (),
+    ) -> None:
+        self._paths, self._of, self._partition = paths, table, dict(partition or {})
+        self._columns = (column, *also)
+        self._filesystem, self._root = filesystem(paths.table(table.name))
+        self._files: dict[str, DataFile] = {}
+        self._floor = self._version = 0
+        self._open()
+
+    def files(self, at_least: int) -> list[DataFile]:
+        """The files that may hold a value of the column from ``at_least`` on. What is smaller is forgotten: to ask for
+        it again costs as much as to begin anew."""
+        if at_least < self._floor:
+            self._open()
+        while (
+            commit := read_text(self._filesystem, f"{self._root}/_delta_log/{self._version + 1:020d}.json")
+        ) is not None:
+            self._version += 1
+            self._take(json.loads(line) for line in commit.splitlines())
+        for path in [f.path for f in self._files.values() if f.largest is not None and f.largest < at_least]:
+            del self._files[path]
+        self._floor = at_least
+        return [*self._files.values()]
+
+    def read(self, file: DataFile, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
+        """Some columns of one file, all of them nullable: files of different writers do not agree about that, nor about
+        the type of times, which ``where`` cannot compare therefore."""
+        place = f"{self._root}/{file.path}"
+        found = pq.read_table(
+            place,
+            columns=list(columns),
+            filters=where,
+            filesystem=self._filesystem,
+            partitioning=None,
+            coerce_int96_timestamp_unit="us",
+        )
+        return _alike(found)
+
+    def _open(self) -> None:
+        table = open_table(self._paths, self._of)
+        self._version, self._floor = table.version(), -(1 << 63)
+        adds = pa.table(table.get_add_actions(flatten=True))
+        for name, value in self._partition.items():
+            adds = adds.filter(pc.equal(adds[f"partition.{name}"], value))
+        nothing = [None] * adds.num_rows
+        bounds = [
+            [
+                adds[name].to_pylist() if (name := f"{end}.{column}") in adds.column_names else nothing
+                for end in ("min", "max")
+            ]
+            for column in self._columns
+        ]
+        pairs = zip(*(zip(*ends, strict=True) for ends in bounds), strict=True)
+        files = zip(adds["path"].to_pylist(), pairs, strict=True)
+        self._files = {unquote(path): _data_file(path, told) for path, told in files}
+
+    def _take(self, actions: Iterator[dict[str, Any]]) -> None:
+        for action in actions:
+            if (gone := action.get("remove")) is not None:
+                self._files.pop(unquote(gone["path"]), None)
+            elif (new := action.get("add")) is not None and self._partition.items() <= new["partitionValues"].items():
+                told = json.loads(new.get("stats") or "{}")
+                least, largest = told.get("minValues", {}), told.get("maxValues", {})
+                bounds = [(least.get(column), largest.get(column)) for column in self._columns]
+                self._files[unquote(new["path"])] = _data_file(new["path"], bounds)
+
+
+def _alike(rows: pa.Table) -> pa.Table:
+    """What Spark and delta-rs write, in one form. Spark writes times as INT96, which do not say their zone (every
+    table's is UTC), and does not keep what may not be null."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz is None:
+            times = rows[field.name].cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+            rows = rows.set_column(number, field.name, times)
+    return rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
+
+
+def _data_file(path: str, bounds: Sequence[tuple[Any, Any]]) -> DataFile:
+    (least, largest), *also = ((_number(low), _largest(high)) for low, high in bounds)
+    return DataFile(unquote(path), least, largest, tuple(also))
+
+
+def _largest(bound: Any) -> int | None:
+    """Spark cuts the times in its statistics down to ms."""
+    high = _number(bound)
+    return high if high is None or isinstance(bound, int) else high + 999
+
+
+def _number(bound: Any) -> int | None:
+    """A number as it is, a time (or its text in a log) in µs."""
+    if bound is None or isinstance(bound, int):
+        return bound
+    moment = dt.datetime.fromisoformat(bound) if isinstance(bound, str) else bound
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+class PerQuery(Generic[T]):
+    """One ``T`` per query and its tables in this process; what was not asked for longest is forgotten.
+
+    By query, because a table that was built anew in its place (``rebuild``) is read by queries that are new as well."""
+
+    def __init__(self, make: Callable[..., T]) -> None:
+        self._make = make
+        self._kept: dict[tuple[str, ...], T] = {}
+
+    def get(self, paths: PathSettings, *of: str) -> T:
+        """That of ``of``, the arguments of ``make`` after the tables' ``paths``."""
+        key = (paths.data_dir, *of)
+        found = self._kept.pop(key, None) or self._make(paths, *of)
+        self._kept[key] = found
+        while len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found

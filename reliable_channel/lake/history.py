@@ -1,0 +1,77 @@
+"""Lists the commits of a table that a stream has still to read, from the table's history, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reliable_channel.lake.commit import REPLACED_FILES
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+MAINTENANCE = frozenset(
+    {
+        "OPTIMIZE",
+        "DELETE",
+        "UPDATE",
+        "VACUUM START",
+        "VACUUM END",
+        "CREATE TABLE",
+        "ADD COLUMNS",
+        "CHANGE COLUMN",
+        "CLUSTER BY",
+        "SET TBLPROPERTIES",
+    }
+)
+"""Operations that never append: streams with ``skipChangeCommits`` pass over their commits."""
+
+_ROWS = ("numOutputRows", "num_added_rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit that appends. ``time_ms``: when it was written, Unix ms; ``rows``: ``None`` where it does not say."""
+
+    version: int
+    time_ms: int
+    rows: int | None
+
+
+def unread_of(table: DeltaTable, next_version: int, limit: int | None = None) -> list[Commit]:
+    """The appending commits of a table from ``next_version`` on, oldest first; looks at the newest ``limit`` only.
+
+    Reads one small file per commit that is looked at, and none when there is nothing to read."""
+    behind = table.version() + 1 - next_version
+    if behind <= 0:
+        return []
+    return unread(table.history(behind if limit is None else min(behind, limit)), next_version)
+
+
+def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Commit]:
+    """The appending commits from ``next_version`` on, oldest first. ``history``: as ``DeltaTable.history()`` has it."""
+    found = [
+        Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _rows(entry))
+        for entry in history
+        if int(entry["version"]) >= next_version and _appends(entry)
+    ]
+    return sorted(found, key=lambda commit: commit.version)
+
+
+def _appends(entry: Mapping[str, Any]) -> bool:
+    """Whether a stream reads the commit. What streams read is never merged into."""
+    return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES)
+
+
+def _rows(entry: Mapping[str, Any]) -> int | None:
+    return next((found for name in _ROWS if (found := _metric(entry, name)) is not None), None)
+
+
+def _metric(entry: Mapping[str, Any], name: str) -> int | None:
+    metrics = entry.get("operationMetrics")
+    if isinstance(metrics, str):
+        metrics = json.loads(metrics)
+    found = str(metrics.get(name, "")) if isinstance(metrics, Mapping) else ""
+    return int(found) if found.isdigit() else None

@@ -1,0 +1,27 @@
+"""Repeats a write that conflicted with another writer of the same table."""
+
+from __future__ import annotations
+
+from deltalake.exceptions import CommitFailedError
+from tenacity import RetryCallState, retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from reliable_channel.core.errors import EnvironmentFault
+
+
+def _given_up(state: RetryCallState) -> None:
+    fault = state.outcome.exception() if state.outcome else None
+    raise EnvironmentFault(
+        f"Others write the table at the same time, in each of {state.attempt_number} attempts.",
+        "Try again when no other maintenance or requeue runs; what was done so far stays.",
+    ) from fault
+
+
+retry_on_conflict = retry(
+    retry=retry_if_exception_type(CommitFailedError),
+    stop=stop_after_attempt(6),
+    wait=wait_random_exponential(multiplier=0.5, max=10),
+    retry_error_callback=_given_up,
+)
+"""Decorates a function whose commit may collide with another rewrite, or with compaction, of the same files.
+
+The function is called again, six times at most. Raises ``EnvironmentFault`` when it collides every time."""

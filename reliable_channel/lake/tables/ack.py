@@ -1,0 +1,279 @@
+"""The tables that ack writes: what SDS delivered, acknowledged, asked for and lost."""
+
+from __future__ import annotations
+
+from reliable_channel.lake.tables.columns import (
+    A_PAST_ID,
+    AN_ENVELOPE,
+    AN_ID,
+    ANOTHER_ID,
+    CHANNEL,
+    DATA_COUNT,
+    ENTIRE_HASH,
+    LAMPORT,
+    PARITY_COUNT,
+    SDS_ID,
+    SENDER,
+)
+from reliable_channel.lake.tables.model import DAY_MS, Column, Table
+
+DELIVERIES = Table(
+    "deliveries",
+    "What SDS delivered at this observer, in causal order: every segment (row_kind 'segment'), and every application"
+    " message once enough of its segments were delivered (row_kind 'message'; a bare payload is both and stands once).",
+    "jobs/ack.py",
+    (
+        *CHANNEL,
+        Column("row_seq", "BIGINT", "running number of the row in this channel, from 1", example="109"),
+        Column("row_kind", "STRING", "segment, or message", example="message"),
+        Column(
+            "delivery_seq",
+            "BIGINT",
+            "message rows: running number of the message in this channel, from 1",
+            example="110",
+        ),
+        Column("event_time", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
+        SENDER,
+        SDS_ID,
+        LAMPORT,
+        Column("sds_kind", "STRING", "content or ephemeral", example="content"),
+        Column(
+            "segment_kind",
+            "STRING",
+            "bare, data or parity; null on the message row of a segmented message",
+            example="data",
+        ),
+        ENTIRE_HASH,
+        Column("segment_index", "INT", "index among the data segments, or among the parity segments", example="1"),
+        DATA_COUNT,
+        PARITY_COUNT,
+        Column(
+            "first_sds_id",
+            "STRING",
+            "message rows: SDS id of the first segment as sent, or of the first one held",
+            example=AN_ID,
+        ),
+        Column(
+            "first_lamport_timestamp",
+            "BIGINT",
+            "message rows: Lamport timestamp of the first segment as sent",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column(
+            "position_exact",
+            "BOOLEAN",
+            "message rows: the first segment was seen, or its id recomputed",
+            example="true",
+        ),
+        Column("kafka_topic", "STRING", "Kafka topic of the record it came with", example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition of the record that brought it, or completed it", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+        Column(
+            "first_seen",
+            "TIMESTAMP",
+            "event time of that record; of the first segment for a segmented message",
+            example="2026-01-01T00:00:56.928Z",
+        ),
+        Column("payload_bytes", "BIGINT", "message rows: size of the payload", unit="bytes", example="300000"),
+        Column(
+            "sender_timestamp_ns",
+            "BIGINT",
+            "timestamp of the envelope, the sender's word",
+            unit="ns since 1970",
+            example="1767226190235000000",
+        ),
+        Column(
+            "sender_verified",
+            "BOOLEAN",
+            "the SDS id of the message (of every segment that was used) is recomputed from sender, time and content, so"
+            " nobody changed one of them afterwards; not that the sender is who the id says: anybody can write a name",
+            example="true",
+        ),
+        Column(
+            "repaired_by",
+            "STRING",
+            "parity or message when the segment was not received but rebuilt; else null",
+            example="parity",
+        ),
+        Column("repaired_segments", "INT", "message rows: how many of its segments were rebuilt", example="1"),
+        Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost", example="false"),
+        Column(
+            "lost_dependencies",
+            "ARRAY<STRING>",
+            "SDS ids declared lost that it depends on",
+            example=f'["{A_PAST_ID}"]',
+        ),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "row_seq"),
+    z_order_by=("content_topic", "event_time"),
+    retention_ms=90 * DAY_MS,
+)
+
+ACKS = Table(
+    "acks",
+    "Who acknowledged which SDS message, on which evidence, how late. One row when the evidence first appears and one"
+    " for each stronger evidence.",
+    "jobs/ack.py",
+    (
+        *CHANNEL,
+        SDS_ID,
+        Column("sender_id", "STRING", "sender of the acknowledged message", example="alice"),
+        Column("acknowledged_by", "STRING", "the participant who acknowledges; never the sender", example="frank"),
+        Column(
+            "evidence",
+            "STRING",
+            "causal_history, implied (in the causal past and in the participant's filter), or filter",
+            example="causal_history",
+        ),
+        Column(
+            "certainty",
+            "STRING",
+            "certain (named in a causal history), implied, or probable (in enough filters); see docs/sds.md",
+            example="certain",
+        ),
+        Column(
+            "evidence_sds_id",
+            "STRING",
+            "SDS id of the message that carried the evidence",
+            example=ANOTHER_ID,
+        ),
+        ENTIRE_HASH,
+        Column(
+            "event_time", "TIMESTAMP", "when the evidence arrived, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
+        Column(
+            "latency_ms",
+            "BIGINT",
+            "from the first sight of the message to this evidence, event time",
+            unit="ms",
+            example="15527",
+        ),
+        Column(
+            "copies", "INT", "copies of the message seen until then; more than one are retransmissions", example="1"
+        ),
+        Column("kafka_partition", "INT", "Kafka partition of the record that carried the evidence", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
+    z_order_by=("content_topic", "event_time"),
+    retention_ms=90 * DAY_MS,
+)
+
+REFETCH_REQUESTS = Table(
+    "refetch_requests",
+    "Missing dependencies to ask store nodes for, one row per attempt.",
+    "jobs/ack.py",
+    (
+        *CHANNEL,
+        SDS_ID,
+        Column("sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"),
+        Column(
+            "retrieval_hint",
+            "BINARY",
+            "as the sender wrote it; stores are asked by a Waku message hash of 32 bytes, and without one by content"
+            " topic and time; null where none is known",
+            example=AN_ENVELOPE,
+        ),
+        Column("attempt", "INT", "number of the attempt, from 1", example="1"),
+        Column(
+            "needed_by",
+            "STRING",
+            "SDS id of a message that waits for it",
+            example=ANOTHER_ID,
+        ),
+        Column(
+            "event_time", "TIMESTAMP", "when the attempt was due, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "attempt"),
+    retention_ms=30 * DAY_MS,
+)
+
+LOST_DEPENDENCIES = Table(
+    "lost_dependencies",
+    "Dependencies that are not here: declared irretrievably lost, or older than the observation of their channel.",
+    "jobs/ack.py",
+    (
+        *CHANNEL,
+        SDS_ID,
+        Column("sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"),
+        Column(
+            "retrieval_hint",
+            "BINARY",
+            "as the sender wrote it, a Waku message hash if it has 32 bytes; null where none is known",
+            example=AN_ENVELOPE,
+        ),
+        Column("status", "STRING", "lost, before_observation, or recovered (it came late after all)", example="lost"),
+        Column(
+            "needed_by",
+            "STRING",
+            "SDS id of a message that depends on it",
+            example=ANOTHER_ID,
+        ),
+        Column(
+            "missing_since", "TIMESTAMP", "when it was first missed, in event time", example="2026-01-01T00:04:03.144Z"
+        ),
+        Column(
+            "event_time", "TIMESTAMP", "when the status was reached, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "status"),
+    retention_ms=90 * DAY_MS,
+)
+
+REPAIR_REQUESTS = Table(
+    "repair_requests",
+    "Who asked the channel for which message (SDS-R): evidence that somebody lacks it.",
+    "jobs/ack.py",
+    (
+        *CHANNEL,
+        SDS_ID,
+        Column("sender_id", "STRING", "sender of the wanted message, where the request says it", example="alice"),
+        Column("requested_by", "STRING", "the participant who asks", example="carol"),
+        Column(
+            "request_sds_id",
+            "STRING",
+            "SDS id of the message that carried the request",
+            example=ANOTHER_ID,
+        ),
+        Column("held_here", "BOOLEAN", "the message had been seen here when the request came", example="false"),
+        Column(
+            "event_time", "TIMESTAMP", "when the request arrived, in event time", example="2026-01-01T00:01:12.455Z"
+        ),
+        Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "requested_by", "request_sds_id"),
+    retention_ms=30 * DAY_MS,
+)
+
+CHANNEL_EVENTS = Table(
+    "channel_events",
+    "What else a channel has to say, so that nothing is lost silently: conflicts, saturated filters, bounds"
+    " reached, and rows on which the program itself failed (row_failed).",
+    "jobs/ack.py, jobs/reassembly.py",
+    (
+        *CHANNEL,
+        Column("event", "STRING", "name of the event, of SDS or of reassembly", example="saturated_filter"),
+        SDS_ID,
+        SENDER,
+        Column(
+            "detail",
+            "STRING",
+            "more, for people; never holds payload bytes",
+            example="0.731 of the bits are set",
+        ),
+        Column("event_time", "TIMESTAMP", "when it happened, in event time", example="2026-01-01T00:01:12.455Z"),
+        Column(
+            "kafka_topic",
+            "STRING",
+            "Kafka topic of the record that caused it; null for a timer",
+            example="waku.envelopes",
+        ),
+        Column("kafka_partition", "INT", "Kafka partition of that record", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "event", "sds_id", "event_time"),
+    retention_ms=30 * DAY_MS,
+)

@@ -1,0 +1,143 @@
+"""Columns that several tables share, and the values of their examples."""
+
+from __future__ import annotations
+
+from reliable_channel.lake.tables.model import HISTORY_TYPE, Column
+
+# What the examples have in common, so that they tell one story.
+A_PAST_ID = "07608298401adebbfd9f35fbe8109edfd0ab855fccef8de10de6d1cf08ed03c0"
+
+AN_ID = "91882f16cd97414b6cfa0cb6875b4b27f64450c4b4a3a5b646eaac3927cb359e"
+
+ANOTHER_ID = "e98b7ce50f56e24c2a31cf6dcb4af3a9057bc7fd15e39075b670023f77a86527"
+
+A_HASH = "0x3f0f097a844c44dc4a2e2e2bd8d8b286855f00d0cdeb5770121d92f5ddc65755"
+
+AN_ENVELOPE = "0xe2f4528bdd9b3a1f0d6c7e5a4b3c2d1e0f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c"
+
+AN_ENTRY = f'[{{"sds_id": "{A_PAST_ID}", "retrieval_hint": "{AN_ENVELOPE}", "sender_id": "bob"}}]'
+
+COORDINATES = (
+    Column("kafka_topic", "STRING", "Kafka topic of the record", nullable=False, example="waku.envelopes"),
+    Column("kafka_partition", "INT", "Kafka partition of the record", nullable=False, example="0"),
+    Column("kafka_offset", "BIGINT", "Kafka offset of the record", nullable=False, example="326"),
+)
+
+CHANNEL = (
+    Column("pubsub_topic", "STRING", "Waku pubsub topic; first part of the channel key", example="/waku/2/rs/1/0"),
+    Column(
+        "content_topic",
+        "STRING",
+        "Waku content topic; second part of the channel key",
+        example="/reliable-channel/1/chat/proto",
+    ),
+    Column("channel_id", "STRING", "SDS channel id, the sender's word; third part of the channel key", example="talk"),
+)
+
+EVENT_TIME = Column(
+    "event_time",
+    "TIMESTAMP",
+    "min(Kafka record time, ingest clock + max_clock_skew), as a running maximum of its Kafka partition",
+    example="2026-01-01T00:01:12.455Z",
+)
+
+RECORD_TIME = Column(
+    "record_time",
+    "TIMESTAMP",
+    "Kafka record time: LogAppendTime in production, else a claim",
+    example="2026-01-01T00:01:12.455Z",
+)
+
+SOURCE = Column("source", "STRING", "how it reached us: relay, filter, store, repair or sender", example="relay")
+
+SENDER = Column("sender_id", "STRING", "SDS sender id", example="alice")
+
+SDS_ID = Column(
+    "sds_id",
+    "STRING",
+    "SDS message id, opaque",
+    example=AN_ID,
+)
+
+LAMPORT = Column(
+    "lamport_timestamp", "BIGINT", "Lamport timestamp of the SDS message", unit="ms since 1970", example="1767226185235"
+)
+
+ENVELOPE_HASH = Column(
+    "envelope_hash",
+    "BINARY",
+    "Waku message hash of the envelope",
+    unit="32 bytes",
+    example=AN_ENVELOPE,
+)
+
+ENTIRE_HASH = Column(
+    "entire_message_hash",
+    "BINARY",
+    "Keccak-256 of the whole payload",
+    unit="32 bytes",
+    example=A_HASH,
+)
+
+DATA_COUNT = Column("data_count", "INT", "data segments of the message (k); null where not said", example="3")
+
+PARITY_COUNT = Column("parity_count", "INT", "parity segments of the message (m); null where not said", example="1")
+
+WRITTEN_AT = Column(
+    "written_at",
+    "TIMESTAMP",
+    "wall clock of the micro-batch that wrote the row; not stable in a rebuild",
+    example="2026-11-21T14:26:26.834148Z",
+)
+
+SDS_METADATA = (
+    SENDER,
+    SDS_ID,
+    Column(
+        "sds_kind",
+        "STRING",
+        "content, sync, ephemeral; tick for a row of the recorded clock (no SDS message)",
+        example="content",
+    ),
+    LAMPORT,
+    Column(
+        "causal_history",
+        HISTORY_TYPE,
+        "ids this message depends on, with retrieval hints",
+        example=AN_ENTRY,
+    ),
+    Column("bloom_filter", "BINARY", "the filter's bytes as on the wire", example="0x00000040000000000000100000000000"),
+    Column(
+        "repair_request",
+        HISTORY_TYPE,
+        "ids whose rebroadcast the sender asks for (SDS-R)",
+        example=AN_ENTRY,
+    ),
+    Column(
+        "content_digest",
+        "BINARY",
+        "SHA-256 of the SDS content",
+        unit="32 bytes",
+        example="0x3e7b18acce28ce5bc3bb86640240efc417bd4cf87a9d086ec33ceab46927a22b",
+    ),
+    Column(
+        "id_verified",
+        "BOOLEAN",
+        "the SDS id is recomputed from the message; null when nobody can tell (docs/sds.md, Unproven ids)",
+        example="true",
+    ),
+    Column("content_bytes", "INT", "size of the SDS content", unit="bytes", example="2155"),
+    ENVELOPE_HASH,
+    Column(
+        "sender_timestamp_ns",
+        "BIGINT",
+        "timestamp of the envelope, the sender's word",
+        unit="ns since 1970",
+        example="1767226190235000000",
+    ),
+    Column("segment_kind", "STRING", "bare, data or parity; null without content", example="data"),
+    ENTIRE_HASH,
+    Column("segment_index", "INT", "index among the data segments, or among the parity segments", example="1"),
+    DATA_COUNT,
+    PARITY_COUNT,
+)

@@ -1,0 +1,221 @@
+"""The tables that ingest writes: records as they came, and the SDS messages decoded from them."""
+
+from __future__ import annotations
+
+from reliable_channel.lake.tables.columns import (
+    AN_ENVELOPE,
+    CHANNEL,
+    COORDINATES,
+    EVENT_TIME,
+    RECORD_TIME,
+    SDS_METADATA,
+    SOURCE,
+)
+from reliable_channel.lake.tables.model import DAY_MS, Column, Table
+
+ENVELOPES = Table(
+    "envelopes",
+    "Every record that is a Waku envelope: raw bytes, message hash, Kafka coordinates. Plain Waku traffic stays here.",
+    "jobs/ingest.py",
+    (
+        *COORDINATES,
+        RECORD_TIME,
+        EVENT_TIME,
+        Column(
+            "ingest_time",
+            "TIMESTAMP",
+            "clock of the ingest micro-batch, the same when it is replayed",
+            example="2026-11-21T14:25:47.730Z",
+        ),
+        SOURCE,
+        Column("pubsub_topic", "STRING", "Waku pubsub topic, from the Kafka header", example="/waku/2/rs/1/0"),
+        Column(
+            "content_topic", "STRING", "Waku content topic, from the envelope", example="/reliable-channel/1/chat/proto"
+        ),
+        Column(
+            "message_hash",
+            "BINARY",
+            "Waku message hash (14/WAKU2-MESSAGE)",
+            unit="32 bytes",
+            example=AN_ENVELOPE,
+        ),
+        Column("value", "BINARY", "the WakuMessage as received", example="0x0a9e95010a03626f62"),
+        Column("value_bytes", "INT", "size of the WakuMessage", unit="bytes", example="19174"),
+        Column(
+            "sender_timestamp_ns",
+            "BIGINT",
+            "timestamp of the envelope, the sender's word",
+            unit="ns since 1970",
+            example="1767226190235000000",
+        ),
+        Column("ephemeral", "BOOLEAN", "the envelope says that stores need not keep it", example="false"),
+        Column(
+            "kind",
+            "STRING",
+            "sds: a row of sds_messages; plain: other traffic; quarantined: a row of quarantine",
+            example="sds",
+        ),
+    ),
+    ("kafka_topic", "kafka_partition", "kafka_offset"),
+    z_order_by=("content_topic", "event_time"),
+    retention_ms=30 * DAY_MS,
+)
+
+SDS_MESSAGES = Table(
+    "sds_messages",
+    "One row per SDS message, decoded and validated. For the jobs alone it also holds rows of the recorded clock"
+    " (sds_kind = 'tick'), at their place in the record order.",
+    "jobs/ingest.py",
+    (
+        *COORDINATES,
+        EVENT_TIME,
+        Column(
+            "ingest_time",
+            "TIMESTAMP",
+            "clock of the ingest micro-batch, the same when it is replayed",
+            example="2026-11-21T14:25:47.730Z",
+        ),
+        SOURCE,
+        *CHANNEL,
+        *SDS_METADATA,
+        Column(
+            "content",
+            "BINARY",
+            "SDS content: a bare payload or an encoded segment; of an encrypted row the ciphertext",
+            example="0x7573206167656e206f7665723f",
+        ),
+        Column(
+            "segment_dialect", "STRING", "wire dialect of the segment: v0.1, lip243 or lip243-length", example="v0.1"
+        ),
+        Column(
+            "encrypted",
+            "BOOLEAN",
+            "content is the ciphertext, because plaintext is not to be stored (pipeline.store_plaintext)",
+            example="false",
+        ),
+    ),
+    ("kafka_topic", "kafka_partition", "kafka_offset"),
+    z_order_by=("content_topic", "event_time"),
+    retention_ms=30 * DAY_MS,
+    clock_rows="sds_kind",
+    former_name="segments",
+)
+
+QUARANTINE = Table(
+    "quarantine",
+    "What could not be decoded or was refused, with reason and bytes (docs/quarantine.md).",
+    "jobs/ingest.py",
+    (
+        *COORDINATES,
+        RECORD_TIME,
+        EVENT_TIME,
+        Column(
+            "ingest_time",
+            "TIMESTAMP",
+            "clock of the ingest micro-batch, the same when it is replayed",
+            example="2026-11-21T14:25:47.730Z",
+        ),
+        Column(
+            "stage",
+            "STRING",
+            "where it failed: record, envelope, decryption, sds, segment or quota",
+            example="envelope",
+        ),
+        Column("reason", "STRING", "from the fixed list in docs/quarantine.md", example="malformed_envelope"),
+        Column(
+            "detail",
+            "STRING",
+            "more, for people; never holds payload bytes",
+            example="Error parsing message with type 'waku.message.v1.WakuMessage': Wire format was corrupt",
+        ),
+        Column(
+            "disposition",
+            "STRING",
+            "dropped; kept: it is used as a bare payload all the same; requeued: decoded after all",
+            example="dropped",
+        ),
+        SOURCE,
+        Column("pubsub_topic", "STRING", "Waku pubsub topic, where the header could be read", example="/waku/2/rs/1/0"),
+        Column(
+            "content_topic",
+            "STRING",
+            "Waku content topic, where the envelope could be read",
+            example="/reliable-channel/1/chat/proto",
+        ),
+        Column(
+            "message_hash",
+            "BINARY",
+            "Waku message hash, where the envelope could be read",
+            unit="32 bytes",
+            example=AN_ENVELOPE,
+        ),
+        Column(
+            "raw",
+            "BINARY",
+            "the record's value, at most pipeline.quarantine_raw_bytes of it",
+            example="0x0aeea8010a05686569646912",
+        ),
+        Column("raw_bytes", "INT", "size of the record's value; null for a null value", unit="bytes", example="10843"),
+        Column(
+            "raw_digest",
+            "BINARY",
+            "SHA-256 of the record's whole value",
+            unit="32 bytes",
+            example="0x21920029b91c672b535716df3890e1a99266bba7370056bd193f1606aa58c7cd",
+        ),
+    ),
+    ("kafka_topic", "kafka_partition", "kafka_offset", "reason"),
+    z_order_by=("reason", "event_time"),
+    retention_ms=90 * DAY_MS,
+)
+
+SOURCE_GAPS = Table(
+    "source_gaps",
+    "What was never seen: Kafka offsets lost to retention or deleted, and times at which the bridge did not listen.",
+    "jobs/ingest.py, jobs/evidence.py",
+    (
+        Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition; -1 for a gap of the bridge", nullable=False, example="0"),
+        Column(
+            "first_offset",
+            "BIGINT",
+            "first missing offset; of a bridge gap its record's",
+            nullable=False,
+            example="318",
+        ),
+        Column("last_offset", "BIGINT", "last missing offset, inclusive", nullable=False, example="320"),
+        Column(
+            "cause",
+            "STRING",
+            "offset_jump (ingest); of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed",
+            example="offset_jump",
+        ),
+        Column(
+            "name",
+            "STRING",
+            "what names the gap; a bridge's has one row, of an offset_jump the last counts",
+            example="waku.envelopes/0/318",
+        ),
+        Column(
+            "status",
+            "STRING",
+            "open; the bridge's also filled (ephemeral messages stay lost) or unfilled",
+            example="open",
+        ),
+        Column(
+            "from_time",
+            "TIMESTAMP",
+            "event time of the last record before the gap; null when there is none",
+            example="2026-01-01T00:04:55.756Z",
+        ),
+        Column(
+            "to_time", "TIMESTAMP", "event time of the first record after the gap", example="2026-01-01T00:04:58.101Z"
+        ),
+        Column("ingest_time", "TIMESTAMP", "clock of the micro-batch that saw it", example="2026-11-21T14:25:47.730Z"),
+        Column("attempts", "INT", "how often the bridge asked its stores for it; null for an offset_jump", example="2"),
+        Column("vantage", "STRING", "the bridge that did not listen; null for an offset_jump", example="bridge"),
+    ),
+    ("kafka_topic", "kafka_partition", "first_offset"),
+    retention_ms=365 * DAY_MS,
+    retention_column="ingest_time",
+)

@@ -1,0 +1,135 @@
+"""The tables that people ask for: messages delivered, and the verdict on every message known to exist."""
+
+from __future__ import annotations
+
+from reliable_channel.lake.tables.columns import (
+    A_HASH,
+    A_PAST_ID,
+    AN_ID,
+    ANOTHER_ID,
+    CHANNEL,
+    DATA_COUNT,
+    ENTIRE_HASH,
+    PARITY_COUNT,
+    SENDER,
+    WRITTEN_AT,
+)
+from reliable_channel.lake.tables.model import DAY_MS, Column, Table
+
+DELIVERED_MESSAGES = Table(
+    "delivered_messages",
+    "What an application here would have seen: payload, sender, causal position, times.",
+    "jobs/ack.py",
+    (
+        *CHANNEL,
+        Column(
+            "delivery_seq",
+            "BIGINT",
+            "running number of the message in this channel at this observer, from 1",
+            example="110",
+        ),
+        Column("event_time", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
+        SENDER,
+        ENTIRE_HASH,
+        Column(
+            "causal_lamport",
+            "BIGINT",
+            "causal position, first part: Lamport timestamp of the first segment",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column(
+            "causal_sds_id",
+            "STRING",
+            "causal position, second part: SDS id of the first segment",
+            example=AN_ID,
+        ),
+        Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed", example="true"),
+        Column("payload", "BINARY", "the payload; null unless plaintext is stored", example="0x68656c6c6f20426f62"),
+        Column("payload_bytes", "BIGINT", "size of the payload", unit="bytes", example="300000"),
+        Column("ephemeral", "BOOLEAN", "sent as an ephemeral message", example="false"),
+        DATA_COUNT,
+        PARITY_COUNT,
+        Column("repaired_segments", "INT", "how many of its segments were rebuilt", example="1"),
+        Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost", example="false"),
+        Column(
+            "lost_dependencies",
+            "ARRAY<STRING>",
+            "SDS ids declared lost that it depends on",
+            example=f'["{A_PAST_ID}"]',
+        ),
+        Column(
+            "sender_timestamp_ns",
+            "BIGINT",
+            "timestamp of its envelope, the sender's word",
+            unit="ns since 1970",
+            example="1767226190235000000",
+        ),
+        Column(
+            "sender_verified",
+            "BOOLEAN",
+            "the SDS id of the message (of every segment that was used) is recomputed from sender, time and content, so"
+            " nobody changed one of them afterwards; not that the sender is who the id says: anybody can write a name",
+            example="true",
+        ),
+        Column("first_seen", "TIMESTAMP", "event time of its first segment here", example="2026-01-01T00:00:56.928Z"),
+        Column("kafka_partition", "INT", "Kafka partition of the record that brought or completed it", example="0"),
+        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+        WRITTEN_AT,
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "delivery_seq"),
+    z_order_by=("content_topic", "event_time"),
+    retention_ms=365 * DAY_MS,
+)
+
+DELIVERY_STATUS = Table(
+    "delivery_status",
+    "Verdict and cause per message known to exist, as of a time; later verdicts replace earlier ones.",
+    "jobs/verdict.py",
+    (
+        *CHANNEL,
+        Column(
+            "message_key",
+            "STRING",
+            "hex of the payload's hash and first Lamport timestamp, or an SDS id alone",
+            example=f"{A_HASH[2:]}-1767226185235",
+        ),
+        Column(
+            "as_of", "TIMESTAMP", "event time up to which the evidence was read", example="2026-01-01T01:13:13.539Z"
+        ),
+        SENDER,
+        ENTIRE_HASH,
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "SDS ids known of it",
+            example=f'["{AN_ID}", "{ANOTHER_ID}"]',
+        ),
+        Column("verdict", "STRING", "delivered, missing or unknown", example="missing"),
+        Column(
+            "cause",
+            "STRING",
+            "why it is missing or unknown: never_sent, rate_limited, propagated_not_stored, segment_missing,"
+            " undecodable, undecryptable, dependency_missing, late, hash_mismatch, source_gap, unsettled,"
+            " before_observation, not_followed",
+            example="segment_missing",
+        ),
+        Column("detail", "STRING", "what is missing, for people", example="2 of 3 needed segments came"),
+        Column(
+            "data_missing", "ARRAY<INT>", "indices of the data segments that are missing, where known", example="[1]"
+        ),
+        Column(
+            "acknowledged_by",
+            "ARRAY<STRING>",
+            "participants who can rebuild it: any k of its segments acknowledged",
+            example='["bob", "frank"]',
+        ),
+        Column("first_seen", "TIMESTAMP", "first trace of it here, in event time", example="2026-01-01T00:00:56.928Z"),
+        Column("delivered_at", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
+        Column("settled", "BOOLEAN", "the settle delay has passed; else it is looked at again", example="true"),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "message_key"),
+    z_order_by=("content_topic", "as_of"),
+    retention_ms=365 * DAY_MS,
+    retention_column="as_of",
+)

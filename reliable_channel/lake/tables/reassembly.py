@@ -1,0 +1,192 @@
+"""The tables that reassembly writes: the input of ack, rebuilt payloads, and sets that stayed incomplete."""
+
+from __future__ import annotations
+
+from reliable_channel.lake.tables.columns import (
+    AN_ID,
+    ANOTHER_ID,
+    CHANNEL,
+    COORDINATES,
+    DATA_COUNT,
+    ENTIRE_HASH,
+    EVENT_TIME,
+    PARITY_COUNT,
+    SDS_METADATA,
+    SENDER,
+    SOURCE,
+)
+from reliable_channel.lake.tables.model import DAY_MS, Column, Table
+
+ORDERED_SDS_MESSAGES = Table(
+    "ordered_sds_messages",
+    "What the ack job reads, in record order (kafka_partition, kafka_offset, sub_order): the metadata of every SDS"
+    " message, and right after the record that completed a set its repaired and completed rows.",
+    "jobs/reassembly.py",
+    (
+        *COORDINATES,
+        Column(
+            "sub_order", "INT", "0: the record itself; repaired rows from 1; the completed row after them", example="0"
+        ),
+        Column("row_kind", "STRING", "message, repaired, completed, or tick (the recorded clock)", example="message"),
+        EVENT_TIME,
+        SOURCE,
+        *CHANNEL,
+        *SDS_METADATA,
+        Column(
+            "repaired_by",
+            "STRING",
+            "repaired rows: parity, or message (encoded again from the complete payload)",
+            example="parity",
+        ),
+        Column(
+            "id_scheme",
+            "STRING",
+            "repaired rows: how the id was recomputed: keccak, keccak_joined or sha256 (docs/sds.md, Message ids)",
+            example="keccak",
+        ),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "completed rows: SDS ids of the set, data then parity; null where unknown",
+            example=f'["{AN_ID}", null, "{ANOTHER_ID}"]',
+        ),
+        Column("payload_bytes", "BIGINT", "completed rows: size of the payload", unit="bytes", example="300000"),
+        Column(
+            "first_lamport_timestamp",
+            "BIGINT",
+            "completed rows: Lamport timestamp of the first segment as sent",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column(
+            "position_exact",
+            "BOOLEAN",
+            "completed rows: the first segment was seen, or its id recomputed",
+            example="true",
+        ),
+    ),
+    ("kafka_topic", "kafka_partition", "kafka_offset", "sub_order"),
+    retention_ms=7 * DAY_MS,
+    clock_rows="row_kind",
+    former_name="sds_input",
+)
+
+REASSEMBLED_MESSAGES = Table(
+    "reassembled_messages",
+    "Payloads rebuilt from segments; their Keccak-256 was verified. (Bare payloads stand in sds_messages.)",
+    "jobs/reassembly.py",
+    (
+        *COORDINATES,
+        Column(
+            "event_time",
+            "TIMESTAMP",
+            "event time of the record that completed the set",
+            example="2026-01-01T00:01:12.455Z",
+        ),
+        *CHANNEL,
+        SENDER,
+        ENTIRE_HASH,
+        Column(
+            "first_sds_id",
+            "STRING",
+            "SDS id of the first segment as sent, or of the first one held",
+            example=AN_ID,
+        ),
+        Column(
+            "first_lamport_timestamp",
+            "BIGINT",
+            "Lamport timestamp of the first segment as sent",
+            unit="ms since 1970",
+            example="1767226185235",
+        ),
+        Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed", example="true"),
+        Column("payload", "BINARY", "the payload; null unless plaintext is stored", example="0x68656c6c6f20426f62"),
+        Column("payload_bytes", "BIGINT", "size of the payload", unit="bytes", example="300000"),
+        DATA_COUNT,
+        PARITY_COUNT,
+        Column("data_received", "INT", "data segments held when it was rebuilt", example="2"),
+        Column("parity_received", "INT", "parity segments held when it was rebuilt", example="1"),
+        Column(
+            "repaired",
+            "ARRAY<INT>",
+            "indices of the data segments that parity rebuilt or another send of the payload lent",
+            example="[1]",
+        ),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "SDS ids of the set, data then parity; null where unknown",
+            example=f'["{AN_ID}", null, "{ANOTHER_ID}"]',
+        ),
+        Column("segment_dialect", "STRING", "wire dialect of the segments", example="v0.1"),
+        Column(
+            "first_seen", "TIMESTAMP", "event time of the first segment of the set", example="2026-01-01T00:00:56.928Z"
+        ),
+        Column(
+            "send",
+            "INT",
+            "number of this send of the payload by its sender, from 0, while earlier ones are remembered",
+            example="0",
+        ),
+        Column(
+            "one_send",
+            "BOOLEAN",
+            "ids prove the send, or several segments agree on its first timestamp; else they may be of two sends",
+            example="true",
+        ),
+    ),
+    ("kafka_topic", "kafka_partition", "kafka_offset"),
+    z_order_by=("content_topic", "event_time"),
+    retention_ms=30 * DAY_MS,
+    former_name="messages",
+)
+
+INCOMPLETE_MESSAGES = Table(
+    "incomplete_messages",
+    "Sets of segments that expired, and what they lack.",
+    "jobs/reassembly.py",
+    (
+        *CHANNEL,
+        SENDER,
+        ENTIRE_HASH,
+        Column(
+            "event_time",
+            "TIMESTAMP",
+            "when it was given up: the time its expiry was due",
+            example="2026-01-01T00:09:03.285Z",
+        ),
+        Column(
+            "reason",
+            "STRING",
+            "expired, hash_mismatch, over_limit, or another reason of the reassembler",
+            example="expired",
+        ),
+        Column(
+            "detail",
+            "STRING",
+            "more, for people; never holds payload bytes",
+            example="Keccak-256 of the rebuilt payload differs",
+        ),
+        DATA_COUNT,
+        PARITY_COUNT,
+        Column("data_held", "ARRAY<INT>", "indices of the data segments held", example="[0, 2]"),
+        Column("parity_held", "ARRAY<INT>", "indices of the parity segments held", example="[0]"),
+        Column(
+            "data_missing",
+            "ARRAY<INT>",
+            "indices of the data segments that are missing; null when k is unknown",
+            example="[1]",
+        ),
+        Column(
+            "sds_ids",
+            "ARRAY<STRING>",
+            "SDS ids of the segments held",
+            example=f'["{AN_ID}", "{ANOTHER_ID}"]',
+        ),
+        Column("first_seen", "TIMESTAMP", "event time of the first segment held", example="2026-01-01T00:00:56.928Z"),
+        Column("last_seen", "TIMESTAMP", "event time of the last segment held", example="2026-01-01T00:04:03.285Z"),
+    ),
+    ("pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash", "event_time"),
+    z_order_by=("content_topic", "event_time"),
+    retention_ms=90 * DAY_MS,
+)

@@ -1,0 +1,207 @@
+"""Remembers, per channel, the records of the messages that SDS accepted: origin, sender, and the message of a segment.
+
+A record enters after SDS has accepted that very record, under its SDS id *and* its sender, with the digest of its
+content, so nobody else who uses the same id can change it. Entries from the state stay encoded until they are asked
+for, because most are only carried from one micro-batch to the next; new ones are encoded once, at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.pipeline.ack.records import InputRow, hash_of
+
+DIGEST_BYTES = 16
+"""As in the events of SDS: the first bytes of the SHA-256 of a content."""
+
+RecordKey = str
+"""An SDS id and a sender as one text: many are read and written with every micro-batch, and tuples cost twice as much.
+Only :func:`record_key` makes one."""
+
+
+def record_key(sds_id: str | None, sender_id: str | None) -> RecordKey:
+    """The key of a message. With the length of the id in it, two different pairs never make the same key."""
+    sds_id = sds_id or ""
+    return f"{len(sds_id)} {sds_id}{sender_id or ''}"
+
+
+@dataclass(slots=True)
+class MessageRecord:
+    """One SDS message, as it first came. ``entire_message_hash`` in base64; what is unknown is empty or ``None``."""
+
+    key: RecordKey
+    digest: bytes
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    first_seen_ms: int
+    segment_kind: str
+    entire_message_hash: str
+    segment_index: int | None
+    data_count: int | None
+    parity_count: int | None
+    sender_timestamp_ns: int | None
+    content_bytes: int | None
+    repaired_by: str
+    sender_verified: bool
+    """Its id is recomputed from sender, time and content."""
+    copies: int = 1
+    late: bool = False
+    lost: tuple[str, ...] = ()
+
+    @classmethod
+    def first(cls, row: InputRow, now_ms: int) -> MessageRecord:
+        """What is remembered of a row that came at ``now_ms`` (event time)."""
+        return cls(
+            record_key(row.sds_id, row.sender_id),
+            digest_of(row),
+            row.kafka_topic,
+            row.kafka_partition,
+            row.kafka_offset,
+            now_ms,
+            row.segment_kind or "",
+            hash_of(row),
+            row.segment_index,
+            row.data_count,
+            row.parity_count,
+            row.sender_timestamp_ns,
+            row.content_bytes,
+            row.repaired_by or "",
+            binds_sender(row),
+        )
+
+    def encoded(self) -> bytes:
+        """The bytes in the state, without the key, which has columns of its own."""
+        return pb.SeenProto(**{name: getattr(self, name) for name in _ENCODED}).SerializeToString()
+
+    @classmethod
+    def decoded(cls, key: RecordKey, data: bytes) -> MessageRecord:
+        """What :meth:`encoded` gave."""
+        proto = pb.SeenProto.FromString(data)
+        fields = {name: getattr(proto, name) for name in _ENCODED}
+        fields |= {name: None for name in _MAY_BE_UNKNOWN if not proto.HasField(name)}
+        return cls(key, **{**fields, "lost": tuple(proto.lost)})
+
+
+_ENCODED = tuple(name for name in MessageRecord.__slots__ if name != "key")
+_MAY_BE_UNKNOWN = ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
+
+
+def digest_of(row: InputRow) -> bytes:
+    """The digest of a row's content; empty when it has none."""
+    return (row.content_digest or b"")[:DIGEST_BYTES]
+
+
+def binds_sender(row: InputRow) -> bool:
+    """Whether the SDS id of a row was recomputed from its sender, its time and its content. An id that is the SHA-256
+    of the content alone (js-waku's) is recomputed as well, and fits any sender."""
+    recomputed = row.id_verified is True or row.repaired_by is not None
+    return recomputed and row.content_digest is not None and row.sds_id != row.content_digest.hex()
+
+
+class _Stage:
+    """Messages in one stage of their life, by key, the oldest first; at most ``limit``."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_key: dict[RecordKey, MessageRecord | bytes] = {}
+
+    def __contains__(self, key: RecordKey) -> bool:
+        return key in self._by_key
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, key: RecordKey) -> MessageRecord | None:
+        seen = self._by_key.get(key)
+        if isinstance(seen, bytes):
+            seen = self._by_key[key] = MessageRecord.decoded(key, seen)
+        return seen
+
+    def add(self, key: RecordKey, seen: MessageRecord) -> None:
+        self._by_key[key] = seen
+        over = len(self._by_key) - self._limit
+        if over > self._limit // _SLACK:
+            self._by_key = dict(list(self._by_key.items())[over:])
+
+    def discard(self, key: RecordKey) -> None:
+        self._by_key.pop(key, None)
+
+    def clear(self) -> None:
+        self._by_key.clear()
+
+    def write(self, proto: pb.SeenColumnsProto) -> None:
+        proto.keys.extend(self._by_key)
+        proto.seen.extend([seen if isinstance(seen, bytes) else seen.encoded() for seen in self._by_key.values()])
+
+    def read(self, proto: pb.SeenColumnsProto) -> None:
+        self._by_key = dict(zip(proto.keys, proto.seen, strict=True))
+
+
+_SLACK = 8
+"""A stage may be over its bound by one part in this many: entries are dropped together, since finding the first key of
+a dictionary whose first keys were deleted takes long."""
+
+
+class SeenMessages:
+    """The SDS messages of one channel in three stages, each bounded, the oldest dropped first.
+
+    *Waiting*: accepted by SDS, not delivered. *Parts*: delivered, but the application message they are segments of is
+    not. *Settled*: delivered, and remembered for acknowledgements only."""
+
+    def __init__(self, max_waiting: int, max_parts: int, max_settled: int) -> None:
+        self._waiting, self._parts, self._settled = _Stage(max_waiting), _Stage(max_parts), _Stage(max_settled)
+
+    def read(self, proto: pb.ObserverStateProto) -> None:
+        """What :meth:`write` wrote."""
+        self._waiting.read(proto.waiting)
+        self._parts.read(proto.parts)
+        self._settled.read(proto.settled)
+
+    def write(self, proto: pb.ObserverStateProto) -> None:
+        """Into the state; what was not asked for is copied as it is."""
+        self._waiting.write(proto.waiting)
+        self._parts.write(proto.parts)
+        self._settled.write(proto.settled)
+
+    def __contains__(self, key: RecordKey) -> bool:
+        return key in self._settled or key in self._parts or key in self._waiting
+
+    def get(self, key: RecordKey) -> MessageRecord | None:
+        """The message of an id and a sender, in any stage."""
+        return self._settled.get(key) or self._parts.get(key) or self._waiting.get(key)
+
+    def is_settled(self, key: RecordKey) -> bool:
+        """Whether the application message of a message was delivered, or it is one itself."""
+        return key in self._settled
+
+    def part(self, key: RecordKey, entire_message_hash: str) -> MessageRecord | None:
+        """A delivered segment of the application message with this hash (base64), while that is not delivered."""
+        seen = self._parts.get(key)
+        return seen if seen is not None and seen.entire_message_hash == entire_message_hash else None
+
+    def accept(self, seen: MessageRecord) -> None:
+        """SDS accepted a record. It takes the place of another one with the same id and sender, whose content lost."""
+        key = seen.key
+        self._parts.discard(key)
+        self._settled.discard(key)
+        self._waiting.discard(key)
+        self._waiting.add(key, seen)
+
+    def deliver(self, seen: MessageRecord) -> None:
+        """SDS delivered a message; a segment becomes a part, anything else is settled."""
+        key = seen.key
+        self._waiting.discard(key)
+        (self._parts if seen.segment_kind in ("data", "parity") else self._settled).add(key, seen)
+
+    def settle(self, seen: MessageRecord) -> None:
+        """The application message of a part was delivered."""
+        key = seen.key
+        self._parts.discard(key)
+        self._settled.add(key, seen)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for stage in (self._waiting, self._parts, self._settled):
+            stage.clear()

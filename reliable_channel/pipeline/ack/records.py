@@ -1,0 +1,113 @@
+"""The input rows and output rows of an :class:`~.observer.ChannelObserver`, and how a row is encoded in its state."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, NamedTuple
+
+from reliable_channel.core.wire.sds import HistoryEntry
+
+
+class InputRow(NamedTuple):
+    """One row of ``ordered_sds_messages``; ``event_us`` in µs, hashes in base64."""
+
+    row_kind: str
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    event_us: int
+    sender_id: str | None = None
+    sds_id: str | None = None
+    sds_kind: str | None = None
+    lamport_timestamp: int | None = None
+    causal_history: tuple[HistoryEntry, ...] = ()
+    bloom_filter: bytes | None = None
+    repair_request: tuple[HistoryEntry, ...] = ()
+    content_digest: bytes | None = None
+    id_verified: bool | None = None
+    content_bytes: int | None = None
+    envelope_hash: bytes | None = None
+    sender_timestamp_ns: int | None = None
+    segment_kind: str | None = None
+    entire_message_hash: bytes | None = None
+    segment_index: int | None = None
+    data_count: int | None = None
+    parity_count: int | None = None
+    repaired_by: str | None = None
+    sds_ids: tuple[str | None, ...] = ()
+    payload_bytes: int | None = None
+    first_lamport_timestamp: int | None = None
+    position_exact: bool | None = None
+
+
+class Output(NamedTuple):
+    """One row for ``table``: columns as JSON values, times in µs, binary ones in base64."""
+
+    table: str
+    fields: dict[str, Any]
+
+
+def message_key(row: InputRow) -> str:
+    """A message of a sender: its hash and its send, told by the first Lamport timestamp or, failing that, an SDS id."""
+    send = row.first_lamport_timestamp if row.first_lamport_timestamp is not None else row.sds_id
+    return f"{row.sender_id}\x00{hash_of(row)}\x00{send}"
+
+
+def hash_of(row: InputRow) -> str:
+    """The hash of a row's payload in base64, empty when it has none."""
+    return base64_of(row.entire_message_hash) or ""
+
+
+def coordinates(row: InputRow | None) -> dict[str, Any]:
+    """Where the record stands that brought a row; nulls for a timer."""
+    if row is None:
+        return {"kafka_partition": None, "kafka_offset": None}
+    return {"kafka_partition": row.kafka_partition, "kafka_offset": row.kafka_offset}
+
+
+def base64_of(data: bytes | None) -> str | None:
+    """Bytes as they stand in results, which are JSON."""
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+_BINARY = ("content_digest", "envelope_hash", "entire_message_hash")
+_HISTORIES = ("causal_history", "repair_request")
+
+
+def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
+    """A row of what JSON says of it: nulls are left out, binary columns in base64. ``fields`` is used up."""
+    for name in _BINARY:
+        if name in fields:
+            fields[name] = base64.b64decode(fields[name])
+    for name in _HISTORIES:
+        if name in fields:
+            fields[name] = tuple([_entry(entry) for entry in fields[name]])
+    if "sds_ids" in fields:
+        fields["sds_ids"] = tuple(fields["sds_ids"])
+    fields.pop("sub_order", None)
+    return InputRow(**fields, bloom_filter=bloom_filter)
+
+
+def _entry(fields: dict[str, str]) -> HistoryEntry:
+    hint = fields.get("retrieval_hint")
+    return HistoryEntry(fields["sds_id"], None if hint is None else base64.b64decode(hint), fields.get("sender_id"))
+
+
+def row_to_json(row: InputRow) -> str:
+    """A completed row as text: it has no history and no filter."""
+    fields = row._asdict()
+    for name in _BINARY:
+        fields[name] = base64_of(fields[name])
+    for name in ("causal_history", "bloom_filter", "repair_request"):
+        del fields[name]
+    return json.dumps(fields)
+
+
+def row_from_json(text: str) -> InputRow:
+    """What :func:`row_to_json` wrote."""
+    fields = json.loads(text)
+    for name in _BINARY:
+        fields[name] = None if fields[name] is None else base64.b64decode(fields[name])
+    fields["sds_ids"] = tuple(fields["sds_ids"])
+    return InputRow(**fields)

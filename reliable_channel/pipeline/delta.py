@@ -1,0 +1,156 @@
+"""Delta tables in Spark: read as a stream or as a table, and written from a ``DataFrame`` or from micro-batches.
+
+Spark computes and reads; its tasks write the files, and delta-rs commits them (:mod:`reliable_channel.lake`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import BatchSink, write_log_checkpoint
+from reliable_channel.lake.commit import append_files
+from reliable_channel.lake.files import TaskFiles, WrittenFile
+from reliable_channel.lake.open import exists, open_table
+from reliable_channel.lake.tables import BY_NAME, Table
+
+QUERY_ID = "sql.streaming.queryId"
+"""The local property with a streaming query's id. It belongs to the checkpoint: a new checkpoint has a new id."""
+
+BATCH_ID = "streaming.sql.batchId"
+
+
+def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
+    """A table as a stream of its appended rows, commit by commit from the first. OPTIMIZE and DELETE are skipped.
+
+    Commits are taken whole: a limit on files would cut the record order of a commit (docs/pipeline.md)."""
+    return (
+        spark.readStream.format("delta")
+        .option("startingVersion", "0")
+        .option("skipChangeCommits", "true")
+        .load(paths.table(table.name))
+    )
+
+
+def read_table(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
+    """A table as it is now."""
+    return spark.read.format("delta").load(paths.table(table.name))
+
+
+def create_views(spark: SparkSession, paths: PathSettings) -> None:
+    """Create a temporary view of every existing table under its name, without the rows of the recorded clock."""
+    for table in tables.TABLES:
+        if exists(paths, table):
+            rows = read_table(spark, paths, table)
+            if table.clock_rows:
+                rows = rows.where(f"{table.clock_rows} is null or {table.clock_rows} <> 'tick'")
+            rows.createOrReplaceTempView(table.name)
+
+
+def conformed(rows: DataFrame, table: Table) -> DataFrame:
+    """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
+    types = StructType.fromDDL(table.ddl())
+    present = set(rows.columns)
+    assert isinstance(types, StructType)  # noqa: S101  for the type checker
+    return rows.select(
+        *(F.col(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name) for f in types.fields)
+    )
+
+
+def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
+    """Append the rows of a ``DataFrame`` with the columns of ``table``: tasks write them, one commit adds them."""
+    to = open_table(paths, table)
+    files = written(rows.select(*table.names()), paths, table)
+    if files:
+        append_files(to, files)
+        write_log_checkpoint(paths, table, to.version())
+
+
+def task_results(rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Any]:
+    """Run ``task`` over ``rows`` in one Spark job, and return what each task reported by :func:`task_result`."""
+    return [json.loads(row.task_result) for row in rows.mapInArrow(task, "task_result string").collect()]
+
+
+def task_result(value: Any) -> pa.RecordBatch:
+    """The report of a task to the driver: one row, any value that JSON can hold."""
+    return pa.RecordBatch.from_pylist([{"task_result": json.dumps(value)}])
+
+
+def written(
+    rows: DataFrame,
+    paths: PathSettings,
+    table: Table,
+    made: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch | pa.Table]] = lambda batch: iter((batch,)),
+) -> list[WrittenFile]:
+    """Write ``rows`` as files of ``table``: one Spark job, nothing committed. ``made``: a batch of them as rows with
+    the columns of the table, piece by piece, when they have other ones."""
+    files_of_tasks = task_results(rows, _writer(paths, table.name, made))
+    return [WrittenFile(*file) for files in files_of_tasks for file in files]
+
+
+def _writer(
+    paths: PathSettings, name: str, made: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch | pa.Table]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with TaskFiles(paths) as files:
+            for batch in batches:
+                for piece in made(batch):
+                    files.add(BY_NAME[name], piece)
+            files_of_tasks = files.finish()
+        if files_of_tasks:
+            yield task_result(files_of_tasks)
+
+    return write
+
+
+class Turn(Protocol):
+    """The turns of one query among those of a session."""
+
+    def announce(self, table: str) -> None:
+        """``table`` is about to gain rows."""
+
+    def taken(self, query_id: str, batch_id: int) -> AbstractContextManager[None]:
+        """Around the writing of one micro-batch."""
+
+
+def each_batch(
+    spark: SparkSession,
+    paths: PathSettings,
+    write: Callable[[DataFrame, BatchSink], None],
+    turn: Turn | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """``write`` as a function for ``foreachBatch``. It must compute the micro-batch once, and always: a replay of which
+    every table is written already must still run its stateful operators to the end, or the restart fails
+    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). ``turn``: what it keeps to beside other queries
+    (:mod:`reliable_channel.pipeline.runner.turns`)."""
+
+    def run(batch: DataFrame, batch_id: int) -> None:
+        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
+        if query_id is None:
+            raise EnvironmentFault("Spark does not tell the id of the running query.", "Use the pinned Spark version.")
+        if turn is None:
+            write(batch, BatchSink(paths, query_id, batch_id))
+            return
+        with turn.taken(query_id, batch_id):
+            write(batch, BatchSink(paths, query_id, batch_id, announce=turn.announce))
+
+    return run
+
+
+def running() -> tuple[str, int] | None:
+    """The query id and micro-batch of the task that asks; ``None`` outside one."""
+    context = TaskContext.get()
+    query_id = context.getLocalProperty(QUERY_ID) if context else None
+    batch_id = context.getLocalProperty(BATCH_ID) if context else None
+    return None if query_id is None or batch_id is None else (query_id, int(batch_id))

@@ -1,0 +1,1 @@
+"""Maintains and rebuilds the tables."""

@@ -1,0 +1,170 @@
+"""Maintains the Delta tables while the streams run: retention, compaction with z-order, vacuum (docs/operations.md).
+
+delta-rs does it in this process, without Spark. Streams only append and read with ``skipChangeCommits``, so neither
+side waits for the other. A step that conflicts with another writer, such as a second maintenance run, is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.core.errors import LocalError
+from reliable_channel.lake.checkpoints import filesystem, read_checkpoints
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.retry import retry_on_conflict
+from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
+from reliable_channel.pipeline import timers
+from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, plans
+
+HOUR_MS = 3_600_000
+
+FILE_BYTES = 128 * 1024 * 1024
+"""The size that compaction aims at."""
+
+SMALL_FILE_BYTES = FILE_BYTES // 2
+"""Nothing is compacted while fewer than two files are smaller than this."""
+
+Z_ORDER_BYTES = 4 * 1024 * 1024 * 1024
+"""A z-order writes the whole table anew. Larger tables are compacted only: their files then hold rows that arrived one
+after the other, and so still differ by time."""
+
+SPILL_BYTES = 512 * 1024 * 1024
+"""What a z-order holds in memory before it goes to disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceResult:
+    """What was done to a table, or would be: rows deleted, files before and after compaction, files removed."""
+
+    table: str
+    rows_deleted: int
+    files_before: int
+    files_after: int | None
+    files_vacuumed: int
+    keep_files_ms: int
+    held_by: str | None
+
+    def __str__(self) -> str:
+        after = "" if self.files_after is None else f" → {self.files_after}"
+        held = f", kept for {self.held_by}, which has still to read" if self.held_by else ""
+        kept = f"files replaced in the last {self.keep_files_ms / HOUR_MS:.1f} h stay{held}"
+        return (
+            f"{self.table}: {self.rows_deleted:,} rows deleted, {self.files_before}{after} files,"
+            f" {self.files_vacuumed} removed from disk ({kept})"
+        )
+
+
+def run(
+    settings: Settings,
+    *,
+    dry_run: bool = False,
+    only: Collection[str] = (),
+    now_ms: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[MaintenanceResult]:
+    """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
+
+    Raises ``LocalError`` for a table that there is not."""
+    if unknown := sorted(set(only) - BY_NAME.keys()):
+        raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
+    done = []
+    for plan in plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms):
+        if not only or plan.table.name in only:
+            done.append(_maintained(settings, plan, dry_run))
+            say(str(done[-1]))
+    return done
+
+
+def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> MaintenanceResult:
+    """Every step looks first whether there is something to do: most tables are small, and most days quiet."""
+    paths, name = settings.paths, plan.table.name
+    place = paths.table(name)
+    files = len(open_table(paths, plan.table).file_uris())
+    after = None
+    if not files:
+        deleted = 0
+    elif plan.table is TIMERS:
+        deleted = _forget_keys(paths, dry_run)
+    else:
+        deleted = _delete_expired(paths, plan, dry_run)
+    if not dry_run:
+        _optimize(paths, plan.table)
+        table = open_table(paths, plan.table)
+        after = len(table.file_uris())
+        table.create_checkpoint()
+        if plan.held_by is None:
+            table.cleanup_metadata()
+    replaced = _files_on_disk(place) > len(open_table(paths, plan.table).file_uris())
+    vacuumed = _vacuum(open_table(paths, plan.table), plan.keep_files_ms, dry_run) if replaced else 0
+    return MaintenanceResult(name, deleted, files, after, vacuumed, plan.keep_files_ms, plan.held_by)
+
+
+@retry_on_conflict
+def _delete_expired(paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
+    """Delete the rows before ``plan.delete_before``; how many they are. Tried again when a stream appends rows as old
+    as these meanwhile."""
+    table, column = open_table(paths, plan.table), plan.table.retention_column
+    if plan.delete_before is None or not _may_hold_older(table, plan):
+        return 0
+    if dry_run:
+        return int(dataset_of(table).count_rows(filter=pc.field(column) < pa.scalar(plan.delete_before)))
+    done = table.delete(f"{column} < '{plan.delete_before:%Y-%m-%dT%H:%M:%S.%fZ}'")
+    return int(done["num_deleted_rows"] or 0)
+
+
+def _may_hold_older(table: DeltaTable, plan: TablePlan) -> bool:
+    """Whether a row may be older than its retention, by the statistics of the files; without them: yes."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    name = f"min.{plan.table.retention_column}"
+    oldest = pc.min(files[name], skip_nulls=False).as_py() if name in files.column_names else None
+    if oldest is None:
+        return True
+    assert plan.delete_before is not None  # noqa: S101  for the type checker
+    return bool(oldest < plan.delete_before)
+
+
+@retry_on_conflict
+def _forget_keys(paths: PathSettings, dry_run: bool) -> int:
+    checkpoints = [c for c in read_checkpoints(paths) if c.query_id]
+    # A query that has not committed anything yet may read all it wrote.
+    committed = {str(c.query_id): -1 if c.committed is None else c.committed for c in checkpoints}
+    return timers.forget(paths, committed, dry_run=dry_run)
+
+
+@retry_on_conflict
+def _optimize(paths: PathSettings, table: Table) -> None:
+    """Merge small files into large ones. Where the table names columns to order by and is small enough to be written
+    anew, all its rows are ordered along a z-curve, so that a query over these columns reads few files."""
+    opened = open_table(paths, table)
+    sizes = pa.table(opened.get_add_actions(flatten=True))["size_bytes"].to_pylist()
+    if sum(size < SMALL_FILE_BYTES for size in sizes) < 2:
+        return
+    if table.z_order_by and sum(sizes) <= Z_ORDER_BYTES:
+        opened.optimize.z_order(table.z_order_by, target_size=FILE_BYTES, max_spill_size=SPILL_BYTES)
+    else:
+        opened.optimize.compact(target_size=FILE_BYTES)
+
+
+def _vacuum(table: DeltaTable, keep_files_ms: int, dry_run: bool) -> int:
+    """Remove files that no version younger than ``keep_files_ms`` needs, and files as old that no commit names; how
+    many."""
+    hours = math.ceil(keep_files_ms / HOUR_MS)
+    gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    return len(gone)
+
+
+def _files_on_disk(place: str) -> int:
+    """How many data files lie in a table's directory, those that no version needs included."""
+    files, root = filesystem(place)
+    found = files.get_file_info(pafs.FileSelector(root, recursive=True))
+    return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in found)

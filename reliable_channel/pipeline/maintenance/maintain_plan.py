@@ -1,0 +1,98 @@
+"""Decides what maintenance may remove, from tables and checkpoints, without Spark.
+
+*Rows*: those past the table's retention. *Files*: those that no version needs and no stream has still to read.
+Compaction and deletion replace files while a stream still reads the original ones, commit by commit, so a file may be
+removed only when the slowest reader has passed the commit that replaced it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from reliable_channel.config import Settings
+from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
+from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.open import open_tables
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.tables import BY_NAME, CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
+
+STREAM_READERS = {SDS_MESSAGES.name: "reassembly", ORDERED_SDS_MESSAGES.name: "ack"}
+"""Who will read a table as a stream even when it has not started yet. Other readers are found by their checkpoints."""
+
+CLOCK_SKEW_MS = 600_000
+"""A writer stamps what it removes with its own clock, a little before its commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """Rows of ``table`` before ``delete_before`` go (``None``: none); files replaced in ``keep_files_ms`` (ms) stay.
+
+    ``held_by``: the query for whose sake that is longer than configured."""
+
+    table: Table
+    delete_before: dt.datetime | None
+    keep_files_ms: int
+    held_by: str | None = None
+
+
+def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
+    """A plan for every table that exists, in the order of the data flow. ``now_ms``: Unix ms."""
+    checkpoints = read_checkpoints(settings.paths)
+    running = min(((c.running_since_ms, c.query) for c in checkpoints if c.running_since_ms is not None), default=None)
+    found = []
+    for name, opened in open_tables(settings.paths).items():
+        table = BY_NAME[name]
+        needed, reader = slowest_reader(name, opened, checkpoints)
+        if running is not None and (needed is None or running[0] < needed):
+            needed, reader = running  # what it has written is no part of a table yet, and looks like what was replaced
+        keep = settings.pipeline.vacuum_retention_ms
+        longer = 0 if needed is None else max(0, now_ms - needed) + CLOCK_SKEW_MS
+        held_by = reader if longer > keep else None
+        found.append(TablePlan(table, _delete_before(table, opened, now_ms), max(keep, longer), held_by))
+    return found
+
+
+def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoint]) -> tuple[int | None, str | None]:
+    """When the oldest commit was written that a stream has still to read (Unix ms), and whose stream it is.
+
+    (``None``, ``None``) when every reader has read all there is."""
+    table_id = str(table.metadata().id)
+    positions: dict[str, int] = {STREAM_READERS[name]: 0} if name in STREAM_READERS else {}
+    for checkpoint in checkpoints:
+        if table_id in checkpoint.offsets.delta:
+            positions[checkpoint.query] = checkpoint.offsets.delta[table_id]
+    waiting = [(behind[0].time_ms, query) for query, at in positions.items() if (behind := unread_of(table, at))]
+    return min(waiting, default=(None, None))
+
+
+def _delete_before(table: Table, opened: DeltaTable, now_ms: int) -> dt.datetime | None:
+    if table.retention_ms is None:
+        return None
+    cut = dt.datetime.fromtimestamp((now_ms - table.retention_ms) / 1000, dt.UTC)
+    if table is not CLOCK:
+        return cut
+    needed = clock_needed_from(dataset_of(opened).to_table())
+    return cut if needed is None else min(cut, needed)
+
+
+def clock_needed_from(rows: pa.Table) -> dt.datetime | None:
+    """``recorded_at`` of the oldest row of ``clock`` that ingest needs: it must never forget how far it came.
+
+    Of every partition the last two micro-batches stay, because the last one may be run again and then looks at what was
+    before it; without them event time could go back after a long silence."""
+    batches: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    needed: dt.datetime | None = None
+    for row in rows.sort_by([("recorded_at", "descending")]).to_pylist():
+        seen = batches.setdefault((row["kafka_topic"], row["kafka_partition"]), [])
+        batch = (row["query_id"], row["batch_id"])
+        if batch not in seen:
+            if len(seen) == 2:
+                continue
+            seen.append(batch)
+        needed = row["recorded_at"] if needed is None else min(needed, row["recorded_at"])
+    return needed

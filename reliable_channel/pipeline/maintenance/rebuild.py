@@ -1,0 +1,238 @@
+"""Rebuilds every derived table from a snapshot of ``envelopes``, in record order (docs/operations.md *Rebuild*).
+
+For a new schema, new names, a corrected decoder or rule, a key that came later, or damaged tables. The functions of the
+jobs run over the recorded bytes with the recorded times and ticks, so they give the same tables. What cannot be derived
+(the clock, gaps, reports of senders and stores, metrics) is carried over. The new tables grow beside the old ones and
+take their place at the end, with new checkpoints.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.fs as pafs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.checkpoints import filesystem, read_checkpoint
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import exists, found_as, open_table
+from reliable_channel.pipeline.delta import append_frame, conformed, read_table, written
+from reliable_channel.pipeline.ingest.admission import QuotaGate
+from reliable_channel.pipeline.ingest.stream import admitted
+from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, start
+from reliable_channel.pipeline.runner.run import wait_for
+from reliable_channel.pipeline.verdict import verdicts
+
+CARRIED_OVER = (
+    tables.SOURCE_GAPS,
+    tables.CLOCK,
+    tables.SENDER_EVENTS,
+    tables.SIGHTINGS,
+    tables.STORE_PRESENCE,
+    tables.SENT_ROWS,
+    tables.PIPELINE_METRICS,
+    tables.ALERTS,
+)
+"""What ``envelopes`` does not hold."""
+
+_SINK = "rebuild"
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildResult:
+    """``envelopes``: how many were read. ``older_rows``: rows of ``delivered_messages`` older than the oldest envelope,
+    which only the old tables have. ``old_tables``: where those are now; ``None`` when they stayed in place."""
+
+    envelopes: int
+    older_rows: int
+    old_tables: str | None
+
+
+def rebuild(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    target: PathSettings | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> RebuildResult:
+    """Derive all tables again, and put them in the place of the old ones; or into ``target`` and leave the old ones.
+
+    The jobs must not run. Raises ``LocalError`` when the tables are in an object store and there is no ``target``,
+    ``EnvironmentFault`` when there is nothing to rebuild from, ingest was interrupted, or it ran meanwhile."""
+    paths = settings.paths
+    beside = target or staging(paths)
+    version = _fit_to_rebuild(paths)
+    if target is None:
+        for place in (beside.data_dir, beside.checkpoint_dir):  # what a rebuild that did not finish has left
+            shutil.rmtree(place, ignore_errors=True)
+    elif exists(beside, tables.ENVELOPES):
+        raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
+    there = settings.model_copy(update={"paths": beside})
+    create_tables(beside, [table for table in tables.TABLES if found_as(paths, table)])
+    snapshot = spark.read.format("delta").option("versionAsOf", version).load(paths.table(tables.ENVELOPES.name))
+    say("carrying over what cannot be derived")
+    _carry_over(spark, paths, beside, snapshot)
+    count = _decode_again(spark, settings, beside, snapshot, say)
+    for query in CHAIN[1:]:
+        say(query.name)
+        wait_for(start(spark, there, query, once=True))
+    if exists(paths, tables.DELIVERY_STATUS):
+        say("verdict")
+        verdicts.run(spark, there)
+    _copy_checkpoint(paths, beside, INGEST.name)
+    if open_table(paths, tables.ENVELOPES).version() != version:
+        raise EnvironmentFault("Ingest wrote while the tables were rebuilt.", "Stop the jobs, and rebuild again.")
+    older = _older_rows(spark, paths, snapshot)
+    return RebuildResult(count, older, swap(paths, beside) if target is None else None)
+
+
+def staging(paths: PathSettings) -> PathSettings:
+    """Where the new tables and checkpoints grow: beside the old ones. Raises ``LocalError`` off the local disk."""
+    for place in (paths.data_dir, paths.checkpoint_dir):
+        if "://" in place:
+            raise LocalError(
+                f"{place} cannot be replaced in one step.",
+                "Rebuild into new places with --data-dir and --checkpoint-dir, then set paths.* to them.",
+            )
+    changed = {"data_dir": f"{paths.data_dir}.rebuild", "checkpoint_dir": f"{paths.checkpoint_dir}.rebuild"}
+    return PathSettings(**{**paths.model_dump(), **changed})
+
+
+def swap(paths: PathSettings, new: PathSettings) -> str:
+    """Put the new directories in the place of the old ones, which stay as ``….before-<time>``; where the tables went.
+
+    Four renames. A crash between them leaves every directory whole under one of these names."""
+    stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
+    for old, fresh in ((paths.data_dir, new.data_dir), (paths.checkpoint_dir, new.checkpoint_dir)):
+        if Path(old).exists():
+            Path(old).rename(f"{old}.before-{stamp}")
+        Path(fresh).rename(old)
+    return f"{paths.data_dir}.before-{stamp}"
+
+
+def _fit_to_rebuild(paths: PathSettings) -> int:
+    """The version of ``envelopes`` to rebuild from."""
+    version = open_table(paths, tables.ENVELOPES).version()
+    checkpoint = read_checkpoint(paths, INGEST.name)
+    if checkpoint is not None and checkpoint.interrupted:
+        raise EnvironmentFault(
+            "Ingest was interrupted in a micro-batch: some of its rows may be written and others not.",
+            "Run ingest once (`jobs/ingest.py --once`), which finishes it, and rebuild then.",
+        )
+    return version
+
+
+def _carry_over(spark: SparkSession, old: PathSettings, new: PathSettings, snapshot: DataFrame) -> None:
+    for table in CARRIED_OVER:
+        if exists(old, table):
+            append_frame(new, table, conformed(read_table(spark, old, table), table))
+    if exists(old, tables.QUARANTINE):
+        never_envelopes = read_table(spark, old, tables.QUARANTINE).join(
+            snapshot.select(*_PLACE), [*_PLACE], "left_anti"
+        )
+        append_frame(new, tables.QUARANTINE, conformed(never_envelopes, tables.QUARANTINE))
+
+
+def _decode_again(
+    spark: SparkSession, settings: Settings, new: PathSettings, snapshot: DataFrame, say: Callable[[str], None]
+) -> int:
+    """Write ``envelopes``, ``sds_messages`` and ``quarantine`` anew, in commits of whole micro-batches as ingested.
+
+    Cut by ``ingest_time``, which grows with the record order."""
+    count = snapshot.count()
+    at = F.unix_micros("ingest_time")
+    cuts = _cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
+    ticks = _ticks(spark, settings.paths)
+    admission = QuotaGate(settings.quotas, settings.channels)
+    for number, (low, high) in enumerate(zip([None, *cuts], [*cuts, None], strict=True)):
+        say(f"decoding {number + 1} of {len(cuts) + 1}")
+        inside = F.lit(True)
+        if low is not None:
+            inside = inside & (at >= low)
+        if high is not None:
+            inside = inside & (at < high)
+        sink = BatchSink(new, _SINK, number)
+        result = admitted(_records(settings, snapshot.where(inside)), settings, new, {}, admission)
+        sink.add_files(tables.ENVELOPES, result.files)
+        tick_files = written(ticks.where(inside), new, tables.SDS_MESSAGES)
+        sink.add_files(tables.SDS_MESSAGES, [*result.files, *tick_files])
+        sink.add_files(tables.QUARANTINE, result.files)
+    return count
+
+
+def _cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
+    """Times (µs) that cut the rows into commits of about ``per_commit``."""
+    commits = -(-count // per_commit)
+    if commits < 2:
+        return []
+    shares = [number / commits for number in range(1, commits)]
+    return sorted({int(us) for us in times.approxQuantile("us", shares, 0.1 / commits)})
+
+
+def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
+    """Envelopes as the records that ingest reads from Kafka, with the times that were recorded then."""
+    skew = F.make_dt_interval(secs=F.lit(settings.pipeline.max_clock_skew_ms / 1000))
+    time = F.least(F.coalesce("record_time", F.timestamp_seconds(F.lit(0))), F.col("ingest_time") + skew)
+    records = envelopes.select(
+        F.col("kafka_topic").alias("topic"),
+        F.col("kafka_partition").alias("partition"),
+        F.col("kafka_offset").alias("offset"),
+        "record_time",
+        "event_time",
+        "ingest_time",
+        F.unix_micros(time).alias("time_us"),
+        "value",
+        F.col("pubsub_topic").cast("binary").alias("pubsub_header"),
+        F.col("source").cast("binary").alias("source_header"),
+    )
+    # A file per Kafka partition, in its order, as ingest writes them: of two copies the first one counts.
+    return records.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
+
+
+def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
+    """The recorded clock as rows of ``sds_messages``: those that are there, and from ``clock`` those that are not."""
+    found = None
+    place = [*_PLACE, "event_time"]
+    messages = found_as(paths, tables.SDS_MESSAGES)
+    if messages is not None:
+        found = conformed(read_table(spark, paths, messages).where("sds_kind = 'tick'"), tables.SDS_MESSAGES)
+    recorded = read_table(spark, paths, tables.CLOCK).select(
+        "kafka_topic",
+        "kafka_partition",
+        (F.col("next_offset") - 1).alias("kafka_offset"),
+        "event_time",
+        F.col("recorded_at").alias("ingest_time"),
+        F.lit("tick").alias("sds_kind"),
+    )
+    ticks = conformed(recorded, tables.SDS_MESSAGES).dropDuplicates(place)
+    if found is None:
+        return ticks
+    return found.unionByName(ticks.join(found.select(*place), place, "left_anti").select(*tables.SDS_MESSAGES.names()))
+
+
+def _copy_checkpoint(old: PathSettings, new: PathSettings, query: str) -> None:
+    """Ingest goes on in Kafka where it was."""
+    if read_checkpoint(old, query) is None:
+        return
+    source, source_path = filesystem(old.checkpoint(query))
+    destination, path = filesystem(new.checkpoint(query))
+    destination.create_dir(path, recursive=True)
+    pafs.copy_files(source_path, path, source_filesystem=source, destination_filesystem=destination)
+
+
+def _older_rows(spark: SparkSession, paths: PathSettings, snapshot: DataFrame) -> int:
+    if not exists(paths, tables.DELIVERED_MESSAGES):
+        return 0
+    oldest = snapshot.agg(F.min("event_time").alias("oldest"))
+    delivered = read_table(spark, paths, tables.DELIVERED_MESSAGES).select("event_time")
+    return delivered.join(oldest, F.col("event_time") < F.col("oldest")).count()

@@ -1,1 +1,0 @@
-"""Watching, maintaining and rebuilding the tables."""

@@ -1,0 +1,226 @@
+"""The combiner: rebuilds the payloads whose segments are complete within one micro-batch, without keyed state.
+
+A function for ``mapInArrow`` behind a shuffle by ``entire_message_hash``. It writes the files of what it completes, and
+returns rows for the keyed state: sets that stay open, the segments of hashes that are in state already, and its own
+reports to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_channel.config import Settings
+from reliable_channel.lake.schema import ARROW_TYPES
+from reliable_channel.lake.tables import CHANNEL_EVENTS, ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES
+from reliable_channel.pipeline import guarded, timers
+from reliable_channel.pipeline.gc_paused import gc_paused
+from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly.decryptor import SegmentDecryptor
+from reliable_channel.pipeline.reassembly.set_results import Result, failed_result
+from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from reliable_channel.pipeline.result_files import RESULTS, Fields, ResultFiles, packed, sorted_out
+
+JOB = "reassembly"
+
+FLUSH_BYTES = 16 * 1024 * 1024
+"""The combiner writes payloads, and returns open sets, when it holds so many bytes of them."""
+
+FAILED_ROWS = "failed_rows"
+"""The kind of a result that says how many rows the program failed on."""
+
+REPORTS = b"#"
+"""The key under which the combiner's reports pass the keyed state; no hash is so short."""
+
+ROW_COLUMNS = {
+    "state_key": "binary",
+    "kind": "string",
+    "kafka_topic": "string",
+    "kafka_partition": "int",
+    "kafka_offset": "bigint",
+    "event_us": "bigint",
+    "pubsub_topic": "string",
+    "content_topic": "string",
+    "channel_id": "string",
+    "sender_id": "string",
+    "sds_id": "string",
+    "lamport_timestamp": "string",  # pandas makes a float of a number beside a null, and large ones are not whole then
+    "segment_dialect": "string",
+    "content": "binary",
+    "encrypted": "boolean",
+    "sub_order": "int",
+}
+"""The input of the combiner and of the keyed state. ``kind``: ``segment``, ``sets``, ``results`` or ``tick``."""
+
+ROW_SCHEMA = pa.schema([(name, ARROW_TYPES[type_.upper()]) for name, type_ in ROW_COLUMNS.items()])
+
+KINDS = {
+    "sds": ORDERED_SDS_MESSAGES.name,
+    "repaired": ORDERED_SDS_MESSAGES.name,
+    "completed": ORDERED_SDS_MESSAGES.name,
+    "message": REASSEMBLED_MESSAGES.name,
+    "event": CHANNEL_EVENTS.name,
+    "incomplete": None,
+    "timer": None,
+    FAILED_ROWS: None,
+}
+"""Kind of a result → the table that takes it, or ``None`` for the driver."""
+
+_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
+
+
+class Combiner:
+    """Rebuilds, in record order, what is complete within the micro-batch.
+
+    A hash that is in state goes there with all its rows; any other starts from its completed sends in
+    ``reassembled_messages``. Either way its rows meet what they would have met in one micro-batch, so the cut into
+    micro-batches changes nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._paths, self._config = settings.paths, settings.segmentation
+        self._decrypt = SegmentDecryptor(settings.channels)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take the segments of one task; return rows of ``ROW_SCHEMA`` for the keyed state."""
+        collected = [batch for batch in batches if batch.num_rows]
+        if collected:
+            with gc_paused():
+                yield from self._combined(_Segments(pa.Table.from_batches(collected)))
+
+    def _combined(self, segments: _Segments) -> Iterator[pa.RecordBatch]:
+        in_state = timers.timers_of(self._paths, JOB)
+        since_us = segments.oldest_us - self._config.completed_memory_ms * 1000
+        done = memory.completed_before(self._paths, segments.by_hash.keys(), since_us, segments.places())
+        to_state: list[bytes] = []
+        open_sets = _OpenSets()
+        with ResultFiles(self._paths, KINDS) as files:
+            written = _Written(files)
+            for hash_ in segments.by_hash:
+                if in_state.is_open(hash_.hex()):
+                    to_state.append(hash_)
+                    continue
+                sets, results, failed = self._rebuilt(segments.rows(hash_), done.get(hash_, ()))
+                written.add(results, failed)
+                if sets.must_persist and (blob := sets.to_bytes()):
+                    yield from open_sets.add(hash_, blob, segments.last_place(hash_))
+            written.flush()
+            reports = packed(files.handed_on(), KINDS)
+            open_sets.rows += ({"state_key": REPORTS, "kind": RESULTS, "content": blob} for blob in reports)
+        yield from open_sets.flush()
+        if to_state:
+            yield from segments.of(to_state)
+
+    def _rebuilt(self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]) -> tuple[HashSets, list[Result], int]:
+        """The sets of one hash after its rows, what they lead to, and on how many rows the program failed."""
+
+        def begun(blob: bytes | None) -> HashSets:
+            return HashSets(self._config, known) if blob is None else HashSets.from_bytes(blob, self._config)
+
+        return guarded.taken(begun(None), begun, rows, self._take, _failed)
+
+    def _take(self, sets: HashSets, row: SegmentRow) -> list[Result]:
+        return sets.add(self._decrypt(row))
+
+
+def _failed(sets: HashSets, row: SegmentRow, error: Exception) -> Result:
+    return failed_result({**row._asdict(), "kind": "segment"}, sets.scope(), guarded.kind_of(error))
+
+
+class _Segments:
+    """The segments of one task, by hash, those of a hash in record order."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self._columns = {name: _values(name, table[name]) for name in SegmentRow._fields}
+        self.by_hash: dict[bytes, list[int]] = {}
+        keys = table["state_key"].to_pylist()
+        order = pc.sort_indices(table, [("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
+        for index in order.to_pylist():
+            self.by_hash.setdefault(keys[index], []).append(index)
+
+    @property
+    def oldest_us(self) -> int:
+        """The least event time (µs)."""
+        return int(pc.min(self._table["event_us"]).as_py())
+
+    def places(self) -> set[tuple[Any, ...]]:
+        """The Kafka coordinates of all."""
+        return set(zip(*(self._columns[name] for name in _PLACE), strict=True))
+
+    def rows(self, hash_: bytes) -> Iterator[SegmentRow]:
+        """The segments of a hash."""
+        for index in self.by_hash[hash_]:
+            yield SegmentRow._make([values[index] for values in self._columns.values()])
+
+    def last_place(self, hash_: bytes) -> dict[str, Any]:
+        """The Kafka coordinates of the last segment of a hash."""
+        return {name: self._columns[name][self.by_hash[hash_][-1]] for name in _PLACE}
+
+    def of(self, hashes: Sequence[bytes]) -> list[pa.RecordBatch]:
+        """The rows of some hashes as they came."""
+        indices = [index for hash_ in hashes for index in self.by_hash[hash_]]
+        batches: list[pa.RecordBatch] = self._table.take(pa.array(indices)).cast(ROW_SCHEMA).to_batches()
+        return batches
+
+
+class _Written:
+    """Results that are written to their tables when they are many bytes, and at the end."""
+
+    def __init__(self, files: ResultFiles) -> None:
+        self._files = files
+        self._results: list[tuple[str, Fields]] = []
+        self._bytes = 0
+
+    def add(self, results: Sequence[Result], failed: int) -> None:
+        self._results += (result.packable() for result in results)
+        if failed:
+            self._results.append((FAILED_ROWS, {"rows": failed}))
+        self._bytes += sum(len(result.payload or b"") for result in results)
+        if self._bytes > FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        self._files.add(sorted_out(self._results, KINDS))
+        self._results, self._bytes = [], 0
+
+
+class _OpenSets:
+    """Rows for the keyed state, returned when they are many bytes, and at the end."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._bytes = 0
+
+    def add(self, hash_: bytes, blob: bytes, place: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        self.rows.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **place})
+        self._bytes += len(blob)
+        if self._bytes > FLUSH_BYTES:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        if self.rows:
+            yield pa.RecordBatch.from_pylist(self.rows, schema=ROW_SCHEMA)
+            self.rows, self._bytes = [], 0
+
+
+def _values(name: str, column: pa.ChunkedArray) -> list[Any] | _OneByOne:
+    match name:
+        case "content":
+            return _OneByOne(column)
+        case "lamport_timestamp":
+            return [None if digits is None else int(digits) for digits in column.to_pylist()]
+        case _:
+            return list(column.to_pylist())
+
+
+class _OneByOne:
+    """A column of payloads, made into Python objects one by one; the other columns are small and are read at once."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    def __getitem__(self, index: int) -> Any:
+        return self._column[index].as_py()

@@ -1,0 +1,100 @@
+"""Changes rows of a table, or inserts missing ones, while streams append to it.
+
+Spark computes the new files at a fixed version of the table; one commit through delta-rs replaces the old files. The
+commit fails only if another writer replaced one of these files meanwhile, and then everything is repeated. Appends
+never conflict. Delta's own UPDATE and MERGE fail on any append between their read and their commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.commit import TableFile, append_files, discard, replace_files
+from reliable_channel.lake.files import WrittenFile
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.retry import retry_on_conflict
+from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.delta import written
+
+_FILE = "__file"
+
+
+@retry_on_conflict
+def rewrite(
+    spark: SparkSession,
+    paths: PathSettings,
+    table: Table,
+    concerned: Callable[[DataFrame], DataFrame],
+    instead: Callable[[DataFrame], DataFrame],
+) -> int:
+    """Replace the files that hold ``concerned`` rows by what ``instead`` makes of all rows in them; how many rows are
+    concerned. For tables without partitions.
+
+    Raises ``ConfigurationError`` when the table has other columns than its definition: they would be lost."""
+    place = paths.table(table.name)
+    to = open_table(paths, table)
+    rows = _at(spark, place, to.version())
+    found = concerned(rows.withColumn(_FILE, F.col("_metadata.file_path"))).groupBy(_FILE).count().collect()
+    if found:
+        if set(rows.columns) != set(table.names()):
+            raise ConfigurationError(
+                f"The table {table.name} was made by another version of this program: its columns are other ones.",
+                "Run `reliable-channel rebuild`, which derives the tables again.",
+            )
+        names = {row[_FILE].rpartition("/")[2] for row in found}
+        old = [file for file in _files(to) if file.path.rpartition("/")[2] in names]
+        whole = spark.read.schema(rows.schema).parquet(*(f"{place}/{file.path}" for file in old))
+        new = written(instead(whole).select(*table.names()), paths, table)
+        with _discarded_on_failure(paths, new):
+            replace_files(to, old, new)
+    return sum(row["count"] for row in found)
+
+
+@retry_on_conflict
+def insert_missing(
+    spark: SparkSession,
+    paths: PathSettings,
+    table: Table,
+    rows: DataFrame,
+    by: str,
+    key: Sequence[str],
+    among: str = "true",
+) -> None:
+    """Append those of ``rows`` whose ``key`` the table does not have (``among`` the rows of which this is true), each
+    once however many fill in at a time. ``by``: who does; two of the same name collide, and the later one looks again.
+    """
+    place = paths.table(table.name)
+    to = open_table(paths, table)
+    before = to.transaction_version(by)
+    there = _at(spark, place, to.version()).where(among).select(*key)
+    new = written(rows.join(there, [*key], "left_anti").select(*table.names()), paths, table)
+    if new:
+        with _discarded_on_failure(paths, new):
+            append_files(to, new, (by, 0 if before is None else before + 1))
+
+
+def _at(spark: SparkSession, place: str, version: int) -> DataFrame:
+    return spark.read.format("delta").option("versionAsOf", version).load(place)
+
+
+def _files(table: DeltaTable) -> list[TableFile]:
+    adds = pa.table(table.get_add_actions(flatten=True))
+    return [TableFile(*file) for file in zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)]
+
+
+@contextmanager
+def _discarded_on_failure(paths: PathSettings, new: Sequence[WrittenFile]) -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedError:
+        discard(paths, new)
+        raise

@@ -1,0 +1,78 @@
+"""The main function of a job: ``spark-submit jobs/<name>.py [--once | --continuous] [--config FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from reliable_channel.config import load
+from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.runner.metrics import measured
+from reliable_channel.pipeline.runner.queries import CHAIN, Query
+from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
+from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.logs import tame_kafka
+from reliable_channel.runtime.own_broker import require_own_broker
+from reliable_channel.runtime.spark import spark_session
+
+
+def main(query: Query, arguments: list[str] | None = None) -> int:
+    """Run one query and return the exit code: 0 done or stopped by SIGTERM, 1 a fault, 2 a wrong setting.
+
+    ``--once`` reads what is there now and ends (cron, back-fill); ``--continuous`` goes on until SIGTERM or Ctrl-C."""
+    options = _parser(query).parse_args(arguments)
+    stop = threading.Event()
+
+    def terminated(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGINT, terminated)
+    tame_kafka()
+    try:
+        settings = load(options.config)
+        if not isinstance(query.reads, Table):
+            require_own_broker(settings)
+        with (
+            spark_session(settings, f"reliable-channel {query.name}") as spark,
+            measured(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
+        ):
+            if options.continuous:
+                run_continuously(spark, settings, stop, queries=(query,))
+            else:
+                run_to_end(spark, settings, query)
+    except Exception as error:  # whatever it is, a person gets one sentence
+        return ended_by(error, query.name)
+    return 0
+
+
+def main_batch(name: str, run: Callable[..., object], arguments: list[str] | None = None) -> int:
+    """Run one batch job, ``run(spark, settings)``, and return the exit code as :func:`main` does."""
+    parser = argparse.ArgumentParser(prog=f"jobs/{name}.py")
+    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    options = parser.parse_args(arguments)
+    try:
+        settings = load(options.config)
+        with spark_session(settings, f"reliable-channel {name}") as spark:
+            run(spark, settings)
+    except Exception as error:  # whatever it is, a person gets one sentence
+        return ended_by(error, name)
+    return 0
+
+
+def _port_offset(query: Query) -> int:
+    """Jobs run beside each other: each has a port of its own, after that of ``reliable-channel run``."""
+    names = [other.name for other in CHAIN]
+    return 1 + (names.index(query.name) if query.name in names else len(names))
+
+
+def _parser(query: Query) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"jobs/{query.name}.py")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="what is there now, then end (the default)")
+    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    return parser

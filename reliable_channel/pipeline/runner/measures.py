@@ -1,0 +1,114 @@
+"""Extracts named measures from the progress of a streaming query, the JSON that Spark reports. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+UnreadCommits = Callable[[str, int], int | None]
+"""(name of the table, commit that is read next) → appending commits still unread; ``None`` when that is not known."""
+
+_TABLE = re.compile(r"^DeltaSource\[.*/([a-z_]+)/?\]$")
+
+
+def measures(
+    progress: Mapping[str, Any], counted: Mapping[str, int], unread: UnreadCommits | None = None
+) -> dict[str, float]:
+    """Metric → value of one micro-batch.
+
+    ``progress`` is ``StreamingQueryProgress`` as Spark prints it, ``counted`` what the writer counted itself. Names end
+    in their unit: ``_rows``, ``_ms``, ``_bytes``, ``_offsets``, ``_commits``. What Spark does not say is left out.
+    Times and rates are those of the work, without ``turn_wait_ms``."""
+    found: dict[str, float] = {
+        "input_rows": _number(progress.get("numInputRows")) or 0.0,
+        **{name: float(value) for name, value in counted.items()},
+    }
+    for name, key in (
+        ("input_rows_per_second", "inputRowsPerSecond"),
+        ("processed_rows_per_second", "processedRowsPerSecond"),
+    ):
+        rate = _number(progress.get(key))
+        if rate is not None:
+            found[name] = rate
+    for phase, took in (progress.get("durationMs") or {}).items():
+        if (number := _number(took)) is not None:
+            found[f"{_snake(phase)}_ms"] = number
+    _less_the_wait(found)
+    found |= _lag(progress.get("sources") or [], unread)
+    return found | _state(progress.get("stateOperators") or [])
+
+
+def _less_the_wait(found: dict[str, float]) -> None:
+    """A query waits for its turn inside ``addBatch``: that is no work, and says nothing of what it could do."""
+    wait = found.get("turn_wait_ms", 0.0)
+    for phase in ("add_batch_ms", "trigger_execution_ms"):
+        if phase in found:
+            found[phase] = max(0.0, found[phase] - wait)
+    if wait and (took := found.get("trigger_execution_ms")):
+        found["processed_rows_per_second"] = found["input_rows"] * 1000 / took
+
+
+def _lag(sources: list[Mapping[str, Any]], unread: UnreadCommits | None) -> dict[str, float]:
+    """How far the micro-batch's end is behind the source; of several sources (a table read twice) the largest."""
+    found: dict[str, float] = {}
+
+    def note(name: str, value: float | None) -> None:
+        if value is not None:
+            found[name] = max(value, found.get(name, value))
+
+    for source in sources:
+        end, newest = _object(source.get("endOffset")), _object(source.get("latestOffset"))
+        if "reservoirVersion" in end:
+            table = _TABLE.match(str(source.get("description", "")))
+            if table and unread is not None:
+                note("lag_commits", unread(table[1], int(end["reservoirVersion"])))
+        else:
+            behind = [
+                max(0, int(offset) - int(end.get(topic, {}).get(partition, 0)))
+                for topic, partitions in newest.items()
+                if isinstance(partitions, Mapping) and isinstance(end.get(topic), Mapping)
+                for partition, offset in partitions.items()
+            ]
+            note("lag_offsets", float(sum(behind)) if behind else None)
+    return found
+
+
+def _state(operators: list[Mapping[str, Any]]) -> dict[str, float]:
+    """The state of all stateful operators of the query together."""
+    if not operators:
+        return {}
+    wanted = {
+        "state_rows": "numRowsTotal",
+        "state_updated_rows": "numRowsUpdated",
+        "state_memory_bytes": "memoryUsedBytes",
+        "dropped_by_watermark_rows": "numRowsDroppedByWatermark",
+        "state_commit_ms": "commitTimeMs",
+    }
+    found = {name: sum(_number(op.get(key)) or 0.0 for op in operators) for name, key in wanted.items()}
+    sst = [_number((op.get("customMetrics") or {}).get("rocksdbSstFileSize")) for op in operators]
+    if any(size is not None for size in sst):
+        found["state_disk_bytes"] = sum(size or 0.0 for size in sst)
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; Spark reports rates of instantaneous batches as infinity or NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < float("inf") else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """An offset: JSON text in a progress object, JSON itself in its printed form."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,191 @@
+"""Publishes the progress of the running queries: rows of ``pipeline_metrics`` and a Prometheus endpoint.
+
+Labels are names of this program's queries and metrics, never strings from the network, so a stranger cannot create
+series. A fault here is logged and never stops a query (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pyarrow as pa
+from prometheus_client import CollectorRegistry, Counter, Gauge, make_asgi_app
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.tables import BY_NAME, PIPELINE_METRICS
+from reliable_channel.pipeline import counters
+from reliable_channel.pipeline.runner.measures import measures
+from reliable_channel.runtime.failures import known
+from reliable_channel.transport.serving import HttpServer, listening
+
+_log = logging.getLogger(__name__)
+_LAST_WORDS_S = 15.0
+_HISTORY_LIMIT = 1_000
+_TOTALS = ("input_rows", "quarantined_rows", "failed_rows", "dropped_by_watermark_rows")
+_SCHEMA = pa.schema(
+    [
+        pa.field("query", pa.string(), nullable=False),
+        ("query_id", pa.string()),
+        ("run_id", pa.string()),
+        ("batch_id", pa.int64()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("recorded_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+class PrometheusMetrics:
+    """The newest value of every metric per query, running totals, and whether the query runs."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._values = Gauge(
+            "reliable_channel_query",
+            "Value of the last micro-batch; the metric's name ends in its unit",
+            ["query", "metric"],
+            registry=self.registry,
+        )
+        self._totals = Counter(
+            "reliable_channel_query_rows",
+            "Rows since this process started: read, quarantined, set aside, dropped by the watermark",
+            ["query", "metric"],
+            registry=self.registry,
+        )
+        self._batch = Gauge(
+            "reliable_channel_query_last_batch_timestamp_seconds",
+            "When the last micro-batch was reported, Unix s",
+            ["query"],
+            registry=self.registry,
+        )
+        self._running = Gauge(
+            "reliable_channel_query_running", "1 while the query runs", ["query"], registry=self.registry
+        )
+
+    def running(self, query: str, runs: bool) -> None:
+        """The query started or ended."""
+        self._running.labels(query).set(float(runs))
+
+    def progress(self, query: str, values: dict[str, float]) -> None:
+        """One micro-batch was done, with these values."""
+        for metric, value in values.items():
+            self._values.labels(query, metric).set(value)
+        for metric in _TOTALS:
+            self._totals.labels(query, metric).inc(values.get(metric, 0.0))
+        self._batch.labels(query).set(time.time())
+
+
+class MetricsListener(StreamingQueryListener):
+    """Writes the progress of every query of this session. Called by Spark, one event at a time."""
+
+    def __init__(self, paths: PathSettings, prometheus: PrometheusMetrics) -> None:
+        self._paths, self._prometheus = paths, prometheus
+        self._names: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        with self._changed:
+            self._names[str(event.runId)] = event.name or "query"
+        self._prometheus.running(event.name or "query", True)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        try:
+            self.record(json.loads(event.progress.json))
+        except Exception as error:  # Whatever it is, it must not reach the query.
+            fault = known("Writing the metrics of a micro-batch", str(error))
+            _log.warning(
+                "%s", fault.cause if fault else "The metrics of a micro-batch were not written.", exc_info=not fault
+            )
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        with self._changed:
+            name = self._names.pop(str(event.runId), None)
+            self._changed.notify_all()
+        if name is not None:
+            self._prometheus.running(name, False)
+
+    def record(self, progress: dict[str, Any]) -> None:
+        """Write one micro-batch's progress: to the table, and for Prometheus."""
+        query_id, batch_id = str(progress.get("id")), int(progress.get("batchId", -1))
+        values = measures(progress, counters.take(query_id, batch_id), self._unread)
+        query = str(progress.get("name") or "query")
+        self._prometheus.progress(query, values)
+        now = dt.datetime.now(dt.UTC)
+        common = {"query": query, "query_id": query_id, "run_id": str(progress.get("runId")), "batch_id": batch_id}
+        rows = [{**common, "metric": m, "value": v, "recorded_at": now} for m, v in values.items()]
+        append_rows(self._paths, PIPELINE_METRICS, pa.Table.from_pylist(rows, schema=_SCHEMA))
+
+    def drain(self) -> None:
+        """Wait until every query that started has said its last word; events come a little after the query's end."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._names, _LAST_WORDS_S)
+
+    def _unread(self, table: str, next_version: int) -> int | None:
+        """Appending commits of one of our tables that are still to be read; at least so many."""
+        if table not in BY_NAME:
+            return None
+        return len(unread_of(open_table(self._paths, BY_NAME[table]), next_version, _HISTORY_LIMIT))
+
+
+@contextmanager
+def measured(spark: SparkSession, settings: Settings, *, serve: bool, port_offset: int = 0) -> Iterator[None]:
+    """Record the progress of every query that runs inside; with ``serve``, for Prometheus as well.
+
+    The endpoint is ``http://<metrics.host>:<metrics.port + port_offset>/metrics``; ``metrics.port`` 0 means none. A
+    port that is taken is one line in the log: metrics must not keep the pipeline from running."""
+    create_tables(settings.paths, [PIPELINE_METRICS])
+    prometheus = PrometheusMetrics()
+    listener = MetricsListener(settings.paths, prometheus)
+    with ExitStack() as opened:
+        if serve and settings.metrics.port:
+            opened.enter_context(served(settings, prometheus, port_offset))
+        spark.streams.addListener(listener)
+        try:
+            yield
+        finally:
+            listener.drain()
+            spark.streams.removeListener(listener)
+
+
+@contextmanager
+def served(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) -> Iterator[int | None]:
+    """Answer Prometheus on a thread within this block; yields the port, or None when it cannot be opened."""
+    host, port = settings.metrics.host, settings.metrics.port + port_offset
+    with ExitStack() as opened:
+        try:
+            sock = opened.enter_context(listening(host, port))
+        except EnvironmentFault as fault:
+            _log.warning("no metrics for Prometheus: %s Set metrics.port.", fault.cause)
+            yield None
+            return
+        server = HttpServer(make_asgi_app(prometheus.registry))
+        thread = threading.Thread(target=server.run, args=([sock],), name="metrics", daemon=True)
+        thread.start()
+        try:
+            yield sock.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(_LAST_WORDS_S)

@@ -1,0 +1,116 @@
+"""Defines the streaming queries, one per job: what each reads, transforms and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from reliable_channel.config import Settings
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.tables import CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, TIMERS, Table
+from reliable_channel.pipeline.ack import stream as ack
+from reliable_channel.pipeline.ack.deliver import TABLES_READ as PAYLOADS
+from reliable_channel.pipeline.delta import each_batch, read_stream
+from reliable_channel.pipeline.ingest import stream as ingest
+from reliable_channel.pipeline.ingest.batch_size import records_per_trigger
+from reliable_channel.pipeline.reassembly import stream as reassembly
+from reliable_channel.pipeline.runner import settings_guard
+from reliable_channel.pipeline.runner.turns import Turns
+from reliable_channel.pipeline.session import set_meanwhile
+
+Source = Callable[[SparkSession, Settings], DataFrame]
+
+Writer = Callable[[DataFrame, BatchSink], None]
+"""Computes and writes one micro-batch."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One exactly-once hop. ``reads``: the table whose new rows it reads, or the stream of another source. ``tables``
+    are created before it starts: those it reads and those it writes."""
+
+    name: str
+    reads: Table | Source
+    transform: Callable[[Settings], Callable[[DataFrame], DataFrame]]
+    writer: Callable[[Settings], Writer]
+    tables: tuple[Table, ...]
+
+
+INGEST = Query(
+    "ingest",
+    lambda spark, s: ingest.kafka_records(spark, s.kafka, s.pipeline, records_per_trigger(s)),
+    lambda s: ingest.records_of(s.pipeline),
+    ingest.IngestWriter,
+    (*ingest.TABLES_WRITTEN, CLOCK),
+)
+REASSEMBLY = Query(
+    "reassembly",
+    SDS_MESSAGES,
+    reassembly.reassembled,
+    reassembly.ReassemblyWriter,
+    (SDS_MESSAGES, *reassembly.TABLES_WRITTEN, TIMERS),
+)
+ACK = Query(
+    "ack",
+    ORDERED_SDS_MESSAGES,
+    ack.acknowledged,
+    ack.AckWriter,
+    (ORDERED_SDS_MESSAGES, *PAYLOADS, *ack.TABLES_WRITTEN, TIMERS),
+)
+CHAIN = (INGEST, REASSEMBLY, ACK)
+"""The main chain, in the order of the data flow."""
+
+
+_POLLING_DELAY = "200ms"
+"""How often a query without a trigger interval looks for new commits, while there are none."""
+
+
+def start(
+    spark: SparkSession,
+    settings: Settings,
+    query: Query,
+    once: bool,
+    turns: Turns | None = None,
+    writer: Writer | None = None,
+) -> StreamingQuery:
+    """Start a query: over what is there now and then end (``once``), or continuously until it is stopped.
+
+    ``turns``: those of the queries beside it. ``writer``: the query's own by default.
+
+    Kafka is read at the trigger interval, a table as soon as it has new rows. Creates the tables it needs. The
+    checkpoint makes a restart continue where the last run stopped. Raises ``ConfigurationError`` when the checkpoint
+    was made with settings that it freezes and that differ now."""
+    settings_guard.check(settings, query.name, {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS})
+    create_tables(settings.paths, query.tables)
+    # A micro-batch without data would only evict what de-duplication no longer needs; the next one with data does it.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}
+    with set_meanwhile(spark, wanted):  # a query keeps the settings that it starts with
+        turn = turns.of(query.name) if turns else None
+        return (
+            _rows_of(spark, settings, query)
+            .transform(query.transform(settings))
+            .writeStream.queryName(query.name)
+            .foreachBatch(each_batch(spark, settings.paths, writer or query.writer(settings), turn))
+            .option("checkpointLocation", settings.paths.checkpoint(query.name))
+            .trigger(**_trigger(settings, query, once))
+            .start()
+        )
+
+
+def _rows_of(spark: SparkSession, settings: Settings, query: Query) -> DataFrame:
+    if isinstance(query.reads, Table):
+        return read_stream(spark, settings.paths, query.reads)
+    return query.reads(spark, settings)
+
+
+def _trigger(settings: Settings, query: Query, once: bool) -> dict[str, Any]:
+    if once:
+        return {"availableNow": True}
+    interval_ms = 0 if isinstance(query.reads, Table) else settings.spark.trigger_interval_ms
+    return {"processingTime": f"{interval_ms} milliseconds"}

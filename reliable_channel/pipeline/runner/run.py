@@ -1,0 +1,159 @@
+"""Runs all queries in one local session: until nothing more follows (``run_once``), or until stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.ingest import ticks
+from reliable_channel.pipeline.ingest.stream import IngestWriter
+from reliable_channel.pipeline.runner.queries import CHAIN, Query, start
+from reliable_channel.pipeline.runner.turns import Turns
+from reliable_channel.runtime.failures import PythonDidNotStart, explained
+from reliable_channel.runtime.interrupts import RaiseIfInterrupted, noted_interrupts
+
+_STOP_PATIENCE_S = 60.0
+_STARTS = 3
+"""How often a query is started at most when Python is slow to start."""
+
+
+def run_chain(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    queries: Sequence[Query] = CHAIN,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Run every query over what is there, in the order of the data flow; silent channels wait where they are.
+
+    Raises ``EnvironmentFault`` when a query fails."""
+    with noted_interrupts() as raise_if_interrupted:
+        for query in queries:
+            on_progress(query.name)
+            run_to_end(spark, settings, query, raise_if_interrupted)
+
+
+def run_once(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    close_after_ms: int | None = None,
+    queries: Sequence[Query] = CHAIN,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Run every query over what is there, in the order of the data flow.
+
+    Then one tick moves silent channels on: to ``close_after_ms`` (ms) after the last record when a back-fill or a
+    simulation is to be concluded, by default to the wall clock; and the queries after ingest run over what it caused.
+    Raises ``EnvironmentFault`` when a query fails."""
+    run_chain(spark, settings, queries=queries, on_progress=on_progress)
+    close(spark, settings, close_after_ms=close_after_ms, queries=queries, on_progress=on_progress)
+
+
+def close(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    close_after_ms: int | None = None,
+    queries: Sequence[Query] = CHAIN,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Move silent channels on, as :func:`run_once` does, and run the queries after ingest over what that causes."""
+    on_progress("clock")
+    ticks.close(settings, close_after_ms)
+    run_chain(spark, settings, queries=queries[1:], on_progress=on_progress)
+
+
+def run_continuously(
+    spark: SparkSession,
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    queries: Sequence[Query] = CHAIN,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Every query, in turns, until ``stop`` is set; then each ends after its micro-batch.
+
+    Raises ``EnvironmentFault`` when a query fails; the others are stopped then."""
+    running: dict[str, StreamingQuery] = {}
+    starts = Counter(query.name for query in queries)
+    turns = Turns({query.name: query.reads.name if isinstance(query.reads, Table) else None for query in queries})
+    ticker: ticks.IdleTicker | None = None
+
+    def begin(query: Query) -> None:
+        nonlocal ticker
+        writer = query.writer(settings)
+        running[query.name] = start(spark, settings, query, once=False, turns=turns, writer=writer)
+        if isinstance(writer, IngestWriter):
+            ticker = ticks.IdleTicker(settings, writer, running[query.name])
+            ticker.start()
+
+    try:
+        for query in queries:
+            begin(query)
+            on_progress(f"{query.name} runs")
+        while not stop.wait(0.5):
+            for query in queries:
+                if not running[query.name].isActive:
+                    try:
+                        wait_for(running[query.name])
+                    except PythonDidNotStart:
+                        starts[query.name] += 1
+                        if starts[query.name] > _STARTS:
+                            raise
+                        begin(query)
+                        continue
+                    raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
+    finally:
+        turns.end()
+        if ticker is not None:
+            ticker.stop()
+        stop_all(list(running.values()))
+
+
+def run_to_end(
+    spark: SparkSession,
+    settings: Settings,
+    query: Query,
+    raise_if_interrupted: RaiseIfInterrupted = lambda: None,
+) -> None:
+    """One query over what is there."""
+    for _ in range(_STARTS - 1):
+        with suppress(PythonDidNotStart):
+            wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
+            return
+    wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
+
+
+def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = lambda: None) -> None:
+    """Until the query ends. Raises ``EnvironmentFault`` with the cause in one sentence when it failed; what
+    ``raise_if_interrupted`` raises stops the query."""
+    try:
+        while not query.awaitTermination(1):
+            raise_if_interrupted()
+        raise_if_interrupted()
+    except StreamingQueryException as error:
+        raise explained(query.name or "query", error) from error
+    except (KeyboardInterrupt, SystemExit):
+        query.stop()
+        raise
+
+
+def stop_all(queries: Sequence[StreamingQuery]) -> None:
+    """Stop queries from the source on, each between two micro-batches if that comes soon enough. Stopping inside one is
+    safe as well, it is then replayed at the next start; between two, the next start has nothing to repeat."""
+    deadline = time.monotonic() + _STOP_PATIENCE_S
+    for query in queries:
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        query.stop()

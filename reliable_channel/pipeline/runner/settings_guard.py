@@ -1,0 +1,129 @@
+"""Refuses to start a query whose settings differ from those that its checkpoint was made with.
+
+Spark silently keeps the number of shuffle partitions and the kind of state store of the checkpoint, and cannot notice
+another topic or participant at all. So the settings are written into the checkpoint (``reliable-channel.json``, removed
+together with it) and compared at every start (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.checkpoints import Checkpoint, as_object, filesystem, read_checkpoint, read_text
+from reliable_channel.lake.open import holds_rows
+from reliable_channel.lake.tables import DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES
+from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
+
+RECORD = "reliable-channel.json"
+
+_IN_SPARK = {
+    "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
+    "spark.conf.spark.sql.streaming.stateStore.providerClass": "spark.sql.streaming.stateStore.providerClass",
+}
+"""Our key → the key under which Spark keeps it in the offset log. They matter to queries with state only."""
+
+_OPERATORS = {"reassembly": 1, "ack": 1}
+"""How many operators of a query keep state; Spark refuses a checkpoint with others by the schemas of their state."""
+
+_STATE_VERSION = "state_version"
+"""The key of the record under which the version of a query's own state stands, where it has one."""
+
+_WRITES = {"ingest": ENVELOPES, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIVERIES}
+"""A table that only this query writes."""
+
+_REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
+
+SPARK_KEYS = (*_IN_SPARK.values(),)
+"""What the session is asked for."""
+
+
+def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> dict[str, str]:
+    """What a new checkpoint of ``query`` depends on, by the key of the configuration.
+
+    ``spark_conf`` are the session's values, which stand before the configuration under ``spark-submit``."""
+    found = {key: spark_conf[name] for key, name in _IN_SPARK.items() if name in spark_conf}
+    if query == "ingest":
+        found["kafka.topics.envelopes"] = settings.kafka.topics.envelopes
+    if query == "ack":
+        found["channels.participant_id"] = settings.channels.participant_id or ""
+        found[_STATE_VERSION] = str(STATE_VERSION)
+    return found
+
+
+def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, str]:
+    """What the checkpoint was made with: our record and, which is the last word, Spark's own."""
+    files, root = filesystem(paths.checkpoint(checkpoint.query))
+    ours = as_object(read_text(files, f"{root}/{RECORD}") or "")
+    sparks = {key: checkpoint.offsets.conf[name] for key, name in _IN_SPARK.items() if name in checkpoint.offsets.conf}
+    found = {str(key): str(value) for key, value in ours.items()} | sparks
+    topics = list(checkpoint.offsets.kafka)
+    return found | ({"kafka.topics.envelopes": topics[0]} if topics else {})
+
+
+def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+    """The first setting that differs, as one sentence, or ``None``. A setting that was not recorded agrees."""
+    for key, now in wanted.items():
+        if key == _STATE_VERSION:
+            continue
+        then = recorded.get(key, now)
+        if then != now and (stateful or key not in _IN_SPARK):
+            made = f"The checkpoint of {query} was made with {key}={_shown(then)}"
+            return f"{made}, and the configuration says {_shown(now)}."
+    return None
+
+
+def check(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> None:
+    """Compare the checkpoint of ``query`` with the configuration, and write down what a new one is made with.
+
+    Raises ``ConfigurationError`` when they disagree, or the state is that of another version: the query must not start.
+    Costs two small file reads."""
+    wanted = frozen_settings(settings, query, spark_conf)
+    checkpoint = read_checkpoint(settings.paths, query)
+    recorded: dict[str, str] = {}
+    if checkpoint is None:
+        _refuse_to_write_again(settings.paths, query)
+    else:
+        now = _OPERATORS.get(query, checkpoint.operators)
+        if checkpoint.operators not in (0, now):
+            raise ConfigurationError(
+                f"The checkpoint of {query} was made by another version of this program:"
+                f" it holds the state of {checkpoint.operators} operators, not of {now}.",
+                f"Run that version, or {_REMEDY}",
+            )
+        recorded = recorded_settings(settings.paths, checkpoint)
+        sentence = disagreement(query, checkpoint.operators > 0, recorded, wanted)
+        if sentence is not None:
+            raise ConfigurationError(sentence, f"Set it back, or {_REMEDY}")
+        if checkpoint.operators and recorded.get(_STATE_VERSION) != wanted.get(_STATE_VERSION):
+            raise ConfigurationError(
+                f"The checkpoint of {query} was made by another version of this program: it does not read its state.",
+                f"Run that version, or {_REMEDY}",
+            )
+    if wanted.keys() - recorded.keys():
+        files, root = filesystem(settings.paths.checkpoint(query))
+        files.create_dir(root, recursive=True)
+        with files.open_output_stream(f"{root}/{RECORD}") as stream:
+            stream.write(json.dumps({**wanted, **recorded}, indent=1, sort_keys=True).encode())
+
+
+def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
+    """Without its checkpoint a query reads everything from the beginning, under a new id, so Delta takes every row a
+    second time. Raises ``ConfigurationError`` when its table holds rows already."""
+    table = _WRITES.get(query)
+    if table is None or not holds_rows(paths, table):
+        return
+    remedy = f"Put it back, or {_REMEDY}"
+    if query == "ingest":
+        remedy = (
+            "Put it back, or name new places with paths.data_dir and paths.checkpoint_dir,"
+            " where what Kafka still holds is read anew."
+        )
+    found = f"The query {query} has no checkpoint, and its table {table.name} holds rows"
+    raise ConfigurationError(f"{found}: it would write all of them again.", remedy)
+
+
+def _shown(value: str) -> str:
+    return value.rsplit(".", 1)[-1] if value.startswith("org.apache.") else value or "nothing"

@@ -1,1 +1,0 @@
-"""How a job is started, stopped, started again, and told what went wrong."""

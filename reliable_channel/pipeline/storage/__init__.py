@@ -1,1 +1,0 @@
-"""Delta tables, their commits and the checkpoints, wherever they are."""

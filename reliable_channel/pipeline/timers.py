@@ -1,0 +1,208 @@
+"""The timers of keyed state: which keys have one, and the rows that run it when it is due.
+
+Reassembly and ack append the changes of their timers to ``timers``, a log with the micro-batch of each change. Ingest's
+clock rows say how far event time has come; :func:`due_rows` makes a row for every key whose timer is due by then.
+
+A micro-batch looks only at what earlier micro-batches wrote, so a replay runs the same timers as the first time, even
+after a crash that came behind the append. Tasks read the log in Python and keep what they read: a stream-static join
+would scan it in Spark in every micro-batch. Every hundredth micro-batch states all timers again, so that a new worker
+need not read the log from its beginning.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.follow import DeltaFollower, PerQuery
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.sql import quoted, select
+from reliable_channel.lake.tables import TIMERS
+from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.delta import running
+
+RESTATED_EVERY = 100
+"""A micro-batch whose number this divides states all timers again. Another number needs new checkpoints."""
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("job", pa.string(), nullable=False),
+        pa.field("query_id", pa.string(), nullable=False),
+        pa.field("batch_id", pa.int64(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        ("due", pa.timestamp("us", tz="UTC")),
+        ("kafka_topic", pa.string()),
+        ("kafka_partition", pa.int32()),
+    ]
+)
+_READ = ("query_id", "batch_id", "key", "due", "kafka_topic", "kafka_partition")
+
+
+@dataclass(frozen=True, slots=True)
+class TimerChange:
+    """The next timer of ``key`` in one Kafka partition is due at ``due_us`` (event time, µs); ``None``: it has none."""
+
+    key: str
+    place: TopicPartition
+    due_us: int | None
+
+
+class Timers:
+    """The keys with a timer, and when each is due."""
+
+    def __init__(self) -> None:
+        self._due: dict[TopicPartition, dict[str, int]] = {}
+
+    def apply(self, change: TimerChange) -> None:
+        """Take one change, in the order of the log."""
+        here = self._due.setdefault(change.place, {})
+        if change.due_us is None:
+            here.pop(change.key, None)
+        else:
+            here[change.key] = change.due_us
+
+    def is_open(self, key: str) -> bool:
+        """Whether the key has a timer in any partition."""
+        return any(key in here for here in self._due.values())
+
+    def due(self, place: TopicPartition, until_us: int) -> Iterator[str]:
+        """The keys in one partition whose timer is due at ``until_us`` (µs)."""
+        return (key for key, at in self._due.get(place, {}).items() if at <= until_us)
+
+    def __iter__(self) -> Iterator[TimerChange]:
+        return (TimerChange(key, place, at) for place, here in self._due.items() for key, at in here.items())
+
+
+class TimerLog:
+    """The log of one job and query. Reading goes on where it stopped the last time."""
+
+    def __init__(self, paths: PathSettings, job: str, query_id: str) -> None:
+        self._table = DeltaFollower(paths, TIMERS, "batch_id", {"job": job})
+        self._query_id = query_id
+        self._keys = Timers()
+        self._read = -1
+
+    def before(self, batch_id: int) -> Timers:
+        """The timers before a micro-batch. For one earlier than the last, the log is read anew."""
+        restated = last_restated(batch_id)
+        if restated > self._read or batch_id <= self._read:
+            self._keys, self._read = Timers(), restated - 1
+        since = self._read + 1
+        wanted = (pc.field("query_id") == self._query_id) & (pc.field("batch_id") >= since)
+        wanted &= pc.field("batch_id") < batch_id
+        files = self._table.files(since)
+        new = [self._table.read(file, _READ, wanted) for file in files if (file.least or 0) < batch_id]
+        if new:
+            for change in _changes(pa.concat_tables(new).sort_by("batch_id")):
+                self._keys.apply(change)
+        self._read = batch_id - 1
+        return self._keys
+
+
+def last_restated(batch_id: int) -> int:
+    """The micro-batch before ``batch_id`` that restated what was open, or the first."""
+    return max(batch_id - 1, 0) // RESTATED_EVERY * RESTATED_EVERY
+
+
+def _changes(rows: pa.Table) -> Iterator[TimerChange]:
+    columns = [rows[name].to_pylist() for name in ("key", "kafka_topic", "kafka_partition")]
+    for key, topic, partition, at in zip(*columns, rows["due"].cast(pa.int64()).to_pylist(), strict=True):
+        yield TimerChange(key, (topic, partition), at)
+
+
+_logs = PerQuery(TimerLog)
+
+
+def changes_of(results: Iterable[Mapping[str, Any]]) -> list[TimerChange]:
+    """Results of kind ``timer`` (``key``, ``due``, the Kafka partition): at most one per touched key."""
+    return [
+        TimerChange(change["key"], (change["kafka_topic"], change["kafka_partition"]), change["due"])
+        for change in results
+    ]
+
+
+def record(sink: BatchSink, job: str, changes: list[TimerChange]) -> None:
+    """Append the changes of this micro-batch, or all timers where they are due to be stated again.
+
+    To be called in every micro-batch."""
+    if sink.batch_id and last_restated(sink.batch_id + 1) == sink.batch_id:
+        stated = Timers()
+        for change in [*timers_before(sink.paths, job, sink.query_id, sink.batch_id), *changes]:
+            stated.apply(change)
+        changes = [*stated]
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    rows = [
+        {
+            "job": job,
+            "query_id": sink.query_id,
+            "batch_id": sink.batch_id,
+            "key": change.key,
+            "due": None if change.due_us is None else epoch + dt.timedelta(microseconds=change.due_us),
+            "kafka_topic": change.place[0],
+            "kafka_partition": change.place[1],
+        }
+        for change in changes
+    ]
+    sink.append_small(pa.Table.from_pylist(rows, schema=_SCHEMA), TIMERS)
+
+
+def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool = False) -> int:
+    """Delete what no micro-batch will look at again; how many rows. ``committed``: query id → its last committed
+    micro-batch, -1 where there is none. What other queries wrote, which have no checkpoint any more, goes as well.
+
+    The micro-batch after the committed one may run (again), and reads on from the last restatement before it. Through
+    delta-rs, which sees by the bounds of their files that appends of the meantime are not concerned; Delta's own MERGE
+    and DELETE would collide with each."""
+    bounds = {query_id: last_restated(batch_id + 1) for query_id, batch_id in sorted(committed.items())}
+    passed = [f"(query_id = {quoted(query_id)} and batch_id < {bound})" for query_id, bound in bounds.items()]
+    others = f"query_id not in ({', '.join(map(quoted, bounds))})" if bounds else "true"
+    gone = " or ".join([*passed, others])
+    table = open_table(paths, TIMERS)
+    if dry_run:
+        return int(select(f"select count(*) as rows from timers where {gone}", timers=table)[0]["rows"])  # noqa: S608 - ids of checkpoints, quoted
+    return int(table.delete(gone)["num_deleted_rows"])
+
+
+def timers_of(paths: PathSettings, job: str) -> Timers:
+    """The timers as earlier micro-batches of the running query left them. For tasks of the query."""
+    now = running()
+    return Timers() if now is None else timers_before(paths, job, *now)
+
+
+def timers_before(paths: PathSettings, job: str, query_id: str, batch_id: int) -> Timers:
+    """The timers as the micro-batches before ``batch_id`` left them. The caller must not change them: they are kept."""
+    return _logs.get(paths, job, query_id).before(batch_id)
+
+
+def due_rows(
+    paths: PathSettings, job: str, columns: Iterable[str], row_of: Callable[[str], dict[str, Any]]
+) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+    """A function for ``mapInPandas``: clock rows in, and out one row, with ``columns``, for every key of ``job`` whose
+    timer is due by then.
+
+    ``row_of`` gives the key's own columns; Kafka coordinates and event time are those of the clock row."""
+    names = [*columns]
+
+    def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        ticks = [tick for frame in frames for tick in frame.itertuples(index=False)]
+        if not ticks:
+            return
+        timers = timers_of(paths, job)
+        rows = [
+            {**tick._asdict(), **row_of(key)}
+            for tick in ticks
+            for key in timers.due((tick.kafka_topic, tick.kafka_partition), tick.event_us)
+        ]
+        if rows:
+            frame = pd.DataFrame(rows).reindex(columns=names).astype(object)
+            yield frame.where(frame.notna(), None)
+
+    return run

@@ -1,0 +1,18 @@
+"""How the reader of a hint can start this program: by its name, or by its place where the name is not found."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+NAME = "reliable-channel"
+
+
+def command_name() -> str:
+    """``reliable-channel`` where the shell finds this installation by that name, else the path of its script."""
+    script = Path(sys.executable).with_name(NAME)
+    found = shutil.which(NAME)
+    if not script.exists() or (found is not None and Path(found).resolve() == script.resolve()):
+        return NAME
+    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)

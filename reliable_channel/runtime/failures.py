@@ -1,0 +1,115 @@
+"""Describes why a streaming query failed in one sentence with a remedy; the full error is in the Spark log."""
+
+from __future__ import annotations
+
+import re
+
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, ReliableChannelError
+
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full.",
+        "Free some space; the next start repeats the interrupted micro-batch, nothing is lost.",
+    ),
+    (
+        r"TimeoutException: Timed out waiting for a node assignment|Failed to construct kafka|No resolvable bootstrap",
+        "Kafka cannot be reached.",
+        "Start it with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
+    ),
+    (
+        r"UnknownTopicOrPartition",
+        "the Kafka topic does not exist.",
+        "Create it (`reliable-channel kafka topics`), or set kafka.topics.envelopes.",
+    ),
+    (
+        r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM",
+        "rows it had still to read are gone: they were vacuumed before it read them.",
+        "Run `reliable-channel rebuild`; and let jobs/maintain.py keep what the slowest reader needs.",
+    ),
+    (
+        r"does not exist under .* Run the pipeline first",
+        "a table it needs is missing.",
+        "Start the jobs in the order ingest, reassembly, ack.",
+    ),
+    (
+        r"PYTHON_VERSION_MISMATCH",
+        "the executors run another version of Python than the driver.",
+        "Set PYSPARK_PYTHON to the same minor version on all machines (docs/scale-out.md).",
+    ),
+    (
+        r"ModuleNotFoundError: No module named",
+        "an executor lacks a Python package.",
+        "Ship this package with --py-files and its dependencies with --archives (docs/scale-out.md).",
+    ),
+    (
+        r"Failed to find (the )?data source: `?(kafka|delta)|DATA_SOURCE_NOT_FOUND|ClassNotFoundException: "
+        r"(io\.delta|org\.apache\.spark\.sql\.(delta|kafka))|CANNOT_LOAD_CATALOG|PLUGIN_CLASS_NOT_FOUND"
+        r"|'JavaPackage' object is not callable",
+        "the jars of Delta or Kafka are missing or damaged.",
+        'Run `reliable-channel setup`, which makes them anew; give spark-submit --jars "$(reliable-channel jars)".',
+    ),
+    (
+        r"Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme"
+        r"|NoClassDefFoundError: (org/apache/hadoop/fs|software/amazon)",
+        "a jar for the file system of its paths is missing.",
+        "Give Spark the jars that the store needs (docs/scale-out.md, Object stores).",
+    ),
+    (
+        r"OutOfMemoryError",
+        "the JVM ran out of memory.",
+        "Raise spark.driver_memory (executors: spark.executor.memory), or lower spark.max_offsets_per_trigger.",
+    ),
+)
+
+
+_RECORD_TIME = re.compile(
+    r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value -?\d+ that overflows"
+)
+"""What Spark's Kafka source says of a record time beyond what its timestamps hold. It has no setting against it."""
+
+
+class PythonDidNotStart(EnvironmentFault):
+    """Spark gives a Python process of the driver ten seconds to start, whatever is set. A busy machine may need longer;
+    nothing was computed yet, so the query may start again."""
+
+
+def explained(query: str, error: Exception) -> ReliableChannelError:
+    """``error`` of a streaming query as an ``EnvironmentFault`` (or what this package raised in it)."""
+    text = str(error)
+    if isinstance(error.__cause__, ReliableChannelError):
+        return error.__cause__
+    if (found := _RECORD_TIME.search(text)) is not None:
+        topic, partition, offset = found.groups()
+        return EnvironmentFault(
+            f"The query {query} failed: Spark cannot read the time of the record in {topic}, partition {partition},"
+            f" offset {offset}.",
+            "Give the topic message.timestamp.type=LogAppendTime, and delete the record (docs/howto/kafka.md).",
+        )
+    if (fault := known(f"The query {query}", text)) is not None:
+        return fault
+    if "Python worker failed to connect back" in text:
+        return PythonDidNotStart(
+            f"The query {query} failed: Python did not start within ten seconds.",
+            "Give the machine less to do, and start again; nothing is lost.",
+        )
+    if "shuffle" in text and "checkpoint" in text:
+        return ConfigurationError(f"The query {query} failed: {_last(text)}", "Start it with the old setting.")
+    return EnvironmentFault(f"The query {query} failed: {_last(text)}", "The Spark log has the whole story.")
+
+
+def known(who: str, text: str) -> EnvironmentFault | None:
+    """The sentence for a stack trace that has a known cause; ``who`` failed."""
+    for pattern, cause, remedy in _KNOWN:
+        if re.search(pattern, text):
+            return EnvironmentFault(f"{who} failed: {cause}", remedy)
+    return None
+
+
+def _last(text: str) -> str:
+    """The most telling line of a stack trace: the last exception named in it, else its first line."""
+    named = re.findall(r"^(?:Caused by: |pyspark\.\S+: )?(\S*(?:Error|Exception|Fault)): (.+)$", text, re.MULTILINE)
+    if named:
+        name, message = named[-1]
+        return f"{name.rsplit('.', 1)[-1]}: {message[:300]}"
+    return text.strip().splitlines()[0][:300] if text.strip() else "no reason was given."

@@ -1,0 +1,121 @@
+"""Tells the participants on Kafka how the bridges and their Waku nodes are: a JSON record every few seconds.
+
+::
+
+    {"status": "health", "bridge": name, "state": "Healthy", "detail", "relay_peers", "lightpush_peers", "filter_peers",
+     "store_peers", "at_ms"}
+
+A bridge writes it into the topic of dispatch results, every :data:`INTERVAL_S` seconds and when it stops. ``state`` is
+its node's, judged for the node's mode; a local loop, which has no node, is healthy while it runs. Counts are null where
+the node does not report them. ``at_ms`` is Unix ms of the bridge's clock, for people: a reader counts by its own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+
+from reliable_channel.transport.health import Health, HealthState
+
+INTERVAL_S = 5.0
+
+EXPIRY_MS = 20_000
+"""A bridge that was not heard for so long is gone."""
+
+MAX_RECORD_BYTES = 2_048
+MAX_NAME = 200
+MAX_DETAIL = 300
+MOST_BRIDGES = 100
+
+_ORDER = (HealthState.UNHEALTHY, HealthState.MINIMALLY_HEALTHY, HealthState.HEALTHY)
+_COUNTS = ("relay_peers", "lightpush_peers", "filter_peers", "store_peers")
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeHealth:
+    """One record: which bridge, and the health of its node."""
+
+    bridge: str
+    health: Health
+    at_ms: int
+
+    def to_bytes(self) -> bytes:
+        """The record's value."""
+        counts = {name: getattr(self.health, name) for name in _COUNTS}
+        value = {
+            "status": "health",
+            "bridge": self.bridge[:MAX_NAME],
+            "state": self.health.state.value,
+            "detail": self.health.detail[:MAX_DETAIL],
+            **counts,
+            "at_ms": self.at_ms,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def read_bridge_health(value: bytes | None) -> BridgeHealth | None:
+    """A record as somebody wrote it; ``None`` for what is none."""
+    if not value or len(value) > MAX_RECORD_BYTES:
+        return None
+    try:
+        found = json.loads(value)
+        if not isinstance(found, dict) or found.get("status") != "health":
+            return None
+        bridge, detail = found["bridge"], found["detail"]
+        if not isinstance(bridge, str) or not isinstance(detail, str) or len(bridge) > MAX_NAME:
+            return None
+        counts = {name: _count(found.get(name)) for name in _COUNTS}
+        health = Health(HealthState(found["state"]), detail[:MAX_DETAIL], **counts)
+        return BridgeHealth(bridge, health, int(found["at_ms"]))
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        return None
+
+
+class BridgesHealth:
+    """What is known of the bridges: each one's latest record, by the time it was read. Thread-safe.
+
+    The best bridge counts: an envelope needs one that dispatches it."""
+
+    def __init__(self, now: int) -> None:
+        self._lock = threading.Lock()
+        self._begun = now
+        self._latest: dict[str, tuple[int, Health]] = {}
+
+    def heard(self, found: BridgeHealth, now: int) -> None:
+        """Take a record that was read at ``now`` (Unix ms). Beyond :data:`MOST_BRIDGES` names the oldest goes."""
+        with self._lock:
+            self._latest.pop(found.bridge, None)
+            self._latest[found.bridge] = (now, found.health)
+            while len(self._latest) > MOST_BRIDGES:
+                del self._latest[next(iter(self._latest))]
+
+    def judge(self, kafka: Health, now: int) -> Health:
+        """The health of a participant whose Kafka is as ``kafka`` says. Without a bridge it is unhealthy, since nothing
+        leaves Kafka; in the first :data:`EXPIRY_MS` one may still be heard, and Kafka's health stands."""
+        if kafka.state is HealthState.UNHEALTHY:
+            return kafka
+        with self._lock:
+            known = {name: health for name, (at, health) in self._latest.items() if now - at <= EXPIRY_MS}
+        if not known:
+            if now - self._begun <= EXPIRY_MS:
+                return kafka
+            return Health(HealthState.UNHEALTHY, f"{kafka.detail}; no bridge has reported for {EXPIRY_MS // 1000} s")
+        name = max(known, key=lambda one: (_ORDER.index(known[one].state), one))
+        best = known[name]
+        return Health(
+            best.state,
+            f"{kafka.detail}; bridge {name}: {best.detail}",
+            best.relay_peers,
+            best.lightpush_peers,
+            best.filter_peers,
+            best.store_peers,
+        )
+
+
+def _count(value: object) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ValueError
+    return value

@@ -1,0 +1,211 @@
+"""The rate limit where envelopes are dispatched: one count per RLN membership (17/RLN-RELAY), kept over restarts.
+
+The count is written before the dispatch that it allows: a crash between the two counts one envelope too many, never one
+too few. Processes that dispatch through the same Waku node share a count file, and so its membership.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.rate_limit import (
+    RateLimitConfig,
+    RateLimitEvent,
+    RateLimitManager,
+    RateLimitSnapshot,
+    Traffic,
+)
+
+_log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+VALUE = "rate_limit"
+"""The name of the count in a channel's persistence."""
+_RLN = re.compile(r"\brln|rate.?limit.?proof", re.IGNORECASE)
+
+
+class Count(Protocol):
+    """Where a count is kept."""
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps others who share the count from changing it."""
+        ...
+
+    def read(self) -> RateLimitSnapshot | None:
+        """The count as it was last written."""
+        ...
+
+    def write(self, snapshot: RateLimitSnapshot) -> None:
+        """Keep it; it survives a crash once this returned."""
+        ...
+
+
+class KeepsValues(Protocol):
+    """The part of a channel's persistence that keeps a count."""
+
+    def get(self, name: str) -> bytes | None: ...
+
+    def put(self, name: str, value: bytes) -> None: ...
+
+
+class KeptCount:
+    """A count in a channel's persistence, or in memory only."""
+
+    def __init__(self, kept: KeepsValues | None = None) -> None:
+        self._kept = kept
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+    def read(self) -> RateLimitSnapshot | None:
+        value = None if self._kept is None else self._kept.get(VALUE)
+        return None if value is None else RateLimitSnapshot(**json.loads(value))
+
+    def write(self, snapshot: RateLimitSnapshot) -> None:
+        if self._kept is not None:
+            self._kept.put(VALUE, json.dumps(asdict(snapshot)).encode())
+
+
+class CountFile:
+    """A count in a file that processes share."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def of_node(cls, run_dir: str, address: str) -> CountFile:
+        """The count of the membership of the Waku node at ``address``, an URL."""
+        name = hashlib.sha256(address.encode()).hexdigest()[:16]
+        return cls(Path(run_dir) / "rate_limit" / f"{name}.json")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def read(self) -> RateLimitSnapshot | None:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            numbers = [found[name] for name in ("epoch", "epoch_size_ms", "used")]
+            if any(type(number) is not int for number in numbers) or numbers[1] < 1:
+                raise ValueError
+            return RateLimitSnapshot(numbers[0], numbers[1], numbers[2], bool(found["announced"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise EnvironmentFault(
+                f"{self._path} is not the count of a rate limit.",
+                "Move it away when the epoch is over; until then nothing is dispatched.",
+            ) from None
+
+    def write(self, snapshot: RateLimitSnapshot) -> None:
+        temporary = self._path.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(snapshot)), encoding="utf-8")
+        temporary.replace(self._path)
+
+
+class DispatchLimit(Generic[Item]):
+    """A :class:`RateLimitManager` over a kept count. Thread-safe. ``now`` is Unix ms."""
+
+    def __init__(self, config: RateLimitConfig | None = None, count: Count | None = None) -> None:
+        self.config = config or RateLimitConfig()
+        self._count = count or KeptCount()
+        self._lock = threading.Lock()
+        self._manager: RateLimitManager[Item] = RateLimitManager(self.config)
+        self._rln: bool | None = None
+        self._asked = False
+
+    @property
+    def enabled(self) -> bool:
+        """Whether dispatch is limited: by configuration, or as the node has RLN on."""
+        return bool(self._manager.config.enabled)
+
+    @property
+    def waiting(self) -> int:
+        """How many items wait for an epoch that has room."""
+        return self._manager.waiting
+
+    def submit(self, item: Item, traffic: Traffic, now: int) -> list[RateLimitEvent[Item]]:
+        """What becomes of one more item, and of what waits before it. Raises ``EnvironmentFault`` when the count cannot
+        be read, and dispatches nothing then."""
+        with self._lock, self._counted():
+            return self._manager.submit(item, traffic, now)
+
+    def tick(self, now: int) -> list[RateLimitEvent[Item]]:
+        """What has its turn now. Raises as :meth:`submit`."""
+        with self._lock:
+            due = self._manager.next_due()
+            if due is None or now < due:
+                return []
+            with self._counted():
+                return self._manager.tick(now)
+
+    def next_due(self) -> int | None:
+        """When (ms) :meth:`tick` next has something to do."""
+        with self._lock:
+            return self._manager.next_due()
+
+    def drain(self) -> list[Item]:
+        """Take everything back that waits."""
+        with self._lock:
+            return self._manager.drain()
+
+    def node_has_rln(self, found: bool | None, node: str) -> None:
+        """What the Waku node says about RLN, ``None`` for nothing: with ``enabled`` unset the limit is on where RLN is.
+        One line in the log says what follows."""
+        with self._lock:
+            if self._asked and found in (None, self._rln):
+                return
+            self._asked = True
+            self._rln = found
+            configured, limit = self.config.enabled, self.config
+            if found and configured is False:
+                _log.warning(
+                    "RLN is on at %s, and rate_limit.enabled is false: "
+                    "the node refuses what is over its membership's limit.",
+                    node,
+                )
+            elif found and configured is None:
+                self._manager.config = replace(limit, enabled=True)
+                _log.warning(
+                    "RLN is on at %s: %d envelopes are dispatched per epoch of %d s (rate_limit).",
+                    node,
+                    limit.messages_per_epoch,
+                    limit.epoch_size_ms // 1000,
+                )
+            elif found is None and configured is None:
+                _log.info("%s does not say whether RLN is on: there is no rate limit until it refuses for RLN.", node)
+
+    def refused(self, detail: str, node: str) -> None:
+        """A node's refusal: one that speaks of RLN says that RLN is on."""
+        if not self._rln and _RLN.search(detail):
+            self.node_has_rln(True, node)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Take the kept count over, and keep what it has become before anybody acts on it."""
+        if not self._manager.config.enabled:
+            yield
+            return
+        with self._count.locked():
+            kept = self._count.read()
+            if kept is not None:
+                self._manager.adopt(kept)
+            yield
+            if (snapshot := self._manager.snapshot()) != kept:
+                self._count.write(snapshot)

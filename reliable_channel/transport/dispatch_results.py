@@ -1,0 +1,104 @@
+"""What became of an envelope of the outgoing Kafka topic: one JSON record of the bridge for each step, read by senders.
+
+::
+
+    {"request_id", "status": "accepted", "timestamp": ns, "envelope_hash": hex, "near": null | [used, limit, until_ms],
+     "at_ms"}
+    {"request_id", "status": "delayed", "until_ms", "at_ms"}
+    {"request_id", "status": "failed", "reason", "detail", "timestamp": ns | null, "utilization", "at_ms"}
+
+The key is the content topic. Times without another unit are Unix ms of the bridge's clock; ``timestamp`` is that of the
+envelope as it was published, so that a sender computes its hash from its own bytes: a record cannot name another's
+envelope. ``reason`` is a :class:`~reliable_channel.transport.base.FailureReason`. Records without a known request id,
+over :data:`MAX_RECORD_BYTES` or of another form are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from reliable_channel.transport.base import FailureReason
+
+MAX_RECORD_BYTES = 4_096
+MAX_REQUEST_ID = 64
+MAX_DETAIL = 300
+_INT64 = range(-(2**63), 2**63)
+
+
+class Status(StrEnum):
+    """What a record says."""
+
+    ACCEPTED = "accepted"
+    """A Waku node took the envelope, or calls it a duplicate."""
+    DELAYED = "delayed"
+    """The rate limit holds it back."""
+    FAILED = "failed"
+    """It was refused, dropped or given up: this bridge will not send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchResult:
+    """One record. ``envelope_hash`` is for people and other readers; a sender of this project computes it."""
+
+    request_id: str
+    status: Status
+    at_ms: int
+    timestamp: int | None = None
+    envelope_hash: str | None = None
+    reason: FailureReason | None = None
+    detail: str = ""
+    until_ms: int | None = None
+    utilization: float = 0.0
+    near: tuple[int, int, int] | None = None
+
+    def to_bytes(self) -> bytes:
+        """The record's value."""
+        value = {**asdict(self), "detail": self.detail[:MAX_DETAIL]}
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def read_result(value: bytes | None) -> DispatchResult | None:
+    """A record as somebody wrote it; ``None`` for what is none."""
+    if not value or len(value) > MAX_RECORD_BYTES:
+        return None
+    try:
+        found = json.loads(value)
+        return _result(found) if isinstance(found, dict) else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _result(found: dict[str, Any]) -> DispatchResult | None:
+    request_id, detail = found["request_id"], found.get("detail") or ""
+    if not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID or not isinstance(detail, str):
+        return None
+    reason = found.get("reason")
+    near = found.get("near")
+    used = found.get("utilization") or 0.0
+    result = DispatchResult(
+        request_id,
+        Status(found["status"]),
+        _integer(found["at_ms"]),
+        None if found.get("timestamp") is None else _integer(found["timestamp"]),
+        None,
+        None if reason is None else FailureReason(reason),
+        detail[:MAX_DETAIL],
+        None if found.get("until_ms") is None else _integer(found["until_ms"]),
+        min(1.0, max(0.0, float(used))),
+        None if near is None else (_integer(near[0]), _integer(near[1]), _integer(near[2])),
+    )
+    complete = {
+        Status.ACCEPTED: result.timestamp is not None,
+        Status.DELAYED: result.until_ms is not None,
+        Status.FAILED: result.reason is not None,
+    }
+    return result if complete[result.status] else None
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int or value not in _INT64:
+        raise ValueError
+    return value

@@ -1,0 +1,80 @@
+"""Provides an envelope source in memory, for simulations and tests."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.store.source import Position, Selection
+
+
+class MemorySource:
+    """Envelopes in (timestamp, hash) order; the same hash is kept once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._order: list[Position] = []
+        self._envelopes: dict[bytes, tuple[str, WakuMessage]] = {}
+
+    def add(self, pubsub_topic: str, message: WakuMessage) -> bytes:
+        """Store an envelope; its message hash."""
+        found = message_hash(pubsub_topic, message)
+        with self._lock:
+            if found not in self._envelopes:
+                self._envelopes[found] = (pubsub_topic, message)
+                insort(self._order, Position(message.timestamp or 0, found))
+        return found
+
+    def remove(self, found: bytes) -> None:
+        """Forget an envelope, as a store that lost it."""
+        with self._lock:
+            if (entry := self._envelopes.pop(found, None)) is not None:
+                self._order.remove(Position(entry[1].timestamp or 0, found))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def fault(self) -> None:
+        return None
+
+    def position(self, message_hash: bytes) -> Position | None:
+        with self._lock:
+            entry = self._envelopes.get(message_hash)
+        return None if entry is None else Position(entry[1].timestamp or 0, message_hash)
+
+    def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
+        with self._lock:
+            found: list[Position] = []
+            for place in self._walk(selection, after, forward):
+                if self._matches(selection, place):
+                    found.append(place)
+                    if len(found) == limit:
+                        break
+            return found
+
+    def load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
+        with self._lock:
+            return {h: self._envelopes[h] for h in message_hashes if h in self._envelopes}
+
+    def _walk(self, selection: Selection, after: Position | None, forward: bool) -> Iterable[Position]:
+        low, high = 0, len(self._order)
+        if selection.start_time_ns is not None:
+            low = bisect_left(self._order, Position(selection.start_time_ns, b""))
+        if selection.end_time_ns is not None:
+            high = bisect_left(self._order, Position(selection.end_time_ns + 1, b""))
+        if after is not None and forward:
+            low = max(low, bisect_right(self._order, after))
+        elif after is not None:
+            high = min(high, bisect_left(self._order, after))
+        places = range(low, high) if forward else range(high - 1, low - 1, -1)
+        return (self._order[i] for i in places)
+
+    def _matches(self, selection: Selection, place: Position) -> bool:
+        pubsub_topic, message = self._envelopes[place.message_hash]
+        return (
+            (selection.pubsub_topic is None or pubsub_topic == selection.pubsub_topic)
+            and (selection.content_topics is None or message.content_topic in selection.content_topics)
+            and (selection.hashes is None or place.message_hash in selection.hashes)
+        )

@@ -1,0 +1,97 @@
+"""Represents a store query and its page as values (13/WAKU2-STORE; docs/spec/waku-rest.md, *Store v3*)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.wire.waku import WakuMessage
+
+MAX_PAGE_SIZE = 100
+"""Messages a page holds at most; running nodes cut larger wishes to it."""
+
+DEFAULT_PAGE_SIZE = 20
+"""Messages a page holds when the query does not say."""
+
+MAX_HASHES = 99
+"""Hashes a client asks for at once: exactly 100, 200 … bring unrelated messages from Postgres nodes
+(docs/spec/waku-rest.md)."""
+
+HASH_BYTES = 32
+
+
+def is_message_hash(hint: bytes | None) -> bool:
+    """Whether a retrieval hint can be a Waku message hash, which is all that a store can be asked for. Hints are opaque
+    and kept as they came: status-go, for one, writes a protobuf of hashes there."""
+    return hint is not None and len(hint) == HASH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StoreQuery:
+    """A query to a store: either ``hashes``, or a content filter and a time range.
+
+    Times are Unix ns of the *sender's* timestamps, **both ends included**: running nodes include the end, the
+    specification excludes it, and the client makes both look the same. ``cursor`` is the message hash that the last
+    page gave, exclusive. Every page is oldest first; ``forward=False`` begins with the newest page.
+    Raises ``LocalError`` for hashes beside filters (the specification forbids them together) and for wrong lengths.
+    """
+
+    pubsub_topic: str | None = None
+    content_topics: tuple[str, ...] = ()
+    start_time_ns: int | None = None
+    end_time_ns: int | None = None
+    hashes: tuple[bytes, ...] = ()
+    cursor: bytes | None = None
+    page_size: int = MAX_PAGE_SIZE
+    forward: bool = True
+    include_data: bool = True
+
+    def __post_init__(self) -> None:
+        if any(len(h) != HASH_BYTES for h in (*self.hashes, *((self.cursor,) if self.cursor else ()))):
+            raise LocalError("A message hash in a store query is not 32 bytes.", "Give the Waku message hash.")
+        if self.hashes and (self.content_topics or self.start_time_ns is not None or self.end_time_ns is not None):
+            raise LocalError(
+                "A store query holds hashes and a filter together.", "Ask for hashes alone, or by topics and time."
+            )
+        if not 1 <= self.page_size <= MAX_PAGE_SIZE:
+            raise LocalError(f"A page size of {self.page_size} is not between 1 and {MAX_PAGE_SIZE}.")
+
+    def after(self, cursor: bytes | None) -> StoreQuery:
+        """The same question for the next page."""
+        return replace(self, cursor=cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEntry:
+    """One stored envelope. ``message`` and ``pubsub_topic`` are ``None`` when the query did not include data.
+
+    ``verified`` says that the hash was recomputed from the message and agreed; an old store protocol that returns no
+    ``meta`` cannot be verified."""
+
+    message_hash: bytes
+    message: WakuMessage | None = None
+    pubsub_topic: str | None = None
+    verified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorePage:
+    """One page of one node's answer, oldest first. ``cursor`` is ``None`` on the last page.
+
+    ``refused`` counts entries the node returned that were not what was asked: hashes that do not fit their message,
+    hashes never asked for, messages outside the filter. They are left out of ``entries``.
+    """
+
+    entries: tuple[StoreEntry, ...]
+    cursor: bytes | None = None
+    node: str = ""
+    refused: int = 0
+
+
+class StoreQuerying(Protocol):
+    """Anything that answers queries with pages: a client of several nodes, one node, a source in this process."""
+
+    def query(self, query: StoreQuery) -> StorePage:
+        """One page. Raises ``StoreUnavailable`` when nobody gives one."""
+        ...

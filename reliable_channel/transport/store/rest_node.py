@@ -1,0 +1,289 @@
+"""Queries one store node over REST: Store v3 in both dialects, v1 where there is no v3 (docs/spec/waku-rest.md, *Store
+v3*).
+
+Asks so that every node can answer, and believes nothing: hashes are recomputed, entries that were not asked for are
+left out and counted, errors inside HTTP 200 are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Any
+
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.transport.base import hash_candidates
+from reliable_channel.transport.http import BoundedHttp, HttpResponse, NodeUnreachable
+from reliable_channel.transport.store.model import MAX_PAGE_SIZE, StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.waku_api import NodeDialect, WakuApi
+from reliable_channel.transport.waku_json import (
+    decode_base64,
+    hash_from_text,
+    hash_to_hex,
+    hash_to_urlsafe,
+    listed,
+    message_from_json,
+)
+
+_MAX_TIME_NS = 2**63 - 1
+_MAX_V1_CURSORS = 1_000
+
+
+class StoreFault(StrEnum):
+    """Why a store node gave no page."""
+
+    UNREACHABLE = "unreachable"
+    BUSY = "busy"
+    """429, 503, 504: ask again later."""
+    PEER_FAILED = "peer_failed"
+    """The node asked a peer and that failed: 300, 400, 5xx inside HTTP 200, or an error of the node itself."""
+    UNKNOWN_CURSOR = "unknown_cursor"
+    NEEDS_CONTENT_TOPICS = "needs_content_topics"
+    """The node answers only queries that name content topics."""
+    REFUSED = "refused"
+    """The node calls the query malformed, or cannot serve it."""
+
+
+_NO_V3 = ("protocols not supported", "dial to self", "no suitable peers", "stream reset")
+"""What a go-waku node answers when neither it nor its peer speaks Store v3; Store v1 may well work."""
+
+RETRIABLE = frozenset({StoreFault.UNREACHABLE, StoreFault.BUSY, StoreFault.PEER_FAILED})
+
+
+class StoreNodeError(EnvironmentFault):
+    """A node returned no page. ``fault`` is the kind of the failure; the cause names the node without credentials."""
+
+    def __init__(self, node: str, fault: StoreFault, detail: str) -> None:
+        super().__init__(f"{node}: {fault.value}: {detail[:200]}")
+        self.node = node
+        self.fault = fault
+        self.detail = detail[:200]
+
+    def __reduce__(self) -> tuple[type[StoreNodeError], tuple[str, StoreFault, str]]:
+        return (StoreNodeError, (self.node, self.fault, self.detail))
+
+
+class RestStoreNode:
+    """A store node, or a node that asks a store peer: ``peer_address`` is that peer's multiaddr (go-waku needs it for
+    look-ups by hash). Thread-safe."""
+
+    def __init__(self, http: BoundedHttp, dialect: NodeDialect | None = None, peer_address: str | None = None) -> None:
+        self._http = http
+        self._api = WakuApi(http, dialect)
+        self._peer_address = peer_address
+        self._v1 = False
+        self._v1_cursors: dict[bytes, dict[str, str]] = {}
+        self.name = http.name
+
+    def query(self, query: StoreQuery) -> StorePage:
+        """One page. Raises :class:`StoreNodeError`."""
+        if _impossible(query):
+            return StorePage((), None, self.name)
+        try:
+            dialect = self._api.dialect()
+            v3_fault: StoreNodeError | None = None
+            if not self._v1 and query.cursor not in self._v1_cursors:
+                response = self._http.get("/store/v3/messages", self._parameters(query, dialect))
+                if not (response.status == 404 or (response.status == 400 and not response.body)):
+                    try:
+                        return self._page(query, self._checked(response))
+                    except StoreNodeError as error:
+                        if query.hashes or not _v1_may_answer(error, dialect):
+                            raise
+                        v3_fault = error
+                elif query.hashes:
+                    raise StoreNodeError(
+                        self.name, StoreFault.REFUSED, "the node has no Store v3, and v1 knows no hashes"
+                    )
+            return self._ask_v1(query, v3_fault)
+        except NodeUnreachable as error:
+            raise StoreNodeError(self.name, StoreFault.UNREACHABLE, error.cause) from None
+
+    def _ask_v1(self, query: StoreQuery, v3_fault: StoreNodeError | None) -> StorePage:
+        """Query one page by Store v1. If v3 failed as well (``v3_fault``), its error is raised, since it is more
+        specific."""
+        response = self._http.get("/store/v1/messages", self._parameters_v1(query))
+        if v3_fault is None and response.status != 404:
+            self._v1 = True
+        try:
+            return self._page_v1(query, self._checked(response))
+        except StoreNodeError:
+            if v3_fault is not None:
+                raise v3_fault from None
+            raise
+
+    def close(self) -> None:
+        """Close connections."""
+        self._http.close()
+
+    # asking
+
+    def _parameters(self, query: StoreQuery, dialect: NodeDialect) -> dict[str, str]:
+        write = hash_to_hex if dialect is NodeDialect.NWAKU else hash_to_urlsafe
+        # Times are cut locally, so data is needed where a time is given.
+        found = {
+            "includeData": _flag(query.include_data or query.end_time_ns is not None),
+            "pageSize": str(query.page_size),
+        }
+        found["ascending"] = _flag(query.forward)
+        if query.hashes:
+            found["hashes"] = ",".join(write(h) for h in query.hashes)
+            found["pageSize"] = str(MAX_PAGE_SIZE)
+        else:
+            found |= self._filters(query)
+        if query.cursor is not None:
+            found["cursor"] = write(query.cursor)
+        if self._peer_address is not None:
+            found["peerAddr"] = self._peer_address
+        return found
+
+    def _filters(self, query: StoreQuery) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if query.pubsub_topic is not None:
+            found["pubsubTopic"] = query.pubsub_topic
+        if query.content_topics:
+            found["contentTopics"] = ",".join(query.content_topics)
+        if query.start_time_ns is not None and query.start_time_ns > 0:
+            found["startTime"] = str(query.start_time_ns)
+        if query.end_time_ns is not None:
+            # 1 ns wider: the specification leaves the end out, running nodes do not.
+            found["endTime"] = str(min(query.end_time_ns + 1, _MAX_TIME_NS))
+        return found
+
+    def _parameters_v1(self, query: StoreQuery) -> dict[str, str]:
+        found = {"pageSize": str(query.page_size), "ascending": _flag(query.forward), **self._filters(query)}
+        if query.cursor is not None:
+            place = self._v1_cursors.get(query.cursor)
+            if place is None:
+                raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, "not a cursor of this Store v1 node")
+            found |= place
+        if self._peer_address is not None:
+            found["peerAddr"] = self._peer_address
+        return found
+
+    # reading
+
+    def _checked(self, response: HttpResponse) -> dict[str, Any]:
+        """The answer's body, or the fault that it tells of."""
+        body = response.json()
+        found = body if isinstance(body, dict) else {}
+        text = next(
+            (
+                found[key]
+                for key in ("statusDesc", "status_desc", "error_message")
+                if isinstance(found.get(key), str) and found[key]
+            ),
+            response.text if not found else "",
+        )
+        if response.ok:
+            code = found.get("statusCode", found.get("status_code", 200))
+            if code not in (200, None, 0):
+                raise StoreNodeError(self.name, _fault_inside(code), f"status {code} inside HTTP 200: {text}")
+            if not isinstance(body, dict):
+                raise StoreNodeError(self.name, StoreFault.PEER_FAILED, "the answer is no JSON object")
+            return found
+        if "cursor not found" in text:
+            raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, text)
+        if "contentTopics are required" in text:
+            raise StoreNodeError(self.name, StoreFault.NEEDS_CONTENT_TOPICS, text)
+        if response.status in (429, 503, 504) or "not available" in text:  # 404 while nwaku is initializing
+            fault = StoreFault.BUSY
+        else:
+            # 412: neither archive nor peer now; discovery may find one.
+            fault = StoreFault.PEER_FAILED if response.status >= 500 or response.status == 412 else StoreFault.REFUSED
+        raise StoreNodeError(self.name, fault, f"HTTP {response.status}: {text}")
+
+    def _page(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
+        found = [self._entry(query, value) for value in listed(body.get("messages"))[: 2 * MAX_PAGE_SIZE]]
+        cursor = hash_from_text(body.get("paginationCursor", body.get("pagination_cursor")))
+        return self._sorted(query, found, None if query.hashes else cursor)
+
+    def _entry(self, query: StoreQuery, value: Any) -> StoreEntry | None:
+        """One entry, ``None`` when it is not what was asked for."""
+        if not isinstance(value, dict):
+            return None
+        stated_hash = hash_from_text(value.get("messageHash", value.get("message_hash")))
+        if stated_hash is None or (query.hashes and stated_hash not in query.hashes):
+            return None
+        if value.get("message") is None:
+            return StoreEntry(stated_hash) if not query.include_data else None
+        message = message_from_json(value["message"])
+        pubsub_topic = value.get("pubsubTopic", value.get("pubsub_topic")) or query.pubsub_topic
+        if isinstance(message, Malformed) or not isinstance(pubsub_topic, str):
+            return None
+        if stated_hash not in hash_candidates(pubsub_topic, message):
+            return None
+        return self._fitting(query, StoreEntry(stated_hash, message, pubsub_topic, verified=True))
+
+    def _page_v1(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
+        found: list[StoreEntry | None] = []
+        for value in listed(body.get("messages"))[: 2 * MAX_PAGE_SIZE]:
+            message = message_from_json(value)
+            if isinstance(message, Malformed) or query.pubsub_topic is None:
+                found.append(None)
+                continue
+            # v1 returns no meta, so the hash of what was sent with one is lost (docs/spec/waku-rest.md *Store v3*).
+            computed = hash_candidates(query.pubsub_topic, message)[0]
+            found.append(self._fitting(query, StoreEntry(computed, message, query.pubsub_topic, verified=False)))
+        return self._sorted(query, found, self._remember_v1(body.get("cursor")))
+
+    def _remember_v1(self, cursor: Any) -> bytes | None:
+        """v1's cursor of three values, kept under a name of 32 bytes."""
+        if not isinstance(cursor, dict) or (digest := decode_base64(cursor.get("digest"))) is None:
+            return None
+        # Nodes write the digest in standard base64 and read it only url-safe (docs/spec/waku-rest.md *Store v3*).
+        place = {"digest": hash_to_urlsafe(digest)[:200]}
+        place |= {key: str(cursor.get(key, ""))[:20] for key in ("senderTime", "storeTime")}
+        name = hashlib.sha256(repr(sorted(place.items())).encode()).digest()
+        if len(self._v1_cursors) >= _MAX_V1_CURSORS:
+            self._v1_cursors.clear()
+        self._v1_cursors[name] = place
+        return name
+
+    def _fitting(self, query: StoreQuery, entry: StoreEntry) -> StoreEntry | None:
+        message = entry.message
+        if message is None:
+            return entry
+        at = message.timestamp or 0
+        if (
+            (query.pubsub_topic is not None and entry.pubsub_topic != query.pubsub_topic)
+            or (query.content_topics and message.content_topic not in query.content_topics)
+            or (query.start_time_ns is not None and at < query.start_time_ns)
+            or (query.end_time_ns is not None and at > query.end_time_ns)
+        ):
+            return None
+        return entry if query.include_data else StoreEntry(entry.message_hash, verified=entry.verified)
+
+    def _sorted(self, query: StoreQuery, found: list[StoreEntry | None], cursor: bytes | None) -> StorePage:
+        kept = {entry.message_hash: entry for entry in found if entry is not None}
+        entries = list(kept.values())
+        if all(entry.message is not None for entry in entries):
+            entries.sort(key=lambda one: ((one.message.timestamp or 0) if one.message else 0, one.message_hash))
+        if cursor is not None and cursor == query.cursor:
+            raise StoreNodeError(self.name, StoreFault.PEER_FAILED, "the cursor does not move")
+        refused = sum(entry is None for entry in found)
+        return StorePage(tuple(entries), cursor, self.name, refused)
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"  # Python's `True` would page backward on nwaku
+
+
+def _v1_may_answer(error: StoreNodeError, dialect: NodeDialect) -> bool:
+    return dialect is NodeDialect.GO_WAKU and (
+        error.fault is StoreFault.NEEDS_CONTENT_TOPICS or any(sign in error.detail for sign in _NO_V3)
+    )
+
+
+def _impossible(query: StoreQuery) -> bool:
+    """A range that ends before it begins, or before time began: nodes would take such an end as unset."""
+    if query.end_time_ns is None:
+        return False
+    return query.end_time_ns < (query.start_time_ns or 0) or query.end_time_ns < 0
+
+
+def _fault_inside(code: object) -> StoreFault:
+    if code in (429, 503, 504):
+        return StoreFault.BUSY
+    return StoreFault.REFUSED if code == 400 else StoreFault.PEER_FAILED

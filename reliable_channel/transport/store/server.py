@@ -1,0 +1,155 @@
+"""Serves Store v3 (13/WAKU2-STORE) over an envelope source, answering as running nwaku nodes do.
+
+Read only. Refusals are plain text in the words of nodes, which clients and the published interop tests look for; an
+unknown path is 400, as there. A ``peerAddr`` is checked and not dialled: this server's archive stands for that peer's.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.serving import allows_host
+from reliable_channel.transport.store.document import document
+from reliable_channel.transport.store.model import StoreEntry, StorePage
+from reliable_channel.transport.store.parameters import BadParameter, read_parameters
+from reliable_channel.transport.store.source import EnvelopeSource, UnknownCursorError, read_page
+from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
+
+_log = logging.getLogger(__name__)
+
+UNKNOWN_CURSOR = "BAD_RESPONSE: archive error: DIRVER_ERROR: cursor not found"
+"""nwaku's words, its misspelling included: the interop tests compare them."""
+
+_PEER_BAD_RESPONSE = 300
+"""13/WAKU2-STORE as running nodes use it: the status of a peer that could not answer the query."""
+
+
+def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = None, version: str = "0") -> Starlette:
+    """The application. ``allowed_hosts`` bounds the ``Host`` header, against web pages that rebind a name to loopback;
+    ``None`` allows all. ``version`` is the answer of ``/version``.
+
+    Starlette without FastAPI: parameters are read by hand here, and its share of a look-up would be a third.
+    """
+    middleware = [] if allowed_hosts is None else [Middleware(_KnownHosts, hosts=allowed_hosts)]
+
+    def messages(request: Request) -> Response:
+        try:
+            asked = read_parameters(request.query_params.multi_items())
+            page = read_page(
+                source,
+                asked.selection,
+                cursor=asked.cursor,
+                page_size=asked.page_size,
+                forward=asked.forward,
+                include_data=asked.include_data,
+            )
+        except BadParameter as error:
+            return PlainTextResponse(str(error), 400)
+        except UnknownCursorError:
+            if asked.of_a_peer:
+                return JSONResponse(_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
+            return PlainTextResponse(f"error in handleSelfStoreRequest: {UNKNOWN_CURSOR}", 500)
+        except EnvironmentFault as fault:
+            # Its text names places of this machine, so it is not for clients. A lasting fault is logged by the source.
+            if (reason := source.fault()) is None:
+                _log.error("%s", fault)
+                reason = "the archive cannot be read now"
+            return PlainTextResponse(reason, 503, {"Retry-After": "1"})
+        return JSONResponse(page_to_json(page))
+
+    def health(request: Request) -> Response:
+        reason = source.fault()
+        if reason is None:
+            return JSONResponse(
+                {"nodeHealth": "READY", "connectionStatus": "Connected", "protocolsHealth": [{"Store": "READY"}]}
+            )
+        store = {"Store": "NOT_READY", "desc": reason}
+        answer = {"nodeHealth": "NOT_READY", "connectionStatus": "Disconnected", "protocolsHealth": [store]}
+        return JSONResponse(answer, 503, {"Retry-After": "1"})
+
+    def version_text(request: Request) -> Response:
+        return PlainTextResponse(f"v{version} (reliable-channel store)")
+
+    def info(request: Request) -> Response:
+        return JSONResponse({"listenAddresses": [], "enrUri": ""})
+
+    def openapi(request: Request) -> Response:
+        return JSONResponse(document(version))
+
+    calls = {
+        "/store/v3/messages": messages,
+        "/health": health,
+        "/version": version_text,
+        "/debug/v1/version": version_text,
+        "/info": info,
+        "/debug/v1/info": info,
+        "/openapi.json": openapi,
+    }
+    app = Starlette(
+        routes=[Route(path, call, methods=["GET", "HEAD"]) for path, call in calls.items()],
+        middleware=middleware,
+        exception_handlers={HTTPException: _refused, Exception: _unforeseen},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _refused(request: Request, error: Any) -> Response:
+    if error.status_code == 404:
+        return PlainTextResponse(f"Unknown path: {request.url.path[:200]}", 400)
+    if error.status_code == 405:
+        return PlainTextResponse("This path is only read.", 405, {"Allow": "GET, HEAD"})
+    return PlainTextResponse(str(error.detail), error.status_code, error.headers)
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    _log.exception("%s %s failed", request.method, request.url.path)
+    return PlainTextResponse("Internal error.", 500)
+
+
+def page_to_json(page: StorePage) -> dict[str, Any]:
+    """A page as nwaku writes it: ``message`` and ``pubsubTopic`` with data only, the cursor only when more follows."""
+    answer = _response(200, "OK", [_entry_to_json(entry) for entry in page.entries])
+    if page.cursor is not None:
+        answer["paginationCursor"] = hash_to_hex(page.cursor)
+    return answer
+
+
+def _response(code: int, description: str, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    return {"requestId": uuid.uuid4().hex, "statusCode": code, "statusDesc": description, "messages": messages or []}
+
+
+def _entry_to_json(entry: StoreEntry) -> dict[str, Any]:
+    found: dict[str, Any] = {"messageHash": hash_to_hex(entry.message_hash)}
+    if entry.message is not None:
+        # Always there on nwaku; `timestamp` is left out when the sender gave none, as its absence is part of the hash.
+        defaults = {"version": 0, "ephemeral": False}
+        found["message"] = defaults | message_to_json(entry.message)
+        found["pubsubTopic"] = entry.pubsub_topic
+    return found
+
+
+class _KnownHosts:
+    """Middleware: refuses requests for other host names."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not allows_host(self._hosts, Headers(scope=scope)):
+            refusal = PlainTextResponse("This host name is not served here. See store.server.allowed_hosts.", 403)
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

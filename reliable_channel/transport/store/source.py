@@ -1,0 +1,104 @@
+"""Defines an envelope source for the store server, and cuts pages from it: order (timestamp, message hash), each page
+oldest first. No HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from reliable_channel.core.errors import ReliableChannelError
+from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
+
+
+class Position(NamedTuple):
+    """The place of an envelope in a store: sender's timestamp in ns (0 when absent), then message hash."""
+
+    timestamp_ns: int
+    message_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which envelopes: all conditions apply together, ``None`` is no condition. Times in ns, both ends included."""
+
+    pubsub_topic: str | None = None
+    content_topics: tuple[str, ...] | None = None
+    start_time_ns: int | None = None
+    end_time_ns: int | None = None
+    hashes: tuple[bytes, ...] | None = None
+
+
+class EnvelopeSource(Protocol):
+    """Stored envelopes, each message hash once. Called from several threads. Queries raise ``EnvironmentFault`` while
+    the envelopes cannot be read."""
+
+    def fault(self) -> str | None:
+        """Why queries cannot be answered now, as text for clients; None when they can."""
+        ...
+
+    def position(self, message_hash: bytes) -> Position | None:
+        """The place of a stored envelope, ``None`` when there is none of that hash."""
+        ...
+
+    def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
+        """At most ``limit`` places that match, beyond ``after`` in the direction of walking, nearest first."""
+        ...
+
+    def load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
+        """Pubsub topic and envelope of each; what is gone meanwhile is left out."""
+        ...
+
+
+class UnknownCursorError(ReliableChannelError):
+    """The cursor is not the hash of a stored envelope."""
+
+
+def read_page(
+    source: EnvelopeSource,
+    selection: Selection,
+    *,
+    cursor: bytes | None,
+    page_size: int,
+    forward: bool,
+    include_data: bool,
+) -> StorePage:
+    """One page, oldest first, with a cursor exactly when more follows. Raises :class:`UnknownCursorError`."""
+    after = None
+    if cursor is not None:
+        after = source.position(cursor)
+        if after is None:
+            raise UnknownCursorError("cursor not found")
+    found = source.select(selection, after, forward, page_size + 1)
+    page = found[:page_size]
+    last = page[-1].message_hash if len(found) > page_size else None
+    if not forward:
+        page.reverse()
+    data = source.load([place.message_hash for place in page]) if include_data else {}
+    entries = []
+    for place in page:
+        pubsub_topic, message = data.get(place.message_hash, (None, None))
+        if message is not None or not include_data:
+            entries.append(StoreEntry(place.message_hash, message, pubsub_topic, verified=True))
+    return StorePage(tuple(entries), last)
+
+
+def answer(source: EnvelopeSource, query: StoreQuery, node: str = "") -> StorePage:
+    """The page a client's query gets from a source in this process."""
+    selection = Selection(
+        pubsub_topic=query.pubsub_topic,
+        content_topics=query.content_topics or None,
+        start_time_ns=query.start_time_ns,
+        end_time_ns=query.end_time_ns,
+        hashes=query.hashes or None,
+    )
+    page = read_page(
+        source,
+        selection,
+        cursor=query.cursor,
+        page_size=query.page_size,
+        forward=query.forward,
+        include_data=query.include_data,
+    )
+    return StorePage(page.entries, page.cursor, node)

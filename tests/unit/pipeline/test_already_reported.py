@@ -1,0 +1,97 @@
+"""What expires and holds nothing new is not told again; where a message must stand of which only late segments came."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.create import create_table
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
+from reliable_channel.pipeline.reassembly.already_reported import (
+    MAX_RANGES,
+    SPREAD_MS,
+    merged,
+    without_already_reported,
+)
+
+HOUR_MS = 3_600_000
+ranges = st.lists(
+    st.tuples(st.integers(0, 10**12), st.integers(0, 10**7)).map(lambda r: (r[0], r[0] + r[1])), max_size=80
+)
+
+
+def test_what_was_sent_at_about_the_same_time_is_one_range() -> None:
+    day = 24 * HOUR_MS
+    assert merged([(day, day + 3), (day + HOUR_MS, day + HOUR_MS), (5 * day, 5 * day)]) == [
+        (day - SPREAD_MS, day + HOUR_MS + SPREAD_MS),
+        (5 * day - SPREAD_MS, 5 * day + SPREAD_MS),
+    ]
+
+
+@given(ranges)
+def test_every_range_is_inside_one_of_a_few(given_ranges: list[tuple[int, int]]) -> None:
+    found = merged(given_ranges)
+    assert len(found) <= MAX_RANGES
+    assert all(any(a <= low - SPREAD_MS and high + SPREAD_MS <= b for a, b in found) for low, high in given_ranges)
+
+
+HASH = bytes(range(32))
+AT_US = 1_767_225_600_000_000
+SCOPE = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk", "sender_id": "alice"}
+
+
+@pytest.fixture
+def paths(tmp_path: Any) -> PathSettings:
+    found = PathSettings(run_dir=str(tmp_path))
+    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES):
+        create_table(found.table(table.name), table)
+    return found
+
+
+def store(paths: PathSettings, table: Table, *rows: Mapping[str, Any]) -> None:
+    write_deltalake(paths.table(table.name), as_arrow(rows, table), mode="append")
+
+
+def given_up(after_s: int, *ids: str, sender: str = "alice", lamport: int | None = AT_US // 1000) -> dict[str, Any]:
+    """A set that expired ``after_s`` after the first; hashes are in base64, as results have them."""
+    row = {**SCOPE, "sender_id": sender, "entire_message_hash": b64encode(HASH).decode()}
+    lamports = {"oldest_lamport": lamport, "newest_lamport": lamport}
+    return {**row, "event_time": AT_US + after_s * 1_000_000, "reason": "expired", "sds_ids": [*ids], **lamports}
+
+
+def told(paths: PathSettings, *rows: Mapping[str, Any]) -> list[list[str]]:
+    return [row["sds_ids"] for row in without_already_reported(rows, paths)]
+
+
+def test_what_expires_is_told_once(paths: PathSettings) -> None:
+    """A copy of a segment comes when its set has expired, in the same micro-batch or in a later one."""
+    rows = [given_up(0, "a", "b"), given_up(600, "b"), given_up(1200, "b", "c")]
+    assert told(paths, *rows) == [["a", "b"], ["b", "c"]]
+    assert told(paths, *reversed(rows)) == [["b", "c"], ["a", "b"]], "times decide, not the order of the results"
+    store(paths, INCOMPLETE_MESSAGES, rows[0])
+    assert told(paths, *rows[1:]) == [["b", "c"]]
+    assert told(paths, given_up(600, "b", sender="bob")) == [["b"]], "another sender's set is another set"
+
+
+def test_a_replay_tells_what_it_told(paths: PathSettings) -> None:
+    rows = [given_up(0, "a", "b"), given_up(600, "b", "c")]
+    first = told(paths, *rows)
+    store(paths, INCOMPLETE_MESSAGES, *rows)
+    assert told(paths, *rows) == first == [["a", "b"], ["b", "c"]]
+
+
+@pytest.mark.parametrize("lamport", [AT_US // 1000 + 3, None], ids=["known", "unknown"])
+def test_late_segments_of_a_rebuilt_message_are_not_incomplete(paths: PathSettings, lamport: int | None) -> None:
+    message = {**SCOPE, "entire_message_hash": HASH, "sds_ids": ["a", "b", None], "event_time": AT_US}
+    message |= {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "first_lamport_timestamp": lamport}
+    store(paths, REASSEMBLED_MESSAGES, message)
+    day_later = 24 * 3600
+    assert told(paths, given_up(day_later, "b"), given_up(day_later, "b", "d")) == [["b", "d"]]

@@ -1,0 +1,183 @@
+"""The ack job's state: whatever is kept, lost, read again or done twice, the rows that are written are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from buckets import FakeBucket, frame_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_ack_integrity import NOW, content_row
+from test_cuts import PHASES, channels, cut
+
+from reliable_channel.core.sds import SdsConfig, Tracking
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.sds import HistoryEntry, WireFamily
+from reliable_channel.pipeline.ack import channel_state, stream
+from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules, name_of
+from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
+from reliable_channel.pipeline.ack.records import InputRow
+
+KEYS = [("p", "c", name) for name in ("talk", "more", "else")]
+RULES = Rules(None, SdsConfig(), None)
+
+
+@dataclass
+class Worker:
+    """A Python worker: what it keeps, and what it writes for a micro-batch."""
+
+    live: LiveChannels
+
+    def batch(self, bucket: FakeBucket, rows: dict[ChannelKey, list[InputRow]], rules: Rules = RULES) -> list[Any]:
+        found: list[Any] = []
+        given = stream._by_channel(iter([frame_of(key, some) for key, some in rows.items()]))
+        channels = Channels(bucket, 0, lambda key: rules, "query", self.live)
+        for key, some in given.items():
+            found += [(key, *result) for result in stream.taken(channels, key, some)]
+        channels.close()
+        return found
+
+
+def whole(key: ChannelKey, rows: list[InputRow], rules: Rules = RULES) -> list[Any]:
+    observer = rules.observer(key, None)
+    return [(key, output.table, output.fields) for row in rows for output in observer.take(row)]
+
+
+def due_in(observer: ChannelObserver, rows: list[InputRow]) -> Iterator[InputRow]:
+    """A tick only reaches a channel with a timer that is due."""
+    for row in rows:
+        due = observer.next_due_us()
+        if row.row_kind != "tick" or (due is not None and due <= row.event_us):
+            observer.take(row)
+            yield row
+
+
+def sorted_rows(found: list[Any]) -> list[str]:
+    return sorted(repr(row) for row in found if row[1] not in ("timer", "failed_rows"))
+
+
+@settings(max_examples=25, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.tuples(*(channels() for _ in KEYS)),
+    cuts=st.lists(st.integers(0, 10_000), max_size=12),
+    expiry_ms=st.sampled_from([None, 1, 10**7]),
+    journals=st.sampled_from([(10**6, 8192), (3, 400), (3, 0)]),
+    chance=st.randoms(use_true_random=False),
+)
+def test_any_worker_may_take_any_micro_batch_and_any_of_them_may_fail(
+    monkeypatch: pytest.MonkeyPatch,
+    rows: tuple[list[InputRow], ...],
+    cuts: list[int],
+    expiry_ms: int | None,
+    journals: tuple[int, int],
+    chance: Any,
+) -> None:
+    monkeypatch.setattr(channel_state, "MOST_ENTRIES", journals[0])
+    monkeypatch.setattr(channel_state, "LEAST_JOURNAL_BYTES", journals[1])
+    rules = Rules(None, SdsConfig(), expiry_ms)
+    given = {key: list(due_in(rules.observer(key, None), some)) for key, some in zip(KEYS, rows, strict=True)}
+    expected = [result for key, some in given.items() for result in whole(key, some, rules)]
+    pieces = {key: list(cut(some, cuts)) for key, some in given.items()}
+    workers = [Worker(LiveChannels(limit)) for limit in (10**9, 10**9, 5_000)]
+    bucket, found = FakeBucket(), []
+    for number in range(max(map(len, pieces.values()))):
+        now = {key: some[number] for key, some in pieces.items() if number < len(some) and some[number]}
+        while chance.random() < 0.3:  # an attempt that is not committed
+            chance.choice(workers).batch(FakeBucket(bucket), now, rules)
+        found += chance.choice(workers).batch(bucket, now, rules)
+    assert sorted_rows(found) == sorted_rows(expected)
+
+
+def talk(count: int, first: int = 0) -> list[InputRow]:
+    return [
+        content_row(b"%d" % n, sds_id=f"{n}", lamport_timestamp=NOW + n)._replace(kafka_offset=n)
+        for n in range(first, first + count)
+    ]
+
+
+def test_a_micro_batch_writes_what_came_not_what_the_channel_remembers() -> None:
+    key, worker, bucket = KEYS[0], Worker(LiveChannels()), FakeBucket()
+    worker.batch(bucket, {key: talk(1_999)})
+    worker.batch(bucket, {key: talk(1, 1_999)})  # the first entry brings its settings along
+    full = bucket.channel_bytes()
+    bucket.touched = 0
+    worker.batch(bucket, {key: talk(2, 2_000)})
+    assert 0 < bucket.channel_bytes() - full < 2_000 < full / 100
+    assert bucket.touched == 1, "one more entry, and nothing is read"
+
+
+def test_the_journal_of_a_channel_stays_a_part_of_its_snapshot() -> None:
+    key, worker, bucket = KEYS[0], Worker(LiveChannels()), FakeBucket()
+    worker.batch(bucket, {key: talk(500)})
+    for number in range(500, 900):
+        worker.batch(bucket, {key: talk(1, number)})
+        snapshot = len(bucket.entries[name_of(key), channel_state._SNAPSHOT])
+        assert bucket.channel_bytes() <= 1.3 * snapshot + channel_state.LEAST_JOURNAL_BYTES
+        assert len(bucket.entries) <= channel_state.MOST_ENTRIES + 3
+
+
+def test_what_workers_keep_is_bounded() -> None:
+    live, bucket = LiveChannels(50_000), FakeBucket()
+    for number in range(200):
+        Worker(live).batch(bucket, {("p", "c", f"{number}"): talk(3)})
+    assert 5 <= len(live) <= 25
+
+
+def test_a_channel_that_ended_elsewhere_does_not_live_on_here() -> None:
+    """Nothing was delivered in it, so nothing is left when it has been silent for long."""
+    rules = Rules(None, SdsConfig(), 1)
+    here, there, bucket = Worker(LiveChannels()), Worker(LiveChannels()), FakeBucket()
+    sync = content_row(b"1", sds_id="1")._replace(content_digest=None, sds_kind="sync", segment_kind=None)
+    here.batch(bucket, {KEYS[0]: [sync]}, rules)
+    there.batch(bucket, {KEYS[0]: [InputRow("tick", "t", 0, 1, NOW * 1000 + 10**15)]}, rules)
+    assert not bucket.channel_bytes()
+    here.batch(bucket, {KEYS[0]: [sync]}, rules)
+    assert bucket.entries[name_of(KEYS[0]), 1]
+    again = Worker(LiveChannels()).batch(bucket, {KEYS[0]: talk(1)}, rules)
+    assert [table for _, table, _ in again if table == "deliveries"]
+
+
+def test_rows_are_taken_again_under_the_settings_they_came_under() -> None:
+    """A dependency is given up after a while; the next start waits longer. What was written down stands."""
+    named = content_row(b"2", sds_id="2", lamport_timestamp=NOW + 5, causal_history=(HistoryEntry("gone"),))
+    ticks = [InputRow("tick", "t", 0, 3 + n, (NOW + at) * 1000) for n, at in enumerate((60_000, 120_000))]
+    first = Rules(None, SdsConfig(timeout_for_lost_messages_ms=30_000), None)
+    longer = Rules(None, SdsConfig(timeout_for_lost_messages_ms=300_000), None)
+    bucket = FakeBucket()
+    start = [*talk(1), named._replace(kafka_offset=1)]
+    told = Worker(LiveChannels()).batch(bucket, {KEYS[0]: [*start, ticks[0]]}, first)
+    assert "lost_dependencies" in {table for _, table, _ in told}
+    live = Channels(bucket, 0, lambda key: longer, "query", LiveChannels()).load(KEYS[0])
+    straight = first.observer(KEYS[0], None)
+    for row in (*start, ticks[0]):
+        straight.take(row)
+    assert live.observer.to_bytes() == straight.to_bytes()
+
+
+def test_settings_are_restored_as_they_were() -> None:
+    other = SdsConfig(
+        wire_family=[*WireFamily][-1],
+        tracking=Tracking.OWN,
+        filter_format=FilterFormat([*FilterFamily][-1], 500, 0.01),
+        max_tracked=7,
+    )
+    for rules in (RULES, Rules("alice", other, 5)):
+        assert Rules.restored(rules.stored) == rules
+
+
+def test_state_of_another_version_is_refused() -> None:
+    bucket = FakeBucket()
+    Worker(LiveChannels()).batch(bucket, {KEYS[0]: talk(1)})
+    head = channel_state.pb.BucketProto.FromString(bucket.stored_head or b"")
+    head.version = 3
+    bucket.set_head(head.SerializeToString())
+    with pytest.raises(RuntimeError, match=r"version 3 is unknown .* rebuild"):
+        Channels(bucket, 0, lambda key: RULES, "query", LiveChannels())
+
+
+def test_a_channel_is_named_by_all_of_its_key() -> None:
+    names = {name_of(key) for key in (("a", "b", "c"), ("a", "bc", ""), ("ab", "", "c"), ("a", "b", "\u00e9" * 9_000))}
+    assert len(names) == 4 and {len(name) for name in names} == {32}

@@ -1,0 +1,79 @@
+"""What a channel remembers of what SDS accepted: bounded, in order, the same after a restore."""
+
+from __future__ import annotations
+
+from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.pipeline.ack.message_records import MessageRecord, SeenMessages, record_key
+
+
+def seen(sds_id: str, hash_: str = "", *, sender: str = "alice", kind: str = "data") -> MessageRecord:
+    return MessageRecord(
+        record_key(sds_id, sender), b"digest", "t", 1, 2, 3, kind, hash_, 0, None, None, -5, 10, "", True
+    )
+
+
+def messages(max_waiting: int = 100, max_parts: int = 100, max_settled: int = 16) -> SeenMessages:
+    return SeenMessages(max_waiting, max_parts, max_settled)
+
+
+def restored(of: SeenMessages) -> SeenMessages:
+    proto = pb.ObserverStateProto()
+    of.write(proto)
+    again = messages()
+    again.read(pb.ObserverStateProto.FromString(proto.SerializeToString()))
+    return again
+
+
+def test_what_was_seen_is_the_same_after_a_restore() -> None:
+    some = messages()
+    waiting, part, bare = seen("a"), seen("b", "aGFzaA=="), seen("c", kind="bare")
+    for each in (waiting, part, bare):
+        some.accept(each)
+    for each in (part, bare):
+        some.deliver(each)
+    part.lost, part.late, part.copies = ("x", "y"), True, 3
+    again = restored(restored(some))
+    keys = [record_key(sds_id, "alice") for sds_id in "abcd"]
+    assert [again.get(key) for key in keys] == [waiting, part, bare, None]
+    assert [key in again for key in keys] == [True, True, True, False]
+    assert [again.is_settled(key) for key in keys] == [False, False, True, False]
+    changed = again.get(record_key("a", "alice"))
+    assert changed is not None
+    changed.copies += 1
+    kept = restored(again).get(record_key("a", "alice"))
+    assert kept is not None and kept.copies == 2
+
+
+def test_the_same_id_of_two_senders_is_two_messages() -> None:
+    some = messages()
+    some.accept(seen("a", "aaaa"))
+    some.accept(seen("a", "bbbb", sender="mallory"))
+    assert [found.entire_message_hash for s in ("alice", "mallory") if (found := some.get(record_key("a", s)))] == [
+        "aaaa",
+        "bbbb",
+    ]
+
+
+def test_a_part_counts_for_its_own_hash_only_and_only_until_its_message_is_delivered() -> None:
+    some = messages()
+    part = seen("a", "aaaa")
+    some.accept(part)
+    assert some.part(part.key, "aaaa") is None, "not delivered"
+    some.deliver(part)
+    assert (some.part(part.key, "aaaa"), some.part(part.key, "bbbb")) == (part, None)
+    some.settle(part)
+    assert some.part(part.key, "aaaa") is None and some.is_settled(part.key)
+
+
+def test_every_stage_is_bounded_and_the_oldest_go_first() -> None:
+    some = messages(4, 16, 8)
+    for kind, name in (("data", "p"), ("bare", "s")):
+        for number in range(40):
+            delivered = seen(f"{name}{number}", kind=kind)
+            some.accept(delivered)
+            some.deliver(delivered)
+    for number in range(40):
+        some.accept(seen(f"w{number}"))
+    for name, limit in (("w", 4), ("p", 16), ("s", 8)):
+        kept = [number for number in range(40) if record_key(f"{name}{number}", "alice") in some]
+        assert kept == list(range(40 - len(kept), 40)) and limit <= len(kept) <= limit + limit // 8 + 1

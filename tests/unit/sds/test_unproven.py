@@ -1,0 +1,229 @@
+"""A message under an id that is not recomputed from it does not stand for that id (docs/sds.md, *Unproven ids*)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sds_network import T0, filter_of, message, of_type, opened
+
+from reliable_channel.core.sds import (
+    Acknowledged,
+    Buffered,
+    Conflict,
+    Delivered,
+    DependencyFound,
+    DependencyLost,
+    DuplicateSeen,
+    MessageRefused,
+    MissingDependency,
+    RefetchDue,
+    RefusalReason,
+    SdsChannel,
+)
+from reliable_channel.core.sds.verify import id_verified
+from reliable_channel.core.wire.hashing import sds_message_id
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
+
+X = sds_message_id("bob", T0 + 1, b"true")
+TRUE = message(X, "bob", T0 + 1, content=b"true")
+FORGED = {
+    "in another name": message(X, "mallory", T0 + 1, content=b"false"),
+    "in the same name": message(X, "bob", T0 + 1, content=b"false"),
+    "equal text": message(X, "mallory", T0 + 1, content=b"true"),
+    "waiting": message(X, "mallory", T0 + 1, ("never",), content=b"false"),
+}
+NAMING = message(sds_message_id("carol", T0 + 9, b"re"), "carol", T0 + 9, (X,), content=b"re")
+HOUR = 3_600_000
+
+
+def verdicts(channel: SdsChannel, *messages: object, now: int = T0 + 20) -> list[object]:
+    """The events of messages that are received as a participant receives them, with their ids recomputed."""
+    events: list[object] = []
+    for number, one in enumerate(messages):
+        found = id_verified(one, WireFamily.SPEC)  # type: ignore[arg-type]
+        events += channel.receive(one, now + number, id_verified=found).events  # type: ignore[arg-type]
+    return events
+
+
+def delivered(events: list[object]) -> list[tuple[str, bytes | None]]:
+    return [(event.sender_id, event.content) for event in events if isinstance(event, Delivered)]
+
+
+@pytest.mark.parametrize("participant", ["alice", None])
+@pytest.mark.parametrize("forged", list(FORGED))
+def test_what_depends_on_an_id_waits_for_the_message_that_makes_the_id(forged: str, participant: str | None) -> None:
+    channel = opened(participant, before_observation=False)
+    events = verdicts(channel, FORGED[forged], NAMING)
+    own = [] if forged == "waiting" else [(FORGED[forged].sender_id, FORGED[forged].content)]
+    assert delivered(events) == own
+    events += verdicts(channel, TRUE, now=T0 + 30)
+    assert delivered(events) == [*own, ("bob", b"true"), ("carol", b"re")]
+    assert [event.winner for event in events if isinstance(event, Conflict)] == ["second"]
+    (true,) = [e for e in events if isinstance(e, Delivered) and (e.sender_id, e.content) == ("bob", b"true")]
+    assert true.replaces == (forged != "waiting")
+    assert not true.repeat
+    assert channel.sender_of(X) == "bob"
+
+
+@pytest.mark.parametrize("forged", ["in another name", "in the same name"])
+def test_nobody_has_acknowledged_an_unproven_message_and_all_of_it_counts_for_the_true_one(forged: str) -> None:
+    channel = opened(None)
+    own = message(
+        sds_message_id("bob", T0 + 7, b"next"), "bob", T0 + 7, (X,), content=b"next", bloom_filter=filter_of(X)
+    )
+    events = verdicts(channel, FORGED[forged], own, NAMING)
+    assert not [event for event in events if isinstance(event, Acknowledged)]
+    events = verdicts(channel, TRUE, now=T0 + 30)
+    assert [(e.sender_id, e.by) for e in events if isinstance(e, Acknowledged) and e.message_id == X] == [
+        ("bob", "carol")
+    ]
+
+
+def test_a_participant_names_no_unproven_message_and_holds_none_in_its_filter() -> None:
+    alice = opened()
+    verdicts(alice, FORGED["in another name"])
+    (outgoing,) = alice.send(b"hello", T0 + 30).outgoing
+    assert outgoing.message.causal_history == ()
+    assert outgoing.message.bloom_filter == filter_of()
+    assert alice.log_positions() == ((outgoing.message.lamport_timestamp, outgoing.message.message_id),)
+
+
+@pytest.mark.parametrize("participant", ["alice", None])
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("forged", list(FORGED))
+def test_the_time_of_a_doubt_ends(forged: str, restored: bool, participant: str | None) -> None:
+    """An implementation that makes its ids otherwise is heard all the same."""
+    channel = opened(participant, before_observation=False, unproven_id_ms=60_000)
+    first = delivered(verdicts(channel, FORGED[forged], NAMING))
+    if restored:
+        channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    assert channel.missing_ids()[0] == X or forged == "waiting"
+    step = channel.tick(T0 + 60_020)
+    found = [(event.message_id, event.at) for event in of_type(step, DependencyFound)]
+    assert found == [(X, T0 + 60_020)]
+    if forged == "waiting":
+        assert not of_type(step, Delivered)
+        assert of_type(channel.receive(message("never", lamport=T0), T0 + 60_030), Delivered)[-1].sender_id == "carol"
+        return
+    assert [*first, *delivered([*step.events])] == [
+        (FORGED[forged].sender_id, FORGED[forged].content),
+        ("carol", b"re"),
+    ]
+    assert [(e.sender_id, e.by) for e in of_type(step, Acknowledged)] == (
+        [] if participant else [(FORGED[forged].sender_id, "carol")]
+    )
+    events = verdicts(channel, TRUE, now=T0 + 60_040)
+    assert delivered(events) == [("bob", b"true")]
+
+
+def test_unproven_messages_do_not_wait_for_each_other() -> None:
+    """Senders whose ids are digests of another kind keep their order among themselves, and lose no time."""
+    channel = opened(None)
+    ids = [f"{number:064x}" for number in range(4)]
+    chain = [message(ids[n], "dave", T0 + n, (ids[n - 1],) if n else (), content=b"%d" % n) for n in range(4)]
+    assert len(delivered(verdicts(channel, *chain))) == 4
+    channel = opened(None, before_observation=False)
+    assert delivered(verdicts(channel, chain[1])) == []
+    assert delivered(verdicts(channel, chain[0], now=T0 + 40)) == [("dave", b"0")]
+    assert delivered([*channel.tick(T0 + 300_040).events]) == [("dave", b"1")]
+
+
+def test_a_copy_of_an_unproven_message_is_a_copy_and_another_one_loses_to_it() -> None:
+    channel = opened()
+    copy, other = FORGED["in another name"], message(X, "eve", T0 + 1, content=b"other")
+    events = verdicts(channel, copy, copy, other)
+    assert [type(event) for event in events] == [Delivered, DuplicateSeen, Conflict]
+    channel.tick(T0 + HOUR)
+    assert [type(event) for event in verdicts(channel, copy, now=T0 + HOUR)] == [DuplicateSeen]
+
+
+def test_ids_of_another_form_stand_at_once_and_in_the_nim_family_all_do() -> None:
+    assert id_verified(message("opaque"), WireFamily.SPEC) is None
+    assert id_verified(message("0" * 64), WireFamily.SPEC) is False
+    assert id_verified(message("0" * 64), WireFamily.NIM) is None
+    assert id_verified(TRUE, WireFamily.NIM) is True
+    channel = opened(None)
+    assert (
+        len(delivered(verdicts(channel, message("opaque"), message("next", history=("opaque",), lamport=T0 + 2)))) == 2
+    )
+
+
+def test_the_setting_0_lets_every_message_stand_at_once() -> None:
+    channel = opened(None, unproven_id_ms=0)
+    assert len(delivered(verdicts(channel, FORGED["in another name"], NAMING))) == 2
+
+
+def test_unproven_messages_are_bounded_and_the_greediest_senders_oldest_stands_first() -> None:
+    channel = opened(None, max_remembered=3)
+    ids = [f"{number:064x}" for number in range(4)]
+    events = verdicts(channel, message(ids[0], "dave"), *(message(each, "mallory") for each in ids[1:]))
+    assert len(delivered(events)) == 4
+    assert channel.log_positions() == ((T0 + 1, ids[1]),)
+
+
+def test_a_dependency_on_an_unproven_message_is_looked_up() -> None:
+    channel = opened(None)
+    events = verdicts(channel, FORGED["in another name"], NAMING)
+    assert [event.message_id for event in events if isinstance(event, MissingDependency)] == [X]
+    assert [event.waiting_for for event in events if isinstance(event, Buffered)] == [(X,)]
+
+
+def test_a_channel_that_was_silent_does_not_deliver_an_unproven_message_twice() -> None:
+    channel = opened(None)
+    verdicts(channel, FORGED["in another name"])
+    channel.forget()
+    assert delivered(verdicts(channel, FORGED["in another name"])) == []
+
+
+def test_a_forgery_in_the_own_name_is_no_own_message() -> None:
+    alice = opened()
+    forged = message("0" * 64, "alice", content=b"false")
+    step = alice.observe_sent(forged, T0 + 2, id_verified=id_verified(forged, WireFamily.SPEC))
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.INVALID_ID]
+    assert not alice.unacknowledged()
+
+
+def test_an_own_message_takes_its_id_from_an_unproven_one() -> None:
+    alice = opened()
+    mine = message(sds_message_id("alice", T0 + 2, b"mine"), "alice", T0 + 2, content=b"mine")
+    verdicts(alice, message(mine.message_id, "mallory", T0 + 2, content=b"mine"), now=T0 + 1)
+    alice.observe_sent(mine, T0 + 5)
+    assert [outgoing.message for outgoing in alice.unacknowledged()] == [mine]
+    assert alice.sender_of(mine.message_id) == "alice"
+
+
+def named(sender_id: str | None, hint: bytes | None = None, by: str = "carol", lamport: int = T0 + 9) -> SdsMessage:
+    """A message that names the id with a sender and a hint."""
+    content = f"{by} {lamport}".encode()
+    one = message(sds_message_id(by, lamport, content), by, lamport, content=content)
+    return replace(one, causal_history=(HistoryEntry(X, hint, sender_id),))
+
+
+@pytest.mark.parametrize("forged", ["in another name", "waiting"])
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_message_never_stands_for_an_id_that_is_missed_of_another_sender(restored: bool, forged: str) -> None:
+    channel = opened(None, before_observation=False)
+    verdicts(channel, FORGED[forged], named("bob"))
+    if restored:
+        channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    step = channel.tick(T0 + 900_000)
+    assert next(event.message_id for event in of_type(step, DependencyLost)) == X
+    assert not of_type(step, Acknowledged)
+    assert X not in [message_id for _, message_id in channel.log_positions()]
+    assert [type(e) for e in verdicts(channel, FORGED[forged], now=T0 + 900_001)] == [DuplicateSeen]
+    events = verdicts(channel, TRUE, now=T0 + 900_002)
+    assert delivered(events) == [("bob", b"true")]
+    assert [event.late for event in events if isinstance(event, Delivered)] == [True]
+
+
+def test_look_ups_take_turns_among_the_hints_that_are_given() -> None:
+    """The first to name a missing id may give a hint that leads nowhere."""
+    channel = opened(None, before_observation=False)
+    hints = [bytes([number]) * 32 for number in range(6)]
+    verdicts(
+        channel, *(named("bob", hint, "mallory" if n < 2 else "carol", T0 + 9 + n) for n, hint in enumerate(hints))
+    )
+    channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    asked = [event.retrieval_hint for event in of_type(channel.tick(T0 + 299_000), RefetchDue)]
+    assert asked == [*hints[:4], hints[0]]

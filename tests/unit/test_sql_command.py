@@ -1,0 +1,80 @@
+"""``reliable-channel sql``: rows as a table, JSON and CSV; a wrong question is one sentence; nothing is changed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.cli import main
+from reliable_channel.cli.commands.sql import Form, prompt
+from reliable_channel.config import PathSettings
+
+COUNTED = (
+    "SELECT verdict, count(*) AS messages, max(first_seen) AS newest FROM delivery_status GROUP BY ALL ORDER BY ALL"
+)
+
+
+def ask(capsys: pytest.CaptureFixture[str], tables: Path, *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["sql", *words, "--tables", str(tables)])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_the_three_forms_hold_the_same_rows(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
+    rows = TableSnapshot(PathSettings(data_dir=str(sample_tables))).select(COUNTED)
+    assert rows
+    as_json = json.loads(ask(capsys, sample_tables, COUNTED, "--json")[1])
+    as_csv = [*csv.DictReader(io.StringIO(ask(capsys, sample_tables, COUNTED, "--format", "csv")[1]))]
+    as_table = ask(capsys, sample_tables, COUNTED)[1]
+    for row, from_json, from_csv in zip(rows, as_json, as_csv, strict=True):
+        assert (from_json["verdict"], from_json["messages"]) == (row["verdict"], row["messages"])
+        assert from_csv["messages"] == str(row["messages"])
+        assert from_csv["newest"] == from_json["newest"]
+        assert row["verdict"] in as_table
+    assert f"({len(rows)} rows)" in as_table
+
+
+@pytest.mark.parametrize(
+    ("question", "sentence"),
+    [
+        ("SELEC 1", "This is no SQL"),
+        ("SELECT nothing FROM acks", "The tables have no such thing"),
+        ("SELECT * FROM orders", "The tables have no such thing"),
+        ("DROP TABLE acks", "One SELECT"),
+        ("SELECT 1; SELECT 2", "One SELECT"),
+        ("SELECT * FROM read_text('/etc/hostname')", "This cannot be answered"),
+        ("SELECT cast('x' AS INT)", "This cannot be answered"),
+    ],
+)
+def test_a_wrong_question_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], sample_tables: Path, question: str, sentence: str
+) -> None:
+    status, out, err = ask(capsys, sample_tables, question)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"reliable-channel: {sentence}")
+    assert err.count("\n") == 1
+
+
+def test_a_hostile_string_is_shown_as_text(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
+    status, out, _ = ask(capsys, sample_tables, "SELECT chr(27) || '[2J[red]x' AS c")
+    assert status == 0
+    assert "\x1b" not in out
+    assert "[red]x" in out
+
+
+def test_the_prompt_goes_on_after_a_fault(
+    capsys: pytest.CaptureFixture[str], sample_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\\d acks\nSELEC;\nSELECT 40 +\n2 AS answer;\nSELECT 7 AS last"))
+    prompt(TableSnapshot(PathSettings(data_dir=str(sample_tables))), Form.CSV)
+    out, err = capsys.readouterr()
+    assert "acknowledged_by" in out
+    assert "answer\n42" in out
+    assert out.endswith("last\n7\n")
+    assert "This is no SQL" in err
