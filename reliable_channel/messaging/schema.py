@@ -6,8 +6,10 @@ be persisted* (MESSAGING-API, ``ephemeral``). The views unite them.
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
 from pathlib import Path
+from typing import IO
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.private_files import private_file
@@ -64,19 +66,44 @@ def table(name: str, ephemeral: bool) -> str:
     return f"temp.volatile_{name}" if ephemeral else f"main.{name}"
 
 
+class _OwnConnection(sqlite3.Connection):
+    """A connection with the lock file that keeps other nodes away until it is closed.
+
+    SQLite's own locks are not enough: they are POSIX locks, which the system drops as soon as this process closes any
+    other descriptor of the same file, be it after copying the database."""
+
+    _lock_file: IO[str] | None = None
+
+    def lock(self, path: Path) -> None:
+        """Raises ``BlockingIOError`` when another node has the database."""
+        place = path.with_name(f"{path.name}.lock")
+        private_file(place)
+        self._lock_file = place.open("w", encoding="ascii")
+        fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        super().close()
+        if self._lock_file is not None:
+            self._lock_file.close()
+
+
 def open_database(path: Path | str) -> sqlite3.Connection:
-    """A connection in WAL mode that no other process shares, in autocommit mode, usable from any thread under the
+    """A connection in WAL mode that no other node shares, in autocommit mode, usable from any thread under the
     caller's lock.
 
     A committed transaction survives SIGKILL; ``synchronous=NORMAL`` may lose the latest ones when the machine itself
     fails. Raises ``EnvironmentFault`` when the file is in use, unreadable or from a newer version.
     """
-    connection: sqlite3.Connection | None = None
+    connection: _OwnConnection | None = None
     try:
         if str(path) != ":memory:":
             private_file(path)
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.5)
-        # Exclusive: two nodes on one database would each send what the other has pending.
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=0.5, factory=_OwnConnection
+        )
+        if str(path) != ":memory:":
+            # Two nodes on one database would each send what the other has pending.
+            connection.lock(Path(path))
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -85,8 +112,9 @@ def open_database(path: Path | str) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         if connection is not None:
             connection.close()
+        reason = "another node uses it" if isinstance(error, BlockingIOError) else str(error)
         raise EnvironmentFault(
-            f"The message database {path} cannot be opened: {error}.",
+            f"The message database {path} cannot be opened: {reason}.",
             "Stop the other process that uses it, or name another file.",
         ) from error
     return connection
