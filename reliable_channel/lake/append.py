@@ -36,10 +36,6 @@ class BatchSink:
     batch_id: int
     announce: Callable[[str], None] = field(default=lambda _: None, compare=False, kw_only=True)
 
-    def written(self, table: Table) -> bool:
-        """Whether this micro-batch is in the table already: it is then a replay."""
-        return _has(open_table(self.paths, table), self.query_id, self.batch_id)
-
     def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
         """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted.
 
@@ -64,12 +60,15 @@ class BatchSink:
             raise fault
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
-        """Append rows that are in the driver, through delta-rs; skipped in a replay and when there are none."""
-        if rows.num_rows == 0 or self.written(table):
+        """Append rows that are in the driver, as :meth:`add_files` does; in a replay they are skipped."""
+        if rows.num_rows == 0:
+            return
+        to = open_table(self.paths, table)
+        if _has(to, self.query_id, self.batch_id):
             return
         transaction = CommitProperties(app_transactions=[Transaction(self.query_id, self.batch_id)])
         self.announce(table.name)
-        append_rows(self.paths, table, rows, transaction)
+        _append(self.paths, table, to, rows, transaction)
 
 
 def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
@@ -81,7 +80,12 @@ def append_rows(
     paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
 ) -> None:
     """Append rows that are in the driver."""
-    to = open_table(paths, table)
+    _append(paths, table, open_table(paths, table), rows, commit_properties)
+
+
+def _append(
+    paths: PathSettings, table: Table, to: DeltaTable, rows: pa.Table, commit_properties: CommitProperties | None
+) -> None:
     write_deltalake(to, rows, mode="append", commit_properties=commit_properties)
     write_log_checkpoint(paths, table, to.version())
 
