@@ -38,6 +38,15 @@ class ChangedConfigurationError(LocalError):
     """The configuration differs from the one under which a killed process left its journal."""
 
 
+def journal_of_another_version() -> ChangedConfigurationError:
+    """The error for the journal of a killed process whose program had other rules: what that process has sent would
+    not be made again."""
+    return ChangedConfigurationError(
+        "The process before this one did not stop cleanly, and was of another version of this program.",
+        "Open the channel once with that version and close it, then upgrade.",
+    )
+
+
 class SenderLocked(EnvironmentFault):
     """Another process uses this sender id and database; two would reuse each other's clock values."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.errors import ChangedConfigurationError
+from reliable_channel.channel.errors import ChangedConfigurationError, journal_of_another_version
 from reliable_channel.channel.events import ChannelProblem, MessageReceived, SendEvent
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence, StoredChannel
@@ -88,8 +88,10 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
     for each input on which the machine fails; such inputs are skipped. Raises ``ChangedConfigurationError`` and
     ``DamagedStore``."""
     if stored.journal and stored.fingerprint != fingerprint:
-        differing = set(stored.fingerprint.split("\n")) ^ set(fingerprint.split("\n"))
-        changed = sorted({line.split("=")[0] for line in differing})
+        before, now = _settings_of(stored.fingerprint), _settings_of(fingerprint)
+        if before.keys() != now.keys():
+            raise journal_of_another_version()
+        changed = sorted(name for name, value in now.items() if before[name] != value)
         raise ChangedConfigurationError(
             f"The process before this one did not stop cleanly, and since then {', '.join(changed)} changed.",
             "Open the channel once with the old configuration and close it, then change it.",
@@ -118,6 +120,11 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
             since.append(given)
             kept += events
     return [pending for pending in kept if pending.report_key and pending.report_key not in stored.reported] + failed
+
+
+def _settings_of(fingerprint: str) -> dict[str, str]:
+    """The settings of a fingerprint (``ReliableChannelConfig.fingerprint``) by name."""
+    return dict(line.split("=", 1) for line in fingerprint.split("\n") if "=" in line)
 
 
 class Journal:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from reliable_channel.channel.errors import DamagedStore
+from reliable_channel.channel.errors import DamagedStore, journal_of_another_version
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import SenderLock, channel_locked
 from reliable_channel.core.errors import EnvironmentFault
@@ -125,6 +125,8 @@ class SqlitePersistence:
                     f"The channel database {self.path} has schema {version}, this program knows {SCHEMA_VERSION}.",
                     "Use the program that wrote it.",
                 )
+            if 0 < version < SCHEMA_VERSION and do.execute("SELECT 1 FROM journal LIMIT 1").fetchone():
+                raise journal_of_another_version()  # not migrated: the version that wrote it must be able to open it
             scripts = [_SCHEMA] if version == 0 else [_MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
             for statement in (statement for script in scripts for statement in script.split(";")):
                 do.execute(statement)

@@ -75,13 +75,9 @@ def test_sqlite_keeps_everything_over_a_reopening(tmp_path: Path) -> None:
     assert second.load(KEY).journal == (b"1",)
 
 
-def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "channel.db"
-    first = SqlitePersistence(path)
-    for key in (KEY, OTHER):
-        first.append(key, [b"1"], "f")
-    first.close()
-    with sqlite3.connect(path) as old:  # what the first schema called the notes, and where it had its snapshots
+def of_the_first_schema(path: Path) -> None:
+    """Turn a database into what the first schema would hold: other names of notes, snapshots beside the channel."""
+    with sqlite3.connect(path) as old:
         old.executescript(
             "ALTER TABLE reported RENAME COLUMN event TO delivery; ALTER TABLE reported RENAME TO handed_over;"
             "INSERT INTO handed_over VALUES (1, 'sds id'); DROP TABLE snapshot;"
@@ -89,10 +85,31 @@ def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) ->
             "PRAGMA user_version=1"
         )
     old.close()
+
+
+def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "channel.db"
+    first = SqlitePersistence(path)
+    for key in (KEY, OTHER):
+        first.append(key, [], "f")
+    first.close()
+    of_the_first_schema(path)
     now = SqlitePersistence(path)
     reported = frozenset({"reliable:message:received sds id"})
-    assert now.load(KEY) == StoredChannel(b"\x00\xff", (b"1",), reported, 0, "f")
-    assert now.load(OTHER) == StoredChannel(None, (b"1",), frozenset(), 0, "f")
+    assert now.load(KEY) == StoredChannel(b"\x00\xff", (), reported, 0, "f")
+    assert now.load(OTHER) == StoredChannel(None, (), frozenset(), 0, "f")
+
+
+def test_a_database_with_a_journal_of_an_older_schema_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "channel.db"
+    first = SqlitePersistence(path)
+    first.append(KEY, [b"1"], "f")
+    first.close()
+    of_the_first_schema(path)
+    for _ in range(2):
+        with pytest.raises(ChangedConfigurationError, match="another version of this program"):
+            SqlitePersistence(path)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (1,)
 
 
 def test_the_database_is_in_wal_mode_and_its_owners_alone(tmp_path: Path) -> None:
@@ -203,6 +220,21 @@ def test_an_unclean_journal_is_not_replayed_under_another_configuration() -> Non
     with pytest.raises(ChangedConfigurationError, match=r"sds\.causal_history_size"):
         world.join("alice", quick(persistence=kept, sds={"causal_history_size": 9}))
     world.join("alice", quick(persistence=kept))
+
+
+def test_an_unclean_journal_of_another_version_names_the_remedy() -> None:
+    world = World()
+    kept = MemoryPersistence(keeps_journal=True)
+    alice = world.join("alice", quick(persistence=kept))
+    alice.channel.send(b"one")
+    key = alice.channel._driver._key
+    left = kept.load(key)
+    alice.channel.close()
+    kept.forget(key)
+    older = "\n".join(line for line in left.fingerprint.split("\n") if not line.startswith("sds.clock_unit_ms"))
+    kept.append(key, left.journal, older)
+    with pytest.raises(ChangedConfigurationError, match=r"another version of this program.* then upgrade"):
+        world.join("alice", quick(persistence=kept))
 
 
 def test_a_clean_snapshot_can_be_continued_under_another_configuration() -> None:
