@@ -236,7 +236,6 @@ def metrics(settings: Settings) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
-@pytest.mark.xfail(reason="fails since the rate limit is the node's; the cause is not found yet", strict=False)
 def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake: FakeWakuNode) -> None:
     settings = operated.settings
     key = settings.channels.content_topics[0].decryption_key_files

@@ -25,12 +25,7 @@ COMMANDS = {
 ENDED_S = 90.0
 
 
-UNMENDED = pytest.mark.xfail(reason="a signal at some moment of run fails this; which is not found yet", strict=False)
-
-
-@pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=UNMENDED if name.startswith("run ") else ()) for name in COMMANDS]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_at_any_moment_leaves_no_process(command: str, broker: Settings, tmp_path: Path) -> None:
     for number, moment in enumerate(MOMENTS_S):
         place = tmp_path / f"at-{number}"
