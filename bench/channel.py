@@ -28,7 +28,7 @@ from reliable_channel.config import Settings, load
 from reliable_channel.core.sds import SdsConfig
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.gateway.build import kafka_node
+from reliable_channel.runtime.build import kafka_node
 from reliable_channel.transport.base import NodeEvent, Sent
 from reliable_channel.transport.kafka import KafkaNode
 

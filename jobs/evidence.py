@@ -10,6 +10,7 @@ from reliable_channel.config import load
 from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.logs import tame_kafka
+from reliable_channel.runtime.own_broker import require_own_broker
 
 
 def main() -> int:
@@ -17,7 +18,9 @@ def main() -> int:
     parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
     tame_kafka()
     try:
-        taken = collect_evidence(load(parser.parse_args().config))
+        settings = load(parser.parse_args().config)
+        require_own_broker(settings)
+        taken = collect_evidence(settings)
     except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, "evidence")
     sys.stderr.write(f"{taken} records of evidence\n")

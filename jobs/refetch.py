@@ -11,8 +11,10 @@ import threading
 
 from reliable_channel.config import load
 from reliable_channel.evidence.refetching import refetch_once
+from reliable_channel.runtime.build import store_client
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.logs import tame_kafka
+from reliable_channel.runtime.own_broker import require_own_broker
 
 
 def main() -> int:
@@ -28,8 +30,9 @@ def main() -> int:
     tame_kafka()
     try:
         settings = load(options.config)
+        require_own_broker(settings)
         while not stop.is_set():
-            outcome = refetch_once(settings)
+            outcome = refetch_once(settings, store_client)
             sys.stderr.write(
                 f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}; "
                 f"audited {outcome.audited}\n"

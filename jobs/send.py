@@ -31,12 +31,12 @@ from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, LocalError
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
-from reliable_channel.gateway.participant import ParticipantOptions, participant
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.open import exists
 from reliable_channel.lake.tables import ACKS, SENT_ROWS
 from reliable_channel.pipeline.delta import append_frame, read_table
 from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.spark import spark_session
 
 SENDER = ["pubsub_topic", "content_topic", "channel_id", "sender_id"]

@@ -13,7 +13,6 @@ from kafka.errors import KafkaError
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.evidence.intake import EvidenceRecord, position, write
-from reliable_channel.runtime.own_broker import require_own_broker
 
 BATCH_RECORDS = 5_000
 POLL_MS = 2_000
@@ -25,7 +24,6 @@ def collect_evidence(settings: Settings) -> int:
     A second collector on the same run directory (a job beside ``run``) waits until the first is done. Raises
     ``EnvironmentFault`` when Kafka cannot be reached."""
     topic = settings.bridge.evidence_topic
-    require_own_broker(settings)
     try:
         consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False, group_id=None)
     except KafkaError as error:

@@ -1,17 +1,16 @@
-"""Assembles the refetch job from the settings: the store nodes to query, and the Kafka producer."""
+"""Runs the refetch job once: asks store nodes, and writes what they give to Kafka."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.evidence.refetch import RefetchResult, refetch
-from reliable_channel.gateway.build import store_client
-from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StoreEntry
 
 FLUSH_S = 60.0
@@ -19,12 +18,12 @@ FLUSH_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-def refetch_once(settings: Settings) -> RefetchResult:
-    """Ask the configured store nodes for everything that is open and write what they give into the envelopes topic.
+def refetch_once(settings: Settings, connect: Callable[[Settings], StoreClient]) -> RefetchResult:
+    """Ask store nodes for everything that is open and write what they give into the envelopes topic. ``connect`` makes
+    the client of the configured store nodes; it is closed in the end.
 
     Raises ``EnvironmentFault`` when Kafka does not take it; nothing is then recorded as asked."""
-    require_own_broker(settings)
-    client = store_client(settings)
+    client = connect(settings)
     try:
         return refetch(settings, client, lambda entries: write_back(settings, entries))
     finally:

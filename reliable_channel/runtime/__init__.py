@@ -1,1 +1,1 @@
-"""Provides the JVM jars, the development broker and the Spark session. Knows no protocol and no table."""
+"""Starts what a configuration describes: jars, broker and Spark session, transports, participants and their servers."""

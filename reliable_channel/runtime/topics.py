@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from reliable_channel.config import KafkaSettings
+from reliable_channel.config import KafkaSettings, Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime.logs import quiet_kafka_client
 
 PROBE_TOPIC = "reliable-channel.probe"
 """Where readiness is proven on the project's own broker: nothing but probes is ever written there."""
+
+EVIDENCE_RETENTION_MS = 365 * 24 * 3600 * 1000
+"""Gaps are queried months later."""
 
 
 def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
@@ -62,6 +65,33 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
             admin.close()
     except KafkaError as error:
         raise unreachable(kafka, error) from None
+
+
+def ensure_evidence_topic(settings: Settings) -> bool:
+    """Create ``bridge.evidence_topic`` unless it exists; whether it was created. Raises ``EnvironmentFault``."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+    name = settings.bridge.evidence_topic
+    try:
+        admin = KafkaAdminClient(**settings.kafka.client_options())
+        try:
+            if name in set(admin.list_topics()):
+                return False
+            configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(EVIDENCE_RETENTION_MS)}
+            wanted = {
+                "num_partitions": 1,
+                "replication_factor": settings.kafka.topics.replication_factor,
+                "configs": configs,
+            }
+            admin.create_topics({name: wanted}, timeout_ms=30_000, wait_for_metadata=True)
+            return True
+        except TopicAlreadyExistsError:
+            return False
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise unreachable(settings.kafka, error) from None
 
 
 @quiet_kafka_client()

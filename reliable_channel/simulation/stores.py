@@ -1,39 +1,15 @@
-"""The store nodes of a simulation, served over HTTP as real ones are, and what they give back at the end."""
+"""What the store nodes of a simulation give back at the end, and the truth with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
-from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.waku import decode_waku_message
 from reliable_channel.simulation.bad_input import relay_headers
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.judge import judge
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import World
-from reliable_channel.transport.serving import served
-from reliable_channel.transport.store.memory_source import MemorySource
-from reliable_channel.transport.store.server import create_app
-
-
-@contextmanager
-def store_nodes(world: World) -> Iterator[list[str]]:
-    """Serve every store of the scenario on a free port of loopback for this block; their addresses."""
-    with ExitStack() as running:
-        yield [running.enter_context(served(create_app(archive(world, plan.name)))) for plan in world.scenario.stores]
-
-
-def archive(world: World, store: str) -> MemorySource:
-    """What one store of the scenario holds."""
-    found = MemorySource()
-    for journal in world.journals:
-        for kept in journal.stored[store].values():
-            message = decode_waku_message(kept.data)
-            if not isinstance(message, Malformed):
-                found.add(journal.plan.pubsub_topic, message)
-    return found
 
 
 def given_back(world: World, hashes: Sequence[bytes], at_ms: int) -> list[ObserverRecord]:

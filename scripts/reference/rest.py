@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.messaging import MessagingConfig, MessagingNode
-from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.transport.memory import MemoryNetwork
+from reliable_channel.messaging.rest.document import openapi_document
 
 _HEAD = """# REST interface
 
@@ -29,21 +24,9 @@ _EVERYWHERE = ("400", "401", "403", "408", "413", "415", "500", "503")
 """What every call, or every call with a body, may answer."""
 
 
-def document() -> dict[str, Any]:
-    """The OpenAPI document of a server with reliable channels. It starts nothing."""
-    config = MessagingConfig.of(mode="relay", cluster_id=0, shards=[0], bootstrap_nodes=[])
-    with TemporaryDirectory() as place:
-        node = MessagingNode(config, MemoryNetwork().node("reference"), Path(place) / "messages.sqlite")
-        try:
-            found: dict[str, Any] = create_app(node, channels=ReliableChannelConfig(), run_node=False).openapi()
-        finally:
-            node.close()
-    return found
-
-
 def markdown() -> str:
     """Every call with its parameters, body and answers; then the schemas that they name."""
-    api = document()
+    api = openapi_document()
     answers = {status: answer for _, _, call in _calls(api) for status, answer in call["responses"].items()}
     everywhere = "\n".join(f"| {status} | {_line(answers[status]['description'])} |" for status in _EVERYWHERE)
     parts = [_HEAD.format(everywhere=everywhere)]

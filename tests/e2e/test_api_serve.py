@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from reliable_channel.config import Settings
-from reliable_channel.gateway.build import make_bridge
-from reliable_channel.gateway.topics import ensure_evidence_topic
+from reliable_channel.runtime.build import make_bridge
+from reliable_channel.runtime.topics import ensure_evidence_topic
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
 
 pytestmark = pytest.mark.e2e

@@ -35,14 +35,13 @@ from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.gateway.messaging import messaging_node
-from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.lake.read import rows_of
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.events import CustomEvent, EventName
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.runtime.broker import free_port
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.messaging import messaging_node
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow]

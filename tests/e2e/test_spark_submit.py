@@ -18,12 +18,11 @@ from reliable_channel.config.model import default_cache_dir
 from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
-from reliable_channel.gateway.build import make_bridge
-from reliable_channel.gateway.participant import ParticipantOptions, participant
-from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.lake.read import rows_of
 from reliable_channel.runtime import jars
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.build import make_bridge
+from reliable_channel.runtime.participant import ParticipantOptions, participant
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
 ROOT = Path(__file__).parents[2]

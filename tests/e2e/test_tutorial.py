@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.config import Settings
-from reliable_channel.gateway.build import make_bridge
-from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.runtime.broker import running_broker
+from reliable_channel.runtime.build import make_bridge
+from reliable_channel.runtime.topics import ensure_evidence_topic
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

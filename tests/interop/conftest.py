@@ -10,8 +10,7 @@ import pytest
 from support.waku_process import PUBSUB_TOPIC, WakuProcess, until
 
 from reliable_channel.config import Settings, StoreNodeSettings
-from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
 _numbers = itertools.count()
 

@@ -31,9 +31,8 @@ from reliable_channel.config import Settings
 from reliable_channel.core.sds import SdsConfig
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message, message_hash
-from reliable_channel.gateway.build import kafka_node, make_bridge
-from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.build import kafka_node, make_bridge
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from reliable_channel.transport.base import Node, NodeEvent, Received
 from reliable_channel.transport.kafka import KafkaNode
 

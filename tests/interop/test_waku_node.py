@@ -37,11 +37,11 @@ from reliable_channel.core.sds import SdsConfig
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
-from reliable_channel.gateway.build import kafka_node, make_bridge
 from reliable_channel.lake import tables
 from reliable_channel.lake.open import open_table
 from reliable_channel.lake.read import rows_of
 from reliable_channel.pipeline.runner.run import run_once
+from reliable_channel.runtime.build import kafka_node, make_bridge
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_records import read_record

@@ -23,9 +23,8 @@ from reliable_channel.config import Settings, StoreNodeSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.gateway.build import kafka_node, make_bridge
-from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.build import kafka_node, make_bridge
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from reliable_channel.transport.base import Received, Sent, Source
 from reliable_channel.transport.bridge import Bridge
 from reliable_channel.transport.health import HealthState

@@ -14,14 +14,13 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.gateway.build import kafka_node, make_bridge
-from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.lake.open import open_table
 from reliable_channel.lake.read import dataset_of, rows_of
 from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.runner.queries import INGEST, start
 from reliable_channel.runtime import broker, jars
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.build import kafka_node, make_bridge
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from reliable_channel.transport.base import FailureReason, HealthChanged, Queued, Received, SendFailed, Sent
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode

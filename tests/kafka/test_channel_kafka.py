@@ -25,9 +25,8 @@ from reliable_channel.channel import (
 )
 from reliable_channel.config import Settings
 from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.gateway.build import kafka_node, make_bridge
-from reliable_channel.gateway.topics import ensure_evidence_topic
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.build import kafka_node, make_bridge
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
 pytestmark = pytest.mark.kafka
 

@@ -14,12 +14,12 @@ from kafka import KafkaConsumer
 
 from reliable_channel.config import Settings
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.gateway.build import make_bridge
-from reliable_channel.gateway.messaging import messaging_node
-from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging import Message, MessageRecord, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.pipeline_feed import KafkaFeed
 from reliable_channel.messaging.sender_events import SenderEventKind
+from reliable_channel.runtime.build import make_bridge
+from reliable_channel.runtime.messaging import messaging_node
+from reliable_channel.runtime.topics import ensure_evidence_topic
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_records import read_record
 from reliable_channel.transport.sharding import NamedTopic

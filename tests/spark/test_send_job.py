@@ -26,14 +26,14 @@ from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
-from reliable_channel.gateway.build import kafka_node, make_bridge
-from reliable_channel.gateway.participant import ParticipantOptions
-from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import ACKS, SENT_ROWS
 from reliable_channel.pipeline.delta import read_table
+from reliable_channel.runtime.build import kafka_node, make_bridge
+from reliable_channel.runtime.participant import ParticipantOptions
+from reliable_channel.runtime.topics import ensure_evidence_topic
 from reliable_channel.transport.base import NodeEvent, Received
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork

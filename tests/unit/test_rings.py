@@ -12,8 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "reliable_channel"
 ORDER = (
-    "core", "transport", "channel", "messaging", "simulation", "config", "runtime", "lake", "pipeline", "gateway",
-    "evidence", "analysis", "cli",
+    "core", "transport", "channel", "messaging", "simulation", "config", "runtime", "lake", "pipeline", "evidence",
+    "analysis", "cli",
 )  # fmt: skip
 CORE = {"core"}
 PARTICIPANT = {"channel", "messaging", "transport"}

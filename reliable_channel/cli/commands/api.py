@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Send, receive and track messages over HTTP until Ctrl-C or SIGTERM. See docs/messaging.md."""
         from reliable_channel.core.errors import ConfigurationError
-        from reliable_channel.gateway.api import serve_api
+        from reliable_channel.runtime.api import serve_api
 
         settings = invocation(context).settings()
         changes = {"host": host, "port": port, "transport": transport}

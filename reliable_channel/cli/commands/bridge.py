@@ -33,11 +33,10 @@ def register(app: typer.Typer) -> None:
         from dataclasses import asdict
 
         from reliable_channel.core.errors import EnvironmentFault
-        from reliable_channel.gateway.build import make_bridge
-        from reliable_channel.gateway.topics import ensure_evidence_topic
+        from reliable_channel.runtime.build import make_bridge
         from reliable_channel.runtime.logs import show_own_logs
         from reliable_channel.runtime.own_broker import require_own_broker
-        from reliable_channel.runtime.topics import ensure_topics
+        from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
         show_own_logs()
         settings = invocation(context).settings()

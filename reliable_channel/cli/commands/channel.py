@@ -11,7 +11,7 @@ from reliable_channel.cli.commands import invocation
 
 if TYPE_CHECKING:
     from reliable_channel.channel import ChannelEvent
-    from reliable_channel.gateway.participant import ParticipantOptions, Transport
+    from reliable_channel.runtime.participant import ParticipantOptions, Transport
 
 ChannelArgument = Annotated[str, typer.Argument(help="The channel's id.", show_default=False)]
 Topic = Annotated[str | None, typer.Option(help="Content topic.", show_default="/reliable-channel/1/<channel>/proto")]
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         from dataclasses import replace
 
         from reliable_channel.channel import SenderLocked, SqlitePersistence, inspect_channel
-        from reliable_channel.gateway.participant import channel_config, channel_keys
+        from reliable_channel.runtime.participant import channel_config, channel_keys
 
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, "kafka")
@@ -90,7 +90,7 @@ def participant_of(
 ) -> ParticipantOptions:
     """The participant that the options name. Raises ``ConfigurationError``."""
     from reliable_channel.core.errors import ConfigurationError
-    from reliable_channel.gateway.participant import ParticipantOptions
+    from reliable_channel.runtime.participant import ParticipantOptions
 
     if transport not in ("kafka", "waku-rest"):
         raise ConfigurationError(f"There is no transport {transport!r}.", "Use kafka or waku-rest.")

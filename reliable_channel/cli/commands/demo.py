@@ -122,11 +122,12 @@ def simulated(seed: int, small: bool, hostile: bool = False) -> World:
 def play(settings: Settings, world: World, place: Path) -> None:
     """Write the conversation into a broker and what stores hold into store nodes, which live for this call, and run all
     jobs on them until all is read and every timer has fired. Saves the truth under ``place``."""
-    from reliable_channel.gateway.topics import ensure_evidence_topic
+    from reliable_channel.cli.demo_stores import store_nodes
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.progress import progress
+    from reliable_channel.runtime.topics import ensure_evidence_topic
     from reliable_channel.simulation.evidence import sender_events, sightings
-    from reliable_channel.simulation.stores import store_nodes, truth_with
+    from reliable_channel.simulation.stores import truth_with
     from reliable_channel.simulation.to_kafka import write_events, write_records
 
     scenario = world.scenario
@@ -159,10 +160,10 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
     Returns what the stores gave back and where it is in Kafka."""
     from reliable_channel.cli.commands.run import collected, judged
     from reliable_channel.evidence.refetch import refetch
-    from reliable_channel.gateway.build import store_client
     from reliable_channel.pipeline.runner.metrics import measured
     from reliable_channel.pipeline.runner.queries import CHAIN
     from reliable_channel.pipeline.runner.run import close, run_chain
+    from reliable_channel.runtime.build import store_client
     from reliable_channel.runtime.progress import progress
     from reliable_channel.runtime.spark import spark_session
     from reliable_channel.simulation.stores import given_back

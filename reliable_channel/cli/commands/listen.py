@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         import threading
 
         from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived
-        from reliable_channel.gateway.participant import participant
+        from reliable_channel.runtime.participant import participant
 
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, transport)

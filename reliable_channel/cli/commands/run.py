@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
     """Ask the store nodes once; whether something came back, so that the chain has more to read."""
     from reliable_channel.evidence.refetching import refetch_once
+    from reliable_channel.runtime.build import store_client
 
-    outcome = refetch_once(settings)
+    outcome = refetch_once(settings, store_client)
     say(f"refetch: asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written} envelopes")
     return outcome.written > 0
 
@@ -69,9 +70,9 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
 
 def result(settings: Settings) -> str:
     """What the tables hold after a run, in one line, and how to see it."""
+    from reliable_channel.analysis.command_name import command_name
     from reliable_channel.analysis.report.snapshot import TableSnapshot
     from reliable_channel.analysis.report.text import percent
-    from reliable_channel.runtime.command_name import command_name
 
     (found,) = TableSnapshot(settings.paths).select(
         """SELECT (SELECT count(*) FROM envelopes) AS envelopes, (SELECT count(*) FROM delivered_messages) AS delivered,

@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
         )
         from reliable_channel.core.errors import ConfigurationError
         from reliable_channel.core.segmentation.split import check_size
-        from reliable_channel.gateway.participant import participant
+        from reliable_channel.runtime.participant import participant
 
         if wait not in ("queued", "sent", "delivered"):
             raise ConfigurationError(f"--wait is {wait!r}.", "Use queued, sent or delivered.")

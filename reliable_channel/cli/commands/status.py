@@ -27,10 +27,10 @@ def register(app: typer.Typer) -> None:
         Exit codes: 0 shown, 1 there are no tables."""
         import json
 
+        from reliable_channel.analysis.command_name import command_name
         from reliable_channel.analysis.status import collect
         from reliable_channel.analysis.status_text import lines
         from reliable_channel.core.errors import EnvironmentFault
-        from reliable_channel.runtime.command_name import command_name
 
         settings = invocation(context).settings(tables)
         report = collect(settings, (lambda topic: newest_offsets(settings, topic)) if kafka else None)

@@ -10,7 +10,7 @@ from channel_world import CHANNEL, TOPIC, World
 from reliable_channel.channel import SqlitePersistence, create_reliable_channel
 from reliable_channel.cli import main
 from reliable_channel.config import load
-from reliable_channel.gateway.participant import ParticipantOptions, channel_config
+from reliable_channel.runtime.participant import ParticipantOptions, channel_config
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

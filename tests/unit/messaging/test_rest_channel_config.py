@@ -16,9 +16,9 @@ from reliable_channel.core.wire.bloom import FilterFamily
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import Dialect
-from reliable_channel.gateway.api import channel_config
-from reliable_channel.gateway.participant import topic_config
 from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.runtime.api import channel_config
+from reliable_channel.runtime.participant import topic_config
 from tests.support.messaging_world import World
 
 KEYED = "/app/1/keyed/proto"

@@ -20,7 +20,7 @@ from reliable_channel.channel import (
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.segment import Dialect
-from reliable_channel.gateway.build import kafka_node, pubsub_topics, waku_node
+from reliable_channel.runtime.build import kafka_node, pubsub_topics, waku_node
 from reliable_channel.runtime.logs import quiet_kafka_client
 from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.transport.base import Node

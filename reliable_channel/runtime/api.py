@@ -11,14 +11,13 @@ from pathlib import Path
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.config import Settings
-from reliable_channel.gateway.messaging import messaging_node
-from reliable_channel.gateway.participant import topic_config
-from reliable_channel.gateway.topics import ensure_evidence_topic
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.errors import refusal
+from reliable_channel.runtime.messaging import messaging_node
 from reliable_channel.runtime.own_broker import require_own_broker
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.runtime.participant import topic_config
+from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from reliable_channel.transport.serving import HttpServer, listening, require_token, url_of
 
 

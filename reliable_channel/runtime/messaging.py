@@ -7,10 +7,10 @@ from pathlib import Path
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.gateway.build import kafka_node, store_client, waku_api, waku_node
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed, NoFeed
+from reliable_channel.runtime.build import kafka_node, store_client, waku_api, waku_node
 from reliable_channel.transport.base import HealthChanged, Node, NodeEvent
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.http import NodeUnreachable

@@ -11,8 +11,8 @@ import pytest
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.gateway.messaging import _Introduction, _stores, messaging_config, messaging_node
 from reliable_channel.messaging import MessagingConfig
+from reliable_channel.runtime.messaging import _Introduction, _stores, messaging_config, messaging_node
 from reliable_channel.transport.base import HealthChanged
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.http import HttpResponse, NodeUnreachable
