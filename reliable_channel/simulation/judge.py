@@ -85,8 +85,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
                 payload=message.content,
                 payload_hash=announced,
                 names=[entry.message_id for entry in message.causal_history],
-                before_observation=message.lamport_timestamp is not None
-                and message.lamport_timestamp <= (seen.observed_since or 0),
+                before_observation=seen.is_before(record, message.lamport_timestamp),
                 at_ms=record.at_ms,
                 record=number,
             )

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reliable_channel.simulation.journal import ChannelJournal, SentMessage
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage
 from reliable_channel.simulation.scenario import Fault
 
 TOLERATED_MS = 300_000
@@ -32,7 +34,14 @@ class Observation:
     named: dict[str, Naming] = field(default_factory=dict)
     acks: dict[tuple[str, str], int] = field(default_factory=dict)
     observed_since: int | None = None
-    """The Lamport timestamp of the first message observed."""
+    """The Lamport timestamp of the first message observed, or its arrival if that is earlier."""
+    first: ObserverRecord | None = None
+    """The record of the first message observed: whatever it names is older than the observation."""
+
+    def is_before(self, record: ObserverRecord, lamport: int | None) -> bool:
+        """Whether what a record with this Lamport timestamp names, and what is not known, is older than the
+        observation."""
+        return record is self.first or (lamport is not None and lamport <= (self.observed_since or 0))
 
     def known_at(self, sds_id: str) -> int | None:
         """When the SDS message was known to the observer, ``None`` when never."""
@@ -44,10 +53,8 @@ def observe(journal: ChannelJournal) -> Observation:
     """Walk through the observer's records of a channel in the order of reception."""
     seen = Observation()
     for record in journal.observed:
-        if record.forgery is not None and seen.observed_since is None:
-            # A stranger may be the first to be observed; its clock counts as far as clocks may be ahead.
-            claimed = record.forgery.message.lamport_timestamp
-            seen.observed_since = None if claimed is None else min(claimed, record.at_ms + TOLERATED_MS)
+        if seen.first is None and _is_taken(journal, record):
+            seen.first, seen.observed_since = record, min(_lamport(journal, record) or 0, record.at_ms)
         if record.sds_id is None or record.reason is not None:
             continue
         sent, now = journal.sds[record.sds_id], record.at_ms
@@ -55,8 +62,6 @@ def observe(journal: ChannelJournal) -> Observation:
         seen.arrived.setdefault(record.sds_id, now)
         if not new:
             continue
-        if sent.lamport is not None and seen.observed_since is None:
-            seen.observed_since = sent.lamport
         for dependency in sent.history:
             about = journal.sds.get(dependency)
             if about is None:  # a hostile message, which the participants take for one of theirs
@@ -66,11 +71,24 @@ def observe(journal: ChannelJournal) -> Observation:
             if about.sender != sent.sender and not is_sync:
                 seen.acks.setdefault((dependency, sent.sender), now)
             if not known:
-                older = sent.lamport is not None and sent.lamport <= (seen.observed_since or 0)
-                seen.named.setdefault(dependency, Naming(now, older))
+                seen.named.setdefault(dependency, Naming(now, seen.is_before(record, sent.lamport)))
         if sent.message is not None and sent.message not in seen.complete:
             _complete(journal, journal.messages[sent.message], now, seen)
     return seen
+
+
+def _lamport(journal: ChannelJournal, record: ObserverRecord) -> int | None:
+    if record.forgery is not None:
+        return record.forgery.message.lamport_timestamp
+    return None if record.sds_id is None else journal.sds[record.sds_id].lamport
+
+
+def _is_taken(journal: ChannelJournal, record: ObserverRecord) -> bool:
+    """Whether the channel is observed since this message, were it the first: a stranger may be the first, too."""
+    lamport = _lamport(journal, record)
+    if lamport is None or record.reason is not None or lamport > record.at_ms + TOLERATED_MS:
+        return False
+    return record.forgery is None or not isinstance(decode_sds_message(record.forgery.data), Malformed)
 
 
 def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Observation) -> None:

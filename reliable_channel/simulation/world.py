@@ -34,6 +34,6 @@ def simulate(scenario: Scenario, on_channel: Callable[[str], None] = lambda _: N
     observed = [record for journal in journals for record in journal.observed]
     records = sorted(
         [*observed, *bad_records(scenario), *plain_waku_records(scenario)],
-        key=lambda r: (r.at_ms, r.key or b"", r.label),  # stable: one channel's records keep their order
+        key=lambda r: (r.at_ms, r.key or b""),  # stable: one channel's records keep their order
     )
     return World(scenario, records, journals, judge(journals, records))

@@ -115,6 +115,8 @@ class Participants:
         self._messages: list[tuple[int, int]] = []
         """How many messages each has sent, and the running number of the last one."""
         self._counter = 0
+        self.proving = 0
+        """One bit per participant: the id of a message of its has been recomputed."""
 
     def __iter__(self) -> Iterator[str]:
         """The names, in the order of their numbers."""
@@ -145,6 +147,7 @@ class Participants:
         self._numbers[participant_id] = number
         self._names[number] = participant_id
         self._heard[number], self._messages[number] = None, (0, 0)
+        self.proving &= ~(1 << number)
         return gone
 
     def record_heard(self, number: int, lamport: int | None) -> None:
@@ -153,6 +156,17 @@ class Participants:
         self._messages[number] = (self._messages[number][0] + 1, self._counter)
         if self._heard[number] is None:
             self._heard[number] = lamport
+
+    def proves(self, participant_id: str) -> bool:
+        """Whether the id of a message of this participant has been recomputed."""
+        number = self._numbers.get(participant_id)
+        return number is not None and bool(self.proving >> number & 1)
+
+    def record_proof(self, participant_id: str) -> None:
+        """The id of a message of this participant was recomputed."""
+        number = self._numbers.get(participant_id)
+        if number is not None:
+            self.proving |= 1 << number
 
     def first_heard(self, number: int) -> int | None:
         """The Lamport timestamp (ms) of the first message that came from a participant; ``None`` when none has."""

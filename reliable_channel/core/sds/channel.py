@@ -148,17 +148,21 @@ class SdsChannel:
         data: bytes | None = None,
         content_digest: bytes | None = None,
         id_verified: bool | None = None,
+        content_bytes: int | None = None,
     ) -> SdsStep:
         """Take one decoded message.
 
         ``retrieval_hint``: the hash (32 bytes) of the envelope it came in. ``repaired``: it was rebuilt, not received,
         and its id recomputed. ``data``: its bytes as they were on the wire, for a later rebroadcast; without them it is
         encoded again. ``content_digest``: SHA-256 of the content, when the caller keeps contents elsewhere and
-        ``message.content`` is ``None``. ``id_verified``: whether the id is recomputed from the message, as
-        :func:`~reliable_channel.core.sds.verify.id_verified` tells; a message of which it is not does not stand for its
-        id at first. ``None``: nobody can tell, or the content is here and decides when there is a conflict.
+        ``message.content`` is ``None``; ``content_bytes`` is its length then. ``id_verified``: whether the id is
+        recomputed from the message, as :func:`~reliable_channel.core.sds.verify.id_verified` tells; a message of which
+        it is not does not stand for its id at first. ``None``: nobody can tell, or the content is here and decides when
+        there is a conflict.
         """
-        events = self._receiver.receive(message, now, retrieval_hint, repaired, data, content_digest, id_verified)
+        events = self._receiver.receive(
+            message, now, retrieval_hint, repaired, data, content_digest, id_verified, content_bytes
+        )
         return SdsStep((), tuple(events))
 
     # ---- timers --------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from reliable_channel.core.sds.incoming import Missing, Waiting
 from reliable_channel.core.sds.log import LogEntry, kept_history
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.unproven import Doubt
+from reliable_channel.core.sds.verify import SEARCHED_BYTES
 from reliable_channel.core.wire.sds import SdsMessage
 
 DIGEST_BYTES = 16
@@ -69,6 +70,7 @@ class SdsReceiver:
         data: bytes | None,
         digest: bytes | None,
         id_verified: bool | None,
+        content_bytes: int | None,
     ) -> list[SdsEvent]:
         """One message; see :meth:`SdsChannel.receive`."""
         state = self._state
@@ -144,7 +146,8 @@ class SdsReceiver:
         waiting.verified, waiting.won = wins or bool(id_verified), wins
         if further or unproven:
             waiting.sds_id, waiting.unproven = message_id, unproven
-        self._receive_content(message, waiting, wins, first, data, now, events)
+        refuted = unproven and (len(content) if content else content_bytes or 0) <= SEARCHED_BYTES
+        self._receive_content(message, waiting, wins, first, refuted, data, now, events)
         return events
 
     # ---- kinds ---------------------------------------------------------------------------------------------------
@@ -155,6 +158,7 @@ class SdsReceiver:
         waiting: Waiting,
         wins: bool,
         first: bool,
+        refuted: bool,
         data: bytes | None,
         now: int,
         events: list[SdsEvent],
@@ -169,9 +173,11 @@ class SdsReceiver:
         if message.repair_request:
             self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
+        if waiting.verified:
+            state.review.participants.record_proof(waiting.sender_id)
         missing = None
         if unproven:
-            state.unproven.add(message_id, Doubt(waiting, now, now + state.config.unproven_id_ms))
+            state.unproven.add(message_id, Doubt(waiting, now, now + state.config.unproven_id_ms, refuted))
         elif not further:
             state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
             state.insert_into_filter(message_id, now, events)
@@ -437,14 +443,16 @@ class SdsReceiver:
             self.end_doubt(self._state.unproven.items()[0][0], now, events)
 
     def end_doubt(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
-        """Let an unproven message stand for its id, from now on; but never for one that is missed of other senders."""
+        """Let an unproven message stand for its id, from now on; but never for one that is missed of other senders, nor
+        when its id cannot be its own, as a message of this very sender has shown how it makes them."""
         state = self._state
         doubt = state.unproven.take(message_id)
         if doubt is None:
             return
         record = doubt.record
         missed = state.incoming.missing.get(message_id)
-        if missed is not None and not missed.may_be_of(record.sender_id):
+        named = missed is None or missed.may_be_of(record.sender_id)
+        if not named or (doubt.refuted and state.review.participants.proves(record.sender_id)):
             if not isinstance(record, Waiting):
                 state.repeats.add((record.lamport, message_id, record.sender_id), now)
             return

@@ -58,7 +58,9 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
     for missing in state.incoming.missing.values():
         _write_missing(proto.missing.add(), missing)
     for message_id, doubt in state.unproven.items():
-        unproven = proto.unproven.add(message_id=message_id, since=doubt.since, until=doubt.until)
+        unproven = proto.unproven.add(
+            message_id=message_id, since=doubt.since, until=doubt.until, refuted=doubt.refuted
+        )
         if isinstance(doubt.record, Waiting):
             unproven.key = doubt.record.message_id
         else:
@@ -141,7 +143,7 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
             record = incoming.waiting[each.key]
         else:
             record = LogEntry.from_bytes(each.message_id, each.lamport, each.entry)
-        state.unproven.add(each.message_id, Doubt(record, each.since, each.until))
+        state.unproven.add(each.message_id, Doubt(record, each.since, each.until, each.refuted))
     state.review = AckReview(config, participant_id, state.log, incoming, state.outgoing)
     participants = list(proto.participants)
     for participant in participants:
@@ -150,6 +152,7 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     spoken = dict(enumerate(zip(proto.participant_messages, proto.participant_last, strict=True)))
     for number in range(len(participants)):
         state.review.participants.restore(number, heard.get(number), spoken.get(number, (1, 0)))
+    state.review.participants.proving = int.from_bytes(proto.participants_proving, "little")
     state.review.restore(_read_tracked(proto, participants))
     state.repeats = Repeats(
         config.max_repeats,
@@ -270,6 +273,7 @@ def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
     proto.tracked_certain.extend([bits_to_bytes(tracked.certain) for tracked in rows])
     proto.tracked_reached.extend([bits_to_bytes(tracked.reached) for tracked in rows])
     participants = review.participants
+    proto.participants_proving = bits_to_bytes(participants.proving)
     for number in range(len(participants)):
         if (lamport := participants.first_heard(number)) is not None:
             proto.participants_heard.add(by=number, lamport=lamport)

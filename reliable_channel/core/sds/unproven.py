@@ -17,11 +17,13 @@ from reliable_channel.core.sds.shares import Shares, size_of
 @dataclass(slots=True)
 class Doubt:
     """One unproven message. ``record``: as it waits in the incoming buffer or, once it is delivered, as it will stand
-    in the log. ``since`` and ``until`` (ms): when it came, and when it takes the id if nothing better has come."""
+    in the log. ``since`` and ``until`` (ms): when it came, and when it takes the id if nothing better has come.
+    ``refuted``: no known scheme makes its id, and the search for one was complete."""
 
     record: LogEntry | Waiting
     since: int
     until: int
+    refuted: bool = False
 
 
 class Unproven:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain, product
 
 from reliable_channel.core.wire.hashing import IdScheme, js_message_id
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily
@@ -16,14 +17,18 @@ _LAYOUTS = (frozenset({Dialect.V01, Dialect.LIP243}), frozenset({Dialect.LIP243_
 _FORM = re.compile("[0-9a-f]{64}")
 """An id that any of the schemes makes: 32 bytes in hex."""
 
-_USUAL_DATA_PER_PARITY = 8
-"""Data segments for each parity segment at the default parity rate, 0.125."""
+_DEFAULT_DATA_PER_PARITY = 8
+_USUAL_DATA_PER_PARITY = (4, 2, 10, 5)
+"""Data segments for each parity segment at the default parity rate, 0.125, and at other usual ones."""
 
-MAX_HASHED_BYTES = 2 * 1024 * 1024
+MAX_HASHED_BYTES = 3 * 1024 * 1024
 """A parity segment of dialect v0.1 does not say how many data segments precede it. The search for that number hashes at
-most this many bytes, about 5 ms, so that nobody can keep a receiver busy."""
+most this many bytes, some 12 ms, so that nobody can keep a receiver busy."""
 _BYTES_PER_CALL = 2_000
 """A hash costs at least what so many bytes cost."""
+
+SEARCHED_BYTES = MAX_HASHED_BYTES // (2 * MAX_TOTAL_SEGMENTS)
+"""Of a content no longer than this all possibilities are tried."""
 
 
 def id_verified(message: SdsMessage, family: WireFamily) -> bool | None:
@@ -42,8 +47,9 @@ def id_is_recomputed(message: SdsMessage) -> bool:
 
 
 def _recomputed(message: SdsMessage) -> bool | None:
-    """Whether the id is recomputed; ``None`` for an id of another form or of the joined one, a message without
-    timestamp, and when the search had to end."""
+    """Whether the id is recomputed; ``None`` for an id of another form or of the joined one and a message without
+    timestamp. An id that the search did not find when it had to end is not recomputed: else whoever sends a content
+    that takes long could take any id."""
     content, lamport = message.content, message.lamport_timestamp
     if lamport is None or not _FORM.fullmatch(message.message_id):
         return None
@@ -51,37 +57,42 @@ def _recomputed(message: SdsMessage) -> bool | None:
         return False
     if message.message_id == js_message_id(content):
         return True
-    budget = MAX_HASHED_BYTES
-    cost = 2 * max(len(content), _BYTES_PER_CALL)
-    for ordinal in dict.fromkeys(_ordinals(content)):
+    left = MAX_HASHED_BYTES
+    cost = max(len(content), _BYTES_PER_CALL)
+    for scheme, ordinal in dict.fromkeys(_tries(content)):
         if ordinal > lamport:
             continue
-        if budget < 0:
-            return None
-        budget -= cost
-        first = lamport - ordinal
-        for scheme in (IdScheme.KECCAK, IdScheme.KECCAK_JOINED):
-            if scheme.message_id(message.sender_id, first, content) == message.message_id:
-                # Digits at the seams of the joined form may belong to either field: other messages have that id, too.
-                return True if scheme is IdScheme.KECCAK else None
+        if (left := left - cost) < 0:
+            break
+        if scheme.message_id(message.sender_id, lamport - ordinal, content) == message.message_id:
+            # Digits at the seams of the joined form may belong to either field: other messages have that id, too.
+            return True if scheme is IdScheme.KECCAK else None
     return False
 
 
-def _ordinals(content: bytes) -> Iterator[int]:
-    """The possible positions of a content in its send, likely ones first: the position that the segment states, and 0
-    when it is bare."""
+def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
+    """The possible schemes and positions of a content in its send, likely ones first: the position that the segment
+    states, and 0 when it is bare."""
     segments = [segment for dialects in _LAYOUTS if isinstance(segment := decode_segment(content, dialects), Segment)]
+    stated, unstated = [], []
     for segment in segments:
         if not segment.is_parity:
-            yield segment.index
+            stated.append(segment.index)
         elif segment.data_count is not None:
-            yield segment.data_count + segment.index
-    yield 0
-    for segment in segments:
-        if segment.is_parity and segment.data_count is None:
-            parity_count = segment.parity_count or 1
-            usual = _USUAL_DATA_PER_PARITY * parity_count
-            for data_count in range(usual, usual + _USUAL_DATA_PER_PARITY):
-                yield data_count + segment.index
-            for data_count in range(1, MAX_TOTAL_SEGMENTS):
-                yield data_count + segment.index
+            stated.append(segment.data_count + segment.index)
+        else:
+            unstated.append(segment)
+    yield from _with_schemes([*stated, 0])
+    for segment in unstated:
+        index, parity_count = segment.index, segment.parity_count or 1
+        first = _DEFAULT_DATA_PER_PARITY * parity_count
+        # The default rate gives one parity segment to fewer data segments, too.
+        default = range(first if parity_count > 1 else 2, first + _DEFAULT_DATA_PER_PARITY)
+        yield from _with_schemes([index + data_count for data_count in default])
+        usual = [range(rate * parity_count, rate * (parity_count + 1)) for rate in _USUAL_DATA_PER_PARITY]
+        others = chain(*usual, range(1, MAX_TOTAL_SEGMENTS - parity_count + 1))
+        yield from _with_schemes([index + data_count for data_count in others])
+
+
+def _with_schemes(ordinals: list[int]) -> Iterator[tuple[IdScheme, int]]:
+    return product((IdScheme.KECCAK, IdScheme.KECCAK_JOINED), ordinals)

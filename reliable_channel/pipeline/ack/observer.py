@@ -224,6 +224,7 @@ class ChannelObserver:
             repaired=repaired,
             content_digest=row.content_digest,
             id_verified=verified,
+            content_bytes=row.content_bytes,
         ).events
 
     def _repaired(self, row: InputRow, out: list[Output]) -> None:

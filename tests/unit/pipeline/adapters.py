@@ -35,6 +35,7 @@ class Adapters:
         self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
         self._payloads: dict[tuple[int, str], bytes] = {}
         """By the offset of the record that made them whole, and the SDS id."""
+        self._lost: list[tuple[str, str, str]] = []
         self._expiry_ms = expiry_ms
         self.tables = Observed()
         self.outputs: list[tuple[str, str]] = []
@@ -78,6 +79,8 @@ class Adapters:
     def close(self, at_ms: int) -> Observed:
         """A tick long after the last record."""
         self.tick(1 << 40, at_ms)
+        recovered = {row[:2] for row in self._lost if row[2] == "recovered"}
+        self.tables.lost.extend(row for row in self._lost if row[:2] not in recovered)
         return self.tables
 
     def _results(
@@ -121,6 +124,8 @@ class Adapters:
                 certain = f["certainty"] == "certain"
                 ack = Acknowledgement(f["channel_id"], f["sds_id"], f["acknowledged_by"], f["evidence"], certain)
                 self.tables.acks.append(ack)
+            elif output.table == "lost_dependencies":
+                self._lost.append((f["channel_id"], f["sds_id"], f["status"]))
             elif output.table == "deliveries":
                 self._delivered(f)
 

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from reliable_channel.analysis.report.check import check
 from reliable_channel.core.sds import SdsConfig
 from reliable_channel.simulation.attacks import ATTACKS
+from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import simulate
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-ELSEWHERE = ("quarantine", "incomplete messages", "lost dependencies")
+ELSEWHERE = ("quarantine", "incomplete messages")
 """The promises that are kept by tables which these adapters do not fill alone."""
 
 
@@ -89,6 +90,11 @@ def test_any_attacks_change_no_honest_row(
     seed: int, senders: int, per_envelope: float, loss: float, heard: bool
 ) -> None:
     assert differences(attacked(seed, tuple(ATTACKS), senders, per_envelope, loss, heard)) == []
+
+
+@pytest.mark.parametrize("seed", [1, 4, 5, 7, 13, 14, 15, 16, 17, 21])
+def test_the_hostile_demo_matches_its_truth(seed: int) -> None:
+    assert differences(hostile_scenario(seed)) == []
 
 
 def test_an_attack_leaves_the_honest_conversation_as_it_is_where_only_the_observer_hears_it() -> None:

@@ -21,9 +21,10 @@ from reliable_channel.core.sds import (
     RefusalReason,
     SdsChannel,
 )
-from reliable_channel.core.sds.verify import id_verified
-from reliable_channel.core.wire.hashing import sds_message_id
+from reliable_channel.core.sds.verify import SEARCHED_BYTES, id_verified
+from reliable_channel.core.wire.hashing import IdScheme, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
+from reliable_channel.core.wire.segment import Segment, encode_segment
 
 X = sds_message_id("bob", T0 + 1, b"true")
 TRUE = message(X, "bob", T0 + 1, content=b"true")
@@ -115,6 +116,62 @@ def test_the_time_of_a_doubt_ends(forged: str, restored: bool, participant: str 
     )
     events = verdicts(channel, TRUE, now=T0 + 60_040)
     assert delivered(events) == [("bob", b"true")]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("forged", ["in the same name", "refuted later"])
+def test_a_message_never_stands_for_an_id_when_its_sender_has_shown_how_it_makes_them(
+    forged: str, restored: bool
+) -> None:
+    """The true message never comes, and the false one bears its sender's name."""
+    channel = opened(None, before_observation=False, unproven_id_ms=60_000, timeout_for_lost_messages_ms=600_000)
+    proof = message(sds_message_id("bob", T0 + 5, b"proof"), "bob", T0 + 5, content=b"proof")
+    order = (proof, FORGED["in the same name"]) if forged == "in the same name" else (FORGED["in the same name"], proof)
+    verdicts(channel, *order, NAMING)
+    if restored:
+        channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    step = channel.tick(T0 + 60_020)
+    assert not of_type(step, DependencyFound)
+    assert not of_type(step, Delivered)
+    assert channel.missing_ids() == (X,)
+    step = channel.tick(T0 + 700_000)
+    assert [event.message_id for event in of_type(step, DependencyLost)] == [X]
+    assert [(event.sender_id, event.lost_dependencies) for event in of_type(step, Delivered)] == [("carol", (X,))]
+
+
+def test_a_content_that_takes_long_to_search_may_stand_in_the_end() -> None:
+    """Its id may be true: an honest sender with an unusual parity rate is heard all the same."""
+    channel = opened(None, before_observation=False, unproven_id_ms=60_000)
+    proof = message(sds_message_id("bob", T0 + 5, b"proof"), "bob", T0 + 5, content=b"proof")
+    long = message(X, "bob", T0 + 1, content=bytes(SEARCHED_BYTES + 1))
+    verdicts(channel, proof, long, NAMING)
+    assert [event.message_id for event in of_type(channel.tick(T0 + 60_030), DependencyFound)] == [X]
+
+
+@pytest.mark.parametrize("size", [200, 4_000, 100_000])
+def test_nobody_takes_an_id_by_a_content_that_takes_long_to_search(size: int) -> None:
+    false = Segment(bytes(32), 0, None, 1, True, bytes(size))
+    forged = message(X, "mallory", T0 + 300, content=encode_segment(false))
+    assert id_verified(forged, WireFamily.SPEC) is False
+
+
+@pytest.mark.parametrize("scheme", list(IdScheme)[:2])
+@pytest.mark.parametrize(("data_count", "parity_count"), [(2, 1), (7, 1), (15, 1), (16, 2), (40, 5)])
+def test_ids_of_full_size_parity_segments_are_recomputed_at_the_default_rate(
+    data_count: int, parity_count: int, scheme: IdScheme
+) -> None:
+    """Those of an earlier version's form are known, and prove nothing."""
+    content = encode_segment(Segment(bytes(32), parity_count - 1, None, parity_count, True, bytes(100_000)))
+    made = scheme.message_id("bob", T0, content)
+    sent = message(made, "bob", T0 + data_count + parity_count - 1, content=content)
+    assert id_verified(sent, WireFamily.SPEC) is (True if scheme is IdScheme.KECCAK else None)
+
+
+@pytest.mark.parametrize(("data_count", "parity_count"), [(8, 2), (5, 2), (9, 9), (30, 3), (30, 6), (200, 25)])
+def test_ids_of_parity_segments_are_recomputed_at_other_rates(data_count: int, parity_count: int) -> None:
+    content = encode_segment(Segment(bytes(32), 0, None, parity_count, True, bytes(50_000)))
+    sent = message(sds_message_id("bob", T0, content), "bob", T0 + data_count, content=content)
+    assert id_verified(sent, WireFamily.SPEC) is True
 
 
 def test_unproven_messages_do_not_wait_for_each_other() -> None:

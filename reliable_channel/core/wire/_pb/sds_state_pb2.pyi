@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SdsState(_message.Message):
-    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "last_own_id", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "log_senders", "log_sender_ids", "log_sizes", "horizons", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "lost_by", "before_observation_by", "unproven", "syncs", "sync_senders", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "participant_messages", "participant_last", "repeats", "repeats_horizon", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "sequence", "ephemeral_counter", "last_own_id", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "log_senders", "log_sender_ids", "log_sizes", "horizons", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "lost_by", "before_observation_by", "unproven", "syncs", "sync_senders", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "participant_messages", "participant_last", "participants_proving", "repeats", "repeats_horizon", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "sync_owed_due", "sync_owed_ids", "sync_owed_senders")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class SdsState(_message.Message):
     PARTICIPANTS_HEARD_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_LAST_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_PROVING_FIELD_NUMBER: _ClassVar[int]
     REPEATS_FIELD_NUMBER: _ClassVar[int]
     REPEATS_HORIZON_FIELD_NUMBER: _ClassVar[int]
     SENDS_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +106,7 @@ class SdsState(_message.Message):
     participants_heard: _containers.RepeatedCompositeFieldContainer[Heard]
     participant_messages: _containers.RepeatedScalarFieldContainer[int]
     participant_last: _containers.RepeatedScalarFieldContainer[int]
+    participants_proving: bytes
     repeats: _containers.RepeatedCompositeFieldContainer[Repeat]
     repeats_horizon: int
     sends: _containers.RepeatedCompositeFieldContainer[Send]
@@ -118,7 +120,7 @@ class SdsState(_message.Message):
     sync_owed_due: int
     sync_owed_ids: _containers.RepeatedScalarFieldContainer[str]
     sync_owed_senders: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., last_own_id: _Optional[str] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., log_senders: _Optional[_Iterable[int]] = ..., log_sender_ids: _Optional[_Iterable[str]] = ..., log_sizes: _Optional[_Iterable[int]] = ..., horizons: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., lost_by: _Optional[_Iterable[str]] = ..., before_observation_by: _Optional[_Iterable[str]] = ..., unproven: _Optional[_Iterable[_Union[Unproven, _Mapping]]] = ..., syncs: _Optional[_Iterable[str]] = ..., sync_senders: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., participant_messages: _Optional[_Iterable[int]] = ..., participant_last: _Optional[_Iterable[int]] = ..., repeats: _Optional[_Iterable[_Union[Repeat, _Mapping]]] = ..., repeats_horizon: _Optional[int] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., last_own_id: _Optional[str] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., log_senders: _Optional[_Iterable[int]] = ..., log_sender_ids: _Optional[_Iterable[str]] = ..., log_sizes: _Optional[_Iterable[int]] = ..., horizons: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., lost_by: _Optional[_Iterable[str]] = ..., before_observation_by: _Optional[_Iterable[str]] = ..., unproven: _Optional[_Iterable[_Union[Unproven, _Mapping]]] = ..., syncs: _Optional[_Iterable[str]] = ..., sync_senders: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., participant_messages: _Optional[_Iterable[int]] = ..., participant_last: _Optional[_Iterable[int]] = ..., participants_proving: _Optional[bytes] = ..., repeats: _Optional[_Iterable[_Union[Repeat, _Mapping]]] = ..., repeats_horizon: _Optional[int] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LogEntry(_message.Message):
     __slots__ = ("sender_id", "history", "digest", "hint", "past", "verified", "won")
@@ -193,20 +195,22 @@ class Waiting(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ..., size: _Optional[int] = ..., verified: _Optional[bool] = ..., won: _Optional[bool] = ..., repeat_of: _Optional[str] = ..., unproven_for: _Optional[str] = ...) -> None: ...
 
 class Unproven(_message.Message):
-    __slots__ = ("message_id", "since", "until", "key", "lamport", "entry")
+    __slots__ = ("message_id", "since", "until", "key", "lamport", "entry", "refuted")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
+    REFUTED_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     since: int
     until: int
     key: str
     lamport: int
     entry: bytes
-    def __init__(self, message_id: _Optional[str] = ..., since: _Optional[int] = ..., until: _Optional[int] = ..., key: _Optional[str] = ..., lamport: _Optional[int] = ..., entry: _Optional[bytes] = ...) -> None: ...
+    refuted: bool
+    def __init__(self, message_id: _Optional[str] = ..., since: _Optional[int] = ..., until: _Optional[int] = ..., key: _Optional[str] = ..., lamport: _Optional[int] = ..., entry: _Optional[bytes] = ..., refuted: _Optional[bool] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("message_id", "sender_id", "hint", "since", "refetches", "due", "lost_at", "named_by_sender", "reached", "others")
