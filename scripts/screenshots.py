@@ -1,25 +1,36 @@
 """Renews the pictures in docs/assets/screens from the tables of the demo: ``make screenshots``.
 
-The terminal report as SVG, and two pages of the dashboard as PNG by Debian's Chromium. Nothing is downloaded.
+The terminal report as SVG, and pages as PNG by Debian's Chromium; and in docs/start.md what commands print. Nothing is
+downloaded. ``build/screens`` then holds every page in light and dark, wide and at 390 pixels, for whoever changes how
+pages look.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
 from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.dashboard.render import address
+from reliable_channel.analysis.report import page, summary
 from reliable_channel.analysis.report.check import check
 from reliable_channel.analysis.report.check_verdicts import check_verdicts
+from reliable_channel.analysis.report.painter import Painter
 from reliable_channel.analysis.report.render import next_steps, render
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.tables import read_observed, read_verdicts
 from reliable_channel.config import PathSettings
 from reliable_channel.simulation.truth import Truth
@@ -27,23 +38,52 @@ from reliable_channel.transport.serving import served
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ROOT / "docs" / "assets" / "screens"
-WIDTH, HEIGHT = 1100, 760
-TIME_LINE = """SELECT message_key
+ALL = ROOT / "build" / "screens"
+WIDE, NARROW = (1100, 760), (390, 844)
+Scheme = Literal["light", "dark"]
+MESSAGE = """SELECT s.message_key, s.pubsub_topic, s.content_topic, s.channel_id
     FROM delivery_status s JOIN incomplete_messages i USING (channel_id, entire_message_hash)
-    WHERE verdict = 'missing' ORDER BY len(sds_ids), message_key LIMIT 1"""
+    WHERE s.verdict = 'missing' ORDER BY len(s.sds_ids), s.message_key LIMIT 1"""
 """A message of which some segments came: its page has something of everything."""
 
 
+WALK = ROOT / "docs" / "start.md"
+_PRINTED = re.compile(
+    r"```sh\n(?P<command>[^\n]+)\n```\n+<!-- printed by .*? -->\n```text\n(?P<text>.*?)```", re.DOTALL
+)
+
+
 def main() -> None:
-    """Write the three pictures. The argument is the demo's directory, build/demo by default."""
-    place = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "demo")
-    SCREENS.mkdir(parents=True, exist_ok=True)
+    """Write the pictures. The argument is the demo's directory, build/demo by default."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # commands are shown by their name
+    place = Path(sys.argv[1] if len(sys.argv) > 1 else "build/demo")
+    for folder in (SCREENS, ALL):
+        folder.mkdir(parents=True, exist_ok=True)
     (SCREENS / "terminal.svg").write_text(terminal(place), encoding="utf-8")
+    WALK.write_text(_PRINTED.sub(lambda found: printed(found, place), WALK.read_text("utf-8")), "utf-8")
     paths = PathSettings(data_dir=str(place / "tables"))
-    (message,) = TableSnapshot(paths).select(TIME_LINE)
-    with browser_page() as page, served(create_app(paths)) as address:
-        picture(page, f"{address}/", SCREENS / "overview.png")
-        picture(page, f"{address}/message?key={message['message_key']}", SCREENS / "message.png")
+    report = (ALL / "report.html").resolve()
+    report.write_text(report_page(paths), encoding="utf-8")
+    (message,) = TableSnapshot(paths).select(MESSAGE)
+    channel = {name: message[name] for name in ("pubsub_topic", "content_topic", "channel_id")}
+    with browser() as opened, served(create_app(paths)) as server:
+        pages = {
+            "overview": f"{server}/",
+            "channels": f"{server}/channels",
+            "channel": server + address("/channel", **channel),
+            "messages": f"{server}/messages?verdict=missing",
+            "message": server + address("/message", key=message["message_key"], **channel),
+            "quarantine": f"{server}/quarantine",
+            "alerts": f"{server}/alerts",
+            "report": report.as_uri(),
+        }
+        for name in ("overview", "message"):
+            picture(opened, pages[name], SCREENS / f"{name}.png")
+        picture(opened, pages["report"], SCREENS / "report.png")
+        for name, where in pages.items():
+            for scheme in ("light", "dark"):
+                picture(opened, where, ALL / f"{name}-{scheme}.png", scheme, WIDE, whole=True)
+                picture(opened, where, ALL / f"{name}-{scheme}-390.png", scheme, NARROW, whole=True)
 
 
 def terminal(place: Path) -> str:
@@ -52,30 +92,54 @@ def terminal(place: Path) -> str:
     observed, judged = read_observed(tables), read_verdicts(tables)
     differences = [*check(truth, observed), *check_verdicts(truth, judged)]
     with Path("/dev/null").open("w") as nowhere:
-        console = Console(record=True, width=124, file=nowhere, force_terminal=True)
+        console = Console(record=True, width=132, file=nowhere, force_terminal=True)
         render(console, truth, observed, judged, differences, "build/demo/tables")
         console.print(next_steps("build/demo/tables"), markup=False, highlight=False, soft_wrap=True)
-    svg = console.export_svg(title="make demo")
+    svg = console.export_svg(title="make demo", unique_id="demo")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
 
 
+def printed(found: re.Match[str], place: Path) -> str:
+    """A command of the walk with what it prints now."""
+    command = found["command"].replace("build/demo", str(place))
+    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
+    return found[0].replace(f"```text\n{found['text']}```", f"```text\n{done.stdout.rstrip()}\n```")
+
+
+def report_page(paths: PathSettings) -> str:
+    """The report as one HTML file."""
+    source = TableWindow(paths.data_dir)
+    with Painter() as painter:
+        return page.render(source, summary.collect(source, dt.datetime.now(dt.UTC)), [], painter)
+
+
 @contextmanager
-def browser_page() -> Iterator[Page]:
-    """A page of headless Chromium in the light scheme."""
+def browser() -> Iterator[Browser]:
+    """Headless Chromium."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         sys.exit("Chromium was not found (Debian: apt-get install chromium)")
     with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox", "--force-color-profile=srgb"])
-        yield browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        browser.close()
+        opened = started.chromium.launch(executable_path=program, args=["--no-sandbox", "--force-color-profile=srgb"])
+        yield opened
+        opened.close()
 
 
-def picture(page: Page, address: str, file: Path) -> None:
-    """What stands on the first screen of a page, once its charts are there."""
-    page.goto(address)
-    page.wait_for_load_state("networkidle")
-    page.screenshot(path=file)
+def picture(
+    opened: Browser,
+    where: str,
+    file: Path,
+    scheme: Scheme = "light",
+    size: tuple[int, int] = WIDE,
+    whole: bool = False,
+) -> None:
+    """The first screen of a page, or the whole page, once its charts are there."""
+    width, height = size
+    tab = opened.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    tab.goto(where)
+    tab.wait_for_load_state("networkidle")
+    tab.screenshot(path=file, full_page=whole)
+    tab.close()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bin
 from reliable_channel.analysis.dashboard.text import moment, words
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report import capacity, delivery
+from reliable_channel.analysis.report.dark import DARK
 from reliable_channel.analysis.report.graph import graph as causal_graph
 from reliable_channel.analysis.report.investigate import MessageFacts, timeline
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -182,18 +183,6 @@ MESSAGE_FIGURES: Mapping[str, Callable[[TableSnapshot, TimeWindow, MessageFacts]
     "graph": causal,
 }
 
-_DARK = {
-    "#333333": "#d5dae0",
-    "#555555": "#9aa7b4",
-    "#DDDDDD": "#2c3540",
-    "#BBBBBB": "#4b5866",
-    "#0072B2": "#3d8fd1",
-    "#56B4E9": "#a6daf5",
-    "#D55E00": "#f0803c",
-    "#009E73": "#2fc49a",
-    "#8C8C8C": "#8a94a0",
-    "white": "#1a2129",
-}
 _NAMES = frozenset({"data", "datasets", "domain", "sort", "values", "field"})
 """Where names stand, which may be called like a colour."""
 
@@ -205,7 +194,7 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     """The picture as an SVG document, on no background."""
     from reliable_channel.analysis.report.drawing import svg as drawn
 
-    spec: dict[str, Any] = _prepared(figure.draw(WIDTHS[width]).to_dict(), _DARK if dark else {})
+    spec: dict[str, Any] = _prepared(figure.draw(WIDTHS[width]).to_dict(), DARK if dark else {})
     text, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
     spec["background"] = "transparent"
     # Room for text: a browser's fonts may be wider than those that were measured with.

@@ -21,6 +21,7 @@ from reliable_channel.analysis.report.charts import capacity as capacity_charts
 from reliable_channel.analysis.report.charts import delivery as delivery_charts
 from reliable_channel.analysis.report.charts import look
 from reliable_channel.analysis.report.charts import loss as loss_charts
+from reliable_channel.analysis.report.dark import with_dark_scheme
 from reliable_channel.analysis.report.painter import Painter
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.thresholds import Check
@@ -109,4 +110,4 @@ def render(source: TableWindow, report: dict[str, Any], checks: list[Check], pai
 
 def _data_uri(svg: str) -> str:
     """The ``src`` of an ``<img>``: what stands in a picture cannot act on the page around it."""
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode("ascii")
+    return "data:image/svg+xml;base64," + base64.b64encode(with_dark_scheme(svg).encode()).decode("ascii")

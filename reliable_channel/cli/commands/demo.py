@@ -161,7 +161,6 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
     from reliable_channel.cli.commands.run import collected, judged
     from reliable_channel.evidence.refetch import refetch
     from reliable_channel.pipeline.runner.metrics import measured
-    from reliable_channel.pipeline.runner.queries import CHAIN
     from reliable_channel.pipeline.runner.run import close, run_chain
     from reliable_channel.runtime.build import store_client
     from reliable_channel.runtime.progress import progress
@@ -179,8 +178,7 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
         kafka = settings.kafka
         coordinates.extend(write_records(records, kafka.topics.envelopes, kafka.client_options()))
 
-    # The chain, the stores, what they gave, the closing tick with all but ingest, and the verdicts.
-    with progress("Running the jobs", 3 * len(CHAIN) + 2) as advance:
+    with progress("Running the jobs") as advance:
         advance(0, "starting Spark")
         with spark_session(settings, "reliable-channel demo") as spark:
             steps = 0

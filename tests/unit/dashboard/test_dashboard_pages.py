@@ -18,9 +18,10 @@ from starlette.testclient import TestClient
 from reliable_channel.analysis.dashboard import page_cache
 from reliable_channel.analysis.dashboard import text as shown_as
 from reliable_channel.analysis.dashboard.app import create_app
-from reliable_channel.analysis.dashboard.figures import _DARK, _prepared
+from reliable_channel.analysis.dashboard.figures import _prepared
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
+from reliable_channel.analysis.report.dark import DARK
 from reliable_channel.config import PathSettings
 from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.lake.read import rows_of
@@ -163,7 +164,7 @@ def test_pictures_survive_hostile_names(client: TestClient) -> None:
 
 def test_a_channel_that_is_called_like_a_colour_keeps_its_name() -> None:
     spec = {"datasets": {"d": [{"channel_id": "white"}]}, "mark": {"stroke": "white"}}
-    assert _prepared(spec, _DARK) == {**spec, "mark": {"stroke": _DARK["white"]}}
+    assert _prepared(spec, DARK) == {**spec, "mark": {"stroke": DARK["white"]}}
 
 
 def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tables: Path) -> None:
@@ -186,7 +187,7 @@ def test_a_channel_names_the_causes_of_what_was_not_delivered(client: TestClient
         assert re.search(rf"{words}</span> <strong>{causes.count(cause)}</strong>", shown), cause
 
 
-def test_the_matrix_says_who_has_confirmed_whom(client: TestClient, sample_tables: Path) -> None:
+def test_the_matrix_says_who_acknowledged_whom(client: TestClient, sample_tables: Path) -> None:
     acks = rows_of(DeltaTable(str(sample_tables / "acks")))
     deliveries = rows_of(DeltaTable(str(sample_tables / "deliveries")))
     sent = {d["sds_id"] for d in deliveries if d["channel_id"] == "talk" and d["sender_id"] == "alice"}
@@ -213,12 +214,14 @@ def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient
     assert "No message has this id or hash" in nothing.text
 
 
-def test_the_page_of_a_message_tells_its_segments_and_who_confirmed_it(client: TestClient, sample_tables: Path) -> None:
+def test_the_page_of_a_message_tells_its_segments_and_who_acknowledged_it(
+    client: TestClient, sample_tables: Path
+) -> None:
     status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
     one = next(s for s in status if s["channel_id"] == "files" and s["cause"] == "segment_missing")
     text = client.get("/message?" + urlencode({**key_of("files"), "key": one["message_key"]})).text
     assert text.count("did not come</span>") == len(one["data_missing"])
-    assert f"<dd>{', '.join(map(str, one['data_missing']))}</dd>" in text
+    assert f"<dd>index {', '.join(map(str, one['data_missing']))} (the first is 0)</dd>" in text
     repaired = rows_of(DeltaTable(str(sample_tables / "deliveries")))
     rebuilt = next(d for d in repaired if d["repaired_by"] == "parity")
     page = client.get("/message?" + urlencode({**key_of("files"), "key": rebuilt["sds_id"]})).text

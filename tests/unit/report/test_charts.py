@@ -21,6 +21,7 @@ from reliable_channel.analysis.report.charts import delivery as delivery_charts
 from reliable_channel.analysis.report.charts import look
 from reliable_channel.analysis.report.charts import loss as loss_charts
 from reliable_channel.analysis.report.charts import message as message_charts
+from reliable_channel.analysis.report.dark import with_dark_scheme
 from reliable_channel.analysis.report.source import TableWindow
 from tests.support.sample_values import HOSTILE
 
@@ -156,3 +157,25 @@ def test_labels_of_a_time_line_count_every_mark_and_never_overlap(marks: list[tu
 
 def begin_of(shown: pd.DataFrame) -> pd.Timestamp:
     return shown["time"].min()
+
+
+def test_answers_of_stores_long_after_do_not_stretch_the_time_line() -> None:
+    begin = pd.Timestamp("2026-01-01", tz="UTC")
+    times = [begin, begin + pd.Timedelta(minutes=5), begin + pd.Timedelta(days=300)]
+    frame = pd.DataFrame({"time": times, "lane": ["sender", "loss", "store"]})
+    shown, later = message_charts.without_late_answers(frame)
+    assert later
+    assert list(shown["time"][:2]) == times[:2]
+    assert times[1] < shown["time"][2] < times[1] + pd.Timedelta(minutes=1)
+    soon = frame.assign(time=[begin, times[1], begin + pd.Timedelta(minutes=9)])
+    assert message_charts.without_late_answers(soon)[0]["time"].equals(soon["time"])
+
+
+def test_a_chart_has_the_colours_of_a_dark_page(source: TableWindow) -> None:
+    svg = drawing.svg(CHARTS["causes"](source))
+    both = with_dark_scheme(svg)
+    ET.fromstring(both)  # noqa: S314  drawn here
+    rules = dict(re.findall(r'\[fill="([^"]+)"\]\{fill:([^}]+)\}', both))
+    drawn = set(re.findall(r'fill="([^"]+)"', svg)) - {"none", "transparent"}
+    assert {"white", "#000"} <= drawn
+    assert drawn - set(rules) <= set(look.PALETTE)

@@ -32,12 +32,13 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
     title = "What happened to the message"
     if frame.empty:
         return nothing(title, "No table says anything about it in this window.")
-    shown = readable(frame.head(MOST_MARKS), "what", "who", "detail")
+    shown, later = without_late_answers(readable(frame.head(MOST_MARKS), "what", "who", "detail"))
     lanes = [lane for lane in LANES if lane in set(shown["lane"])]
     shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
     labels = labels_of(shown, width)
     y = alt.Y("lane:N", sort=lanes, title=None, axis=alt.Axis(grid=True))
     subtitle = f"{len(frame):,} events from {_moment(frame['time'].min())} to {_moment(frame['time'].max())}"
+    subtitle += "; store nodes answered long after, at the right edge" if later else ""
     points = (
         alt.Chart(shown, title=titled(title, subtitle))
         .mark_point(filled=True, size=60, opacity=0.7, color=BLUE)
@@ -54,6 +55,18 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
         for align in ("left", "right")
     ]
     return sized(alt.layer(points, *words), 30 + 36 * len(lanes))
+
+
+def without_late_answers(shown: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
+    """The events, with answers of store nodes that came long after everything else moved to just after it, and whether
+    there were any: asked about old records, they answer today, and the time line would be one mark at each end."""
+    asked = shown["lane"] == "store"
+    if asked.all() or not asked.any():
+        return shown, False
+    last = shown.loc[~asked, "time"].max()
+    span = max(last - shown["time"].min(), pd.Timedelta(minutes=1))
+    late = asked & (shown["time"] > last + 10 * span)
+    return shown.assign(time=shown["time"].where(~late, last + span / 20)), bool(late.any())
 
 
 LABEL = 180

@@ -1,0 +1,36 @@
+"""The five-minute walk: its pictures are there, small, and of the same conversation as its text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.doc_blocks import ROOT
+
+SCREENS = ROOT / "docs" / "assets" / "screens"
+WALK = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+TERMINAL = re.sub(r"<[^>]+>", "", (SCREENS / "terminal.svg").read_text(encoding="utf-8")).replace("&#160;", " ")
+
+
+@pytest.mark.parametrize("picture", sorted(SCREENS.iterdir()), ids=lambda file: file.name)
+def test_every_picture_is_small_and_shown(picture: object) -> None:
+    name = getattr(picture, "name", "")
+    assert (SCREENS / name).stat().st_size < 150_000
+    assert f"assets/screens/{name}" in WALK
+
+
+def test_the_picture_of_the_terminal_loads_no_font_and_names_the_command_as_the_pages_do() -> None:
+    svg = (SCREENS / "terminal.svg").read_text(encoding="utf-8")
+    assert "@font-face" not in svg
+    assert ".venv" not in svg
+    assert "The tables match the truth exactly." in TERMINAL
+
+
+def test_pictures_and_text_are_of_one_conversation() -> None:
+    missing, sent = map(int, re.findall(r"(\d+) of (\d+) messages are missing", TERMINAL)[0])
+    answer = re.findall(r"^([a-z_]+) +(\d+)$", WALK.split("```text")[1], re.MULTILINE)
+    assert sum(int(count) for _, count in answer) == missing
+    for cause, count in answer:
+        assert re.search(rf"{cause.replace('_', ' ')} *{count}\D", TERMINAL)
+    assert f"conversation of {sent} messages" in (ROOT / "README.md").read_text(encoding="utf-8")
