@@ -23,4 +23,4 @@ def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
 
 def test_without_verdicts_it_says_that_nothing_was_judged(tmp_path: Path) -> None:
     settings = load("local", paths={"data_dir": str(tmp_path)})
-    assert "0 envelopes, 0 messages delivered, not judged (--verdicts)" in result(settings)
+    assert "0 records, 0 messages delivered, not judged (--verdicts)" in result(settings)

@@ -23,6 +23,7 @@ from reliable_channel.analysis.alerts.rules import (
     SilentChannel,
     TopicInPartitions,
 )
+from reliable_channel.analysis.figures import LOSS, VERDICTS, records, refused
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 PIPELINE = "pipeline"
@@ -67,17 +68,16 @@ def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> l
     rows = lake.select(
         f"""
         SELECT {key if rule.per == "channel" else "NULL AS channel_id"},
-               count(*) FILTER (verdict = 'missing') AS missing, count(*) AS judged
-        FROM delivery_status
-        WHERE settled AND verdict IN ('delivered', 'missing') AND first_seen > $since
-        GROUP BY ALL HAVING count(*) >= $at_least ORDER BY missing / judged DESC
+               {VERDICTS}, missing + delivered AS judged, {LOSS} AS loss
+        FROM delivery_status WHERE settled AND first_seen > $since
+        GROUP BY ALL HAVING judged >= $at_least ORDER BY loss DESC
         """,  # noqa: S608 - names of our own only
         {"since": window["since"], "at_least": rule.at_least},
     )
     return [
         Reading(
             _channel(row) if rule.per == "channel" else PIPELINE,
-            row["missing"] / row["judged"],
+            row["loss"],
             f"{row['missing']} of {row['judged']} settled messages are missing",
         )
         for row in rows
@@ -85,18 +85,10 @@ def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> l
 
 
 def _quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str, Any]) -> list[Reading]:
-    place = "kafka_topic, kafka_partition, kafka_offset"
+    here = "event_time > $since AND event_time <= $until"
+    counted = f"{here} AND ($every OR list_contains($reasons::VARCHAR[], reason))"
     row = lake.select(
-        f"""
-        WITH refused AS (
-            SELECT DISTINCT {place} FROM quarantine
-            WHERE disposition = 'dropped' AND event_time > $since AND event_time <= $until
-              AND ($every OR list_contains($reasons::VARCHAR[], reason))),
-        came AS (
-            SELECT {place} FROM envelopes WHERE event_time > $since AND event_time <= $until
-            UNION SELECT {place} FROM quarantine WHERE event_time > $since AND event_time <= $until)
-        SELECT (SELECT count(*) FROM refused) AS refused, (SELECT count(*) FROM came) AS came
-        """,  # noqa: S608 - names of our own only
+        f"SELECT {refused(counted)} AS refused, {records(here)} AS came",
         {**window, "every": not rule.reasons, "reasons": list(rule.reasons)},
     )[0]
     if row["came"] < rule.at_least:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.figures import REPAIRED
 from reliable_channel.analysis.report.acks_matrix import acks_matrix
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -18,6 +19,7 @@ TABLES = (
     "refetch_requests",
     "lost_dependencies",
     "store_presence",
+    "reassembled_messages",
 )
 VerdictFilter = Literal["", "delivered", "missing", "unknown"]
 PER_PART = 25
@@ -62,13 +64,22 @@ def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict
         f"""
         SELECT count(*) FILTER (row_kind = 'message') AS messages, count(DISTINCT sender_id) AS senders,
                count(*) FILTER (row_kind = 'message' AND late) AS late,
-               count(*) FILTER (row_kind = 'message' AND repaired_segments > 0) AS repaired, max(first_seen) AS heard
+               (SELECT {REPAIRED} FROM reassembled_messages
+                WHERE {key.where()} AND event_time > $since AND event_time <= $until) AS repaired,
+               max(first_seen) AS heard
         FROM deliveries WHERE {key.where()} AND event_time > $since AND event_time <= $until
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds},
     )[0]
+    late = sum(r["messages"] for r in rows if r["verdict"] == "delivered" and r["cause"] == "late")
     totals = {v: sum(r["messages"] for r in rows if r["verdict"] == v) for v in ("delivered", "missing", "unknown")}
-    return {**came, **totals, "judged": totals["delivered"] + totals["missing"], "causes": rows}
+    return {
+        **came,
+        **totals,
+        "late": late if rows else came["late"],
+        "judged": totals["delivered"] + totals["missing"],
+        "causes": rows,
+    }
 
 
 def missing_dependencies(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, number: int) -> Rows:

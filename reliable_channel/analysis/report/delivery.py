@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from reliable_channel.analysis.figures import LOSS, REPAIRED, VERDICTS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -32,28 +33,26 @@ _POINTS = "[i / 100 FOR i IN range(0, 101)]"
 def by_channel(source: TableWindow) -> pd.DataFrame:
     """One row per channel, the one with the most losses first: verdicts, loss, bytes, repairs, last trace."""
     return source.query(
-        """
+        f"""
         WITH judged AS (
-            SELECT content_topic, channel_id, count(*) AS messages,
-                   count(*) FILTER (verdict = 'delivered') AS delivered,
-                   count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
-                   count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown,
-                   max(first_seen) AS last_seen
+            SELECT content_topic, channel_id, {VERDICTS}, max(first_seen) AS last_seen
             FROM delivery_status GROUP BY ALL),
         came AS (
             SELECT content_topic, channel_id, count(*) AS delivered, count(*) FILTER (late) AS late,
-                   count(*) FILTER (repaired_segments > 0) AS repaired, sum(payload_bytes)::BIGINT AS payload_bytes,
-                   max(first_seen) AS last_seen
-            FROM delivered_messages GROUP BY ALL)
+                   sum(payload_bytes)::BIGINT AS payload_bytes, max(first_seen) AS last_seen
+            FROM delivered_messages GROUP BY ALL),
+        whole AS (SELECT content_topic, channel_id, {REPAIRED} AS repaired FROM reassembled_messages GROUP BY ALL)
         SELECT coalesce(j.content_topic, c.content_topic) AS content_topic,
                coalesce(j.channel_id, c.channel_id) AS channel_id,
                coalesce(j.messages, c.delivered) AS messages, coalesce(j.delivered, c.delivered) AS delivered,
                coalesce(j.late, c.late) AS late, coalesce(j.missing, 0) AS missing, coalesce(j.unknown, 0) AS unknown,
                j.missing / nullif(j.missing + j.delivered, 0) AS loss,
-               coalesce(c.payload_bytes, 0) AS payload_bytes, coalesce(c.repaired, 0) AS repaired,
+               coalesce(c.payload_bytes, 0) AS payload_bytes, coalesce(w.repaired, 0) AS repaired,
                greatest(j.last_seen, c.last_seen) AS last_seen
         FROM judged j FULL JOIN came c ON j.content_topic IS NOT DISTINCT FROM c.content_topic
              AND j.channel_id IS NOT DISTINCT FROM c.channel_id
+        LEFT JOIN whole w ON w.content_topic IS NOT DISTINCT FROM coalesce(j.content_topic, c.content_topic)
+             AND w.channel_id IS NOT DISTINCT FROM coalesce(j.channel_id, c.channel_id)
         ORDER BY missing DESC, messages DESC, channel_id, content_topic
         """
     )
@@ -61,20 +60,18 @@ def by_channel(source: TableWindow) -> pd.DataFrame:
 
 def totals(source: TableWindow) -> pd.DataFrame:
     """One row over all channels: messages, delivered, late, missing, unknown (verdicts), loss (share of what is
-    settled), judged_as_of (UTC), payload_bytes and repaired of delivered_messages, channels, senders, first_seen and
+    settled), judged_as_of (UTC), payload_bytes of delivered_messages, repaired, channels, senders, first_seen and
     last_seen (UTC)."""
     return source.query(
-        """
-        SELECT *, coalesce(missing / nullif(missing + delivered, 0), 0) AS loss FROM (
-            SELECT count(*) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
-                   count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
-                   count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown,
+        f"""
+        SELECT *, coalesce({LOSS}, 0) AS loss FROM (
+            SELECT {VERDICTS},
                    (SELECT count(*) FROM (SELECT DISTINCT content_topic, channel_id FROM delivery_status)) AS channels,
                    count(DISTINCT sender_id) AS senders,
                    min(first_seen) AS first_seen, max(first_seen) AS last_seen, max(as_of) AS judged_as_of
             FROM delivery_status),
-            (SELECT coalesce(sum(payload_bytes), 0)::BIGINT AS payload_bytes,
-                    count(*) FILTER (repaired_segments > 0) AS repaired FROM delivered_messages)
+            (SELECT coalesce(sum(payload_bytes), 0)::BIGINT AS payload_bytes FROM delivered_messages),
+            (SELECT {REPAIRED} AS repaired FROM reassembled_messages)
         """
     )
 

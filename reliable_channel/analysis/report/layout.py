@@ -189,7 +189,7 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("loss", text.percent(totals["loss"]) if totals["messages"] else text.DASH),
         ("half arrived within", text.duration(latency["p50"])),
         ("99 % within", text.duration(latency["p99"])),
-        ("saved by parity", text.count(totals["repaired"])),
+        ("repaired", text.count(totals["repaired"])),
         ("records refused", text.percent(report["records"]["refused_share"])),
     ]
 

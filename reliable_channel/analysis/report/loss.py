@@ -9,7 +9,7 @@
 ``bursts``             content_topic, channel_id, length (messages lost one after another), bursts, expected (as many as
                        if losses did not know of each other)
 ``by_segment_index``   segment_kind, segment_index, expected, lost, loss (share)
-``parity``             parity_count, outcome (whole, saved by parity, one short, more short), messages
+``parity``             parity_count, outcome (whole, repaired, one short, more short), messages
 ``incomplete``         event_time, content_topic, channel_id, sender_id, payload_hash (hex), reason, data_count,
                        parity_count, data_held, parity_held (numbers), short (segments), data_missing (text)
 ``stores``             node, purpose, asked, present, absent, error
@@ -134,7 +134,7 @@ def parity(source: TableWindow) -> pd.DataFrame:
     return source.query(
         f"""
         WITH sets AS ({_SETS})
-        SELECT parity_count, CASE WHEN whole AND len(missing) = 0 THEN 'whole' WHEN whole THEN 'saved by parity'
+        SELECT parity_count, CASE WHEN whole AND len(missing) = 0 THEN 'whole' WHEN whole THEN 'repaired'
                    WHEN data_count - held - parity_held = 1 THEN 'one short' ELSE 'more short' END AS outcome,
                count(*) AS messages
         FROM sets GROUP BY ALL ORDER BY parity_count, outcome

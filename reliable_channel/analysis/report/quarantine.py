@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from reliable_channel.analysis import figures
 from reliable_channel.analysis.report.dimensions import bin_seconds
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -40,14 +41,11 @@ def over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
 
 
 def share(source: TableWindow) -> pd.DataFrame:
-    """How many records came, and which share of them was dropped. What is no envelope (stages ``record`` and
-    ``envelope``) has no row in ``envelopes``. A restriction to a channel does not reach records that could not be
-    read."""
+    """How many records came, and which share of them was dropped. A restriction to a channel does not reach records
+    that could not be read."""
     return source.query(
-        """SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share FROM (
-               SELECT (SELECT count(kafka_offset) FROM envelopes)
-                    + (SELECT count(*) FROM quarantine WHERE stage IN ('record', 'envelope')) AS records,
-                      (SELECT count(*) FROM quarantine WHERE disposition = 'dropped') AS refused)"""
+        f"""SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share
+            FROM (SELECT {figures.records()} AS records, {figures.refused()} AS refused)"""  # noqa: S608
     )
 
 

@@ -71,19 +71,18 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
 def result(settings: Settings) -> str:
     """What the tables hold after a run, in one line, and how to see it."""
     from reliable_channel.analysis.command_name import command_name
+    from reliable_channel.analysis.figures import LOSS, VERDICTS, records
     from reliable_channel.analysis.report.snapshot import TableSnapshot
     from reliable_channel.analysis.report.text import percent
 
     (found,) = TableSnapshot(settings.paths).select(
-        """SELECT (SELECT count(*) FROM envelopes) AS envelopes, (SELECT count(*) FROM delivered_messages) AS delivered,
-               count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict <> 'unknown') AS judged
-           FROM delivery_status"""
+        f"""SELECT {records()} AS records, (SELECT count(*) FROM delivered_messages) AS came, *, {LOSS} AS loss
+            FROM (SELECT {VERDICTS} FROM delivery_status)"""  # noqa: S608 - text of our own
     )
-    missing = found["missing"]
-    loss = (
-        f"{missing:,} missing ({percent(missing / found['judged'])})" if found["judged"] else "not judged (--verdicts)"
-    )
-    done = f"{found['envelopes']:,} envelopes, {found['delivered']:,} messages delivered, {loss}"
+    judged = found["loss"] is not None
+    loss = f"{found['missing']:,} missing ({percent(found['loss'])})" if judged else "not judged (--verdicts)"
+    delivered = found["delivered"] if judged else found["came"]
+    done = f"{found['records']:,} records, {delivered:,} messages delivered, {loss}"
     return f"Done: {done}. What and why: {command_name()} report"
 
 

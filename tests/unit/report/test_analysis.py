@@ -199,7 +199,7 @@ def test_losses_by_segment_index(source: TableWindow) -> None:
 
 def test_parity_that_saved_and_parity_that_was_one_short(source: TableWindow) -> None:
     found = {(r.parity_count, r.outcome): r.messages for r in loss.parity(source).itertuples()}
-    assert found[1, "saved by parity"] == 1 and found[2, "saved by parity"] == 1
+    assert found[1, "repaired"] == 1 and found[2, "repaired"] == 1
     assert found[1, "one short"] == 2  # two lost with one parity; one lost and the parity with it
     assert found[1, "more short"] == 1 and found[1, "whole"] == 12
 

@@ -84,7 +84,7 @@ def by_segment_index(frame: pd.DataFrame) -> Chart:
     return sized(bars + line, width=min(640, 160 + 30 * len(frame)))
 
 
-PARITY = {"whole": GREY, "saved by parity": BLUE, "one short": ORANGE, "more short": VERMILION}
+PARITY = {"whole": GREY, "repaired": BLUE, "one short": ORANGE, "more short": VERMILION}
 
 
 def parity(frame: pd.DataFrame) -> Chart:
