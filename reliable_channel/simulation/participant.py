@@ -8,7 +8,6 @@ from typing import Any
 from reliable_channel.core.sds import Outgoing, SdsChannel, SdsConfig, SdsStep
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
-from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import encode_segment
@@ -45,10 +44,9 @@ class SentSegments:
 
 
 def sds_config(family: WireFamily, **settings: Any) -> SdsConfig:
-    """How ours and the observer speak a wire family: its layout and its filter. ``settings`` are further fields."""
-    if family is WireFamily.NIM:
-        settings.update(wire_family=family, filter_format=FilterFormat(FilterFamily.NIM))
-    return SdsConfig(**settings)
+    """How ours and the observer speak a wire family, as they do where it is configured. ``settings`` are further
+    fields."""
+    return SdsConfig(**settings).in_family(family)
 
 
 class SimulatedParticipant:

@@ -25,7 +25,8 @@ from .kafka_log import KafkaLog, Record
 
 def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
     """Settings with a run directory of their own, under which the channels of ``world`` are observed."""
-    topics = tuple(ChannelTopic(content_topic=t) for t in sorted({c.content_topic for c in world.scenario.channels}))
+    families = {channel.content_topic: channel.family for channel in world.scenario.channels}
+    topics = tuple(ChannelTopic(content_topic=topic, family=family) for topic, family in sorted(families.items()))
     return settings.with_run_dir(run_dir).model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
 
 
