@@ -157,8 +157,22 @@ SECTIONS: tuple[ReportSection, ...] = (
             ReportColumn("to_time", "to (UTC)", text.time),
             ReportColumn("sent", "sent meanwhile", text.count),
             ReportColumn("unseen", "of these never seen", text.count),
+            ReportColumn("named", "missing, named by others", text.count),
         ),
         "There is no gap in what was read.",
+    ),
+    ReportSection(
+        "vantages",
+        "Where envelopes were seen",
+        (
+            _name("vantage", "vantage point"),
+            _name("nodes", "its node"),
+            ReportColumn("seen", "seen", text.count),
+            ReportColumn("not_seen", "not seen", text.count),
+            ReportColumn("from_a_store", "of these a store had", text.count),
+            ReportColumn("newest", "newest (UTC)", text.time),
+        ),
+        "No bridge said what it saw.",
     ),
     ReportSection(
         "pipeline",

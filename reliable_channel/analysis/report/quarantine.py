@@ -6,7 +6,8 @@
 ``share``        records, refused (dropped ones only), share
 ``source_gaps``  name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time: the
                  last word on each gap; sent, unseen: what senders' own records dispatched in that time, and how many
-                 of it never came
+                 of it never came; named: messages that others name and that may have been lost in it
+``vantages``     vantage, nodes, seen, not_seen, from_a_store, newest (UTC): which bridge got how many envelopes
 ===============  =======================================================================================================
 """
 
@@ -50,9 +51,11 @@ def share(source: TableWindow) -> pd.DataFrame:
 
 
 def source_gaps(source: TableWindow) -> pd.DataFrame:
-    """Gaps in what was read, those that are still open first, with what each can hide: messages that senders recorded
-    as sent in its time (``sent``), and those among them that were never seen (``unseen``). Without records of the
-    senders both are 0, which says nothing."""
+    """Gaps in what was read, those that are still open first, with what each can hide.
+
+    ``sent`` messages were sent in its time by the senders' own records, and ``unseen`` of them never came: without such
+    records both are 0, which says nothing. ``named`` messages are known by the causal histories of others only, and
+    their verdict blames a gap: the last one that had begun before they were first named."""
     return source.query(
         """WITH gaps AS (
                SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time
@@ -67,8 +70,34 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
                ON (s.pubsub_topic, s.content_topic, s.channel_id, s.sds_id)
                 = (e.pubsub_topic, e.content_topic, e.channel_id, e.sds_id)
                WHERE e.event IN ('sent', 'resent') AND e.sds_id IS NOT NULL GROUP BY ALL
+           ), open AS (
+               SELECT name, from_time AS begun, lead(from_time) OVER (ORDER BY from_time, name) AS next_begun
+               FROM gaps WHERE status <> 'filled' AND from_time IS NOT NULL
+           ), blamed AS (
+               SELECT open.name, count(*) AS named FROM open JOIN delivery_status ON cause = 'source_gap'
+                   AND first_seen >= begun AND (next_begun IS NULL OR first_seen < next_begun) GROUP BY open.name
            )
-           SELECT *, (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time) AS sent,
-                  (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time AND unseen) AS unseen
-           FROM gaps ORDER BY status = 'filled', to_time DESC, name"""
+           SELECT gaps.*, (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time) AS sent,
+                  (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time AND unseen) AS unseen,
+                  coalesce(blamed.named, 0) AS named
+           FROM gaps LEFT JOIN blamed USING (name) ORDER BY status = 'filled', to_time DESC, name"""
+    )
+
+
+def vantages(source: TableWindow) -> pd.DataFrame:
+    """What each bridge saw of the envelopes that any bridge knows of: by its own node (``seen``), not at all by its own
+    node (``not_seen``), and how many of those a store node had (``from_a_store``)."""
+    return source.query(
+        """WITH known AS (
+               SELECT vantage, message_hash, bool_or(source <> 'store') AS own, bool_or(source = 'store') AS stored
+               FROM sightings GROUP BY ALL
+           )
+           SELECT vantage, any_value(nodes) AS nodes, count(*) FILTER (own) AS seen,
+                  (SELECT count(DISTINCT message_hash) FROM sightings) - count(*) FILTER (own) AS not_seen,
+                  count(*) FILTER (stored AND NOT own) AS from_a_store, any_value(newest) AS newest
+           FROM known JOIN (
+               SELECT vantage, max(seen_at) AS newest,
+                      string_agg(DISTINCT node, ', ' ORDER BY node) FILTER (source <> 'store') AS nodes
+               FROM sightings GROUP BY vantage) USING (vantage)
+           GROUP BY vantage ORDER BY vantage"""
     )

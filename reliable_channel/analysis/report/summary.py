@@ -36,6 +36,7 @@ SECTIONS = (
     "refetch_outcome",
     "quarantine",
     "source_gaps",
+    "vantages",
     "pipeline",
     "cost",
 )
@@ -66,6 +67,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         "refetch_outcome": loss.refetch_outcome(source),
         "quarantine": quarantine.reasons(source),
         "source_gaps": quarantine.source_gaps(source),
+        "vantages": quarantine.vantages(source),
         "pipeline": capacity.summary(source),
         "cost": capacity.cost(source),
     }

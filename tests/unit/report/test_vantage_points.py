@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reliable_channel.analysis.report import quarantine
 from reliable_channel.analysis.report.investigate import find, timeline
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
@@ -62,3 +63,6 @@ def test_where_an_envelope_was_seen_and_where_not(tmp_path: Path) -> None:
             ("south", "a store had it", "store of http://store-c"),
         ],
     }
+    points = quarantine.vantages(source).set_index("vantage")
+    counts = {name: (row.nodes, row.seen, row.not_seen, row.from_a_store) for name, row in points.iterrows()}
+    assert counts == {"north": ("http://own", 2, 0, 0), "south": ("http://own", 1, 1, 1)}
