@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from reliable_channel.lake.tables import BY_NAME
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PICTURE = (ROOT / "docs" / "assets" / "architecture.svg").read_text(encoding="utf-8")
+LINEAGE = (ROOT / "docs" / "assets" / "lineage.svg").read_text(encoding="utf-8")
 PLACES = (ROOT, ROOT / "reliable_channel", ROOT / "reliable_channel" / "pipeline")
 NAMED = sorted(
     {*re.findall(r"`([\w/]+(?:\.py|/))`", PAGE), *re.findall(r"[\w/]*\w+/\w+\.py|(?<=>)functions\.py", PICTURE)}
@@ -25,3 +28,14 @@ def test_the_page_answers_the_four_questions() -> None:
     for question in ("Where are rows decoded?", "Where is state?", "Where is it written?", "What may I change?"):
         (answer,) = re.findall(rf"\*\*{re.escape(question)}\*\* \| (.+) \|", PAGE)
         assert ".py`" in answer or answer == "See below"
+
+
+def test_the_picture_of_the_lineage_links_every_table() -> None:
+    assert set(re.findall(r'href="#(\w+)"', LINEAGE)) == set(BY_NAME)
+
+
+def test_every_picture_stands_in_a_figure_which_gives_it_its_colours() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        bare = re.sub(r'<figure class="picture">.*?</figure>', "", text, flags=re.DOTALL)
+        assert '.svg"' not in bare or "--8<--" not in bare, page

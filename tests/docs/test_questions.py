@@ -8,7 +8,7 @@ import pytest
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
-from tests.support.questions import Question, questions
+from tests.support.questions import PAGE, Question, questions, with_sample_answers, write_polite
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +26,9 @@ def test_duckdb_answers_in_the_shape_that_the_page_promises(question: Question, 
     answer = lake.arrow(question.duckdb)
     assert tuple(answer.column_names) == question.columns
     assert answer.num_rows > 0
+
+
+def test_the_sample_answers_are_those_of_the_sample_tables(tmp_path: Path) -> None:
+    """``python -m tests.support.questions`` writes them anew."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_sample_answers(page, write_polite(tmp_path)) == page

@@ -18,6 +18,11 @@ schema. Deletion vectors are off, so `deltalake`, DuckDB and Polars read every t
 * `binary` columns are raw bytes, here in hexadecimal, long ones shortened in the middle; `hex(column)` shows them in
   Spark and in DuckDB.
 * **bold** columns form the key: together they are unique.
+
+<figure class="picture">
+--8<-- "lineage.svg"
+<figcaption>Which job writes which table, and what it reads. Every table is a link to its columns.</figcaption>
+</figure>
 """
 _LONG_HEX = re.compile(r"(?<![0-9a-f])[0-9a-f]{40,}(?![0-9a-f])")
 
