@@ -8,6 +8,8 @@ bound parameters in it.
                    up), missing, unknown (not settled yet)
 ``LOSS``           of the same row: the share of settled messages that are missing; null where none is settled
 ``REPAIRED``       over ``reassembled_messages``: messages put together although some of their segments did not come
+``NETWORK_MS``     over ``delivered_messages``: from the sender's timestamp to the first segment here, ms
+``WAITING_MS``     of the same row: from the first segment to the delivery, ms: for other segments and for the past
 ``records``        records that were read from Kafka, whatever became of them
 ``refused``        records among them that were quarantined and not used
 =================  ===================================================================================================
@@ -16,11 +18,20 @@ bound parameters in it.
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
 VERDICTS = """count(*) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
     count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
     count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown"""
 LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"
+NETWORK_MS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns) / 1e6"
+WAITING_MS = "epoch_ms(event_time) - epoch_ms(first_seen)"
+QUANTILES = (0.5, 0.9, 0.99)
 _PLACE = "kafka_topic, kafka_partition, kafka_offset"
 
 
@@ -36,3 +47,46 @@ def refused(where: str = "true") -> str:
     return (
         f"(SELECT count(*) FROM (SELECT DISTINCT {_PLACE} FROM quarantine WHERE disposition = 'dropped' AND {where}))"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the messages of a span of time. ``latency_ms``: ``network``, ``waiting`` and ``acknowledgement``
+    → the :data:`QUANTILES`. ``newest``: when ingest last wrote its clock, ``None`` before it did."""
+
+    verdicts: dict[str, int]
+    causes: dict[str, int]
+    latency_ms: dict[str, list[float]]
+    newest: dt.datetime | None
+
+
+def outcome(lake: TableSnapshot, hours: int = 24) -> Outcome:
+    """The outcome of the last hours by the recorded clock."""
+    (clock,) = lake.select("SELECT max(event_time) AS at, max(recorded_at) AS newest FROM clock")
+    since = {"since": (clock["at"] or dt.datetime.now(dt.UTC)) - dt.timedelta(hours=hours)}
+    (judged,) = lake.select(f"SELECT {VERDICTS} FROM delivery_status WHERE first_seen > $since", since)
+    causes = lake.select(
+        """SELECT coalesce(cause, 'unexplained') AS cause, count(*) AS messages FROM delivery_status
+           WHERE verdict = 'missing' AND first_seen > $since GROUP BY ALL""",
+        since,
+    )
+    return Outcome(
+        {name: judged[name] for name in ("delivered", "missing", "unknown")},
+        {row["cause"]: row["messages"] for row in causes},
+        latencies(lake, "event_time > $since", since),
+        clock["newest"],
+    )
+
+
+def latencies(lake: TableSnapshot, where: str, parameters: dict[str, Any]) -> dict[str, list[float]]:
+    """``network``, ``waiting``, ``acknowledgement`` → the quantiles in ms; empty where there is nothing to measure."""
+    (row,) = lake.select(
+        f"""SELECT network, waiting, acknowledgement FROM
+            (SELECT quantile_cont({NETWORK_MS}, {[*QUANTILES]}) FILTER (sender_timestamp_ns IS NOT NULL) AS network,
+                    quantile_cont({WAITING_MS}, {[*QUANTILES]}) AS waiting FROM delivered_messages WHERE {where}),
+            (SELECT quantile_cont(ms, {[*QUANTILES]}) AS acknowledgement FROM
+                (SELECT min(latency_ms) AS ms FROM acks WHERE latency_ms IS NOT NULL AND {where}
+                 GROUP BY content_topic, channel_id, sds_id, acknowledged_by))""",
+        parameters,
+    )
+    return {name: [float(value) for value in values or ()] for name, values in row.items()}

@@ -117,6 +117,9 @@ class PipelineSettings(Section):
     max_clock_skew_ms: Milliseconds = 300_000
     timeout_for_lost_messages_ms: PositiveMilliseconds = 300_000
     settle_delay_ms: Milliseconds = 300_000
+    verdict_interval_ms: Milliseconds = Field(
+        default=60_000, description="ms; `run --continuous` judges so often, and at most a tenth of the time; 0: never"
+    )
     channel_expiry_ms: PositiveMilliseconds = Field(
         default=7 * 24 * 3_600_000, description="ms; of a channel that is silent so long only how far it came is kept"
     )

@@ -131,7 +131,7 @@ def operated(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Operated:
         },
         "bridge": {"evidence_topic": "operated.evidence"},
         "spark": {"master": "local[2]", "shuffle_partitions": 2, "trigger_interval_ms": 2_000, "driver_memory": "1g"},
-        "pipeline": {"vacuum_retention_ms": 60_000},
+        "pipeline": {"vacuum_retention_ms": 60_000, "verdict_interval_ms": 5_000},
         "metrics": {"port": free_port()},
         "channels": {
             "content_topics": [
@@ -303,6 +303,13 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             for query in ("ingest", "reassembly", "ack"):
                 assert series[f'reliable_channel_query_running{{query="{query}"}}'] == 1
                 assert series[f'reliable_channel_query_rows_total{{metric="input_rows",query="{query}"}}'] > 0
+            until(lambda: operated.rows("delivery_status"), "nothing was judged while it ran", process)
+            until(
+                lambda: metrics(settings).get('reliable_channel_messages{verdict="delivered"}', 0) >= 3,
+                "no verdict was counted for Prometheus",
+                process,
+            )
+            assert time.time() - metrics(settings)["reliable_channel_last_record_timestamp_seconds"] < PATIENCE_S
             process.send_signal(signal.SIGTERM)
             assert "Stopped." in operated.finished(process)
             bob.says(b"the second that only the store has", only_to_the_store=True)

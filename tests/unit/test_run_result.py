@@ -1,12 +1,19 @@
-"""``run --once`` ends with one line that says what the tables hold."""
+"""``run --once`` ends with one line that says what the tables hold; ``run --continuous`` judges while it runs."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
+
+from reliable_channel.analysis.figures import outcome
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.cli.commands import run
 from reliable_channel.cli.commands.run import result
 from reliable_channel.config import PathSettings, load
+from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 
 
 def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
@@ -24,3 +31,71 @@ def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
 def test_without_verdicts_it_says_that_nothing_was_judged(tmp_path: Path) -> None:
     settings = load("local", paths={"data_dir": str(tmp_path)})
     assert "0 records, 0 messages delivered, not judged (--verdicts)" in result(settings)
+
+
+class Rounds:
+    """Stands in for verdicts and the event that ends the run: notes the pauses, and ends after some rounds."""
+
+    def __init__(self, rounds: int, takes_s: float, clock: list[float]) -> None:
+        self.left, self.takes_s, self.clock, self.pauses = rounds, takes_s, clock, list[float]()
+
+    def judge(self, *_: Any) -> None:
+        self.clock[0] += self.takes_s
+        if self.left == 1:
+            raise RuntimeError("the table was changed\nby another")
+
+    def wait(self, pause_s: float) -> bool:
+        self.pauses.append(pause_s)
+        self.left -= 1
+        return self.left < 0
+
+    def is_set(self) -> bool:
+        return False
+
+
+class NoSpark:
+    """What judging asks of a session besides the verdicts."""
+
+    sparkContext = property(lambda self: self)  # noqa: N815 - Spark's name
+
+    def setJobGroup(self, *_: Any, **__: Any) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def newSession(self) -> NoSpark:  # noqa: N802 - Spark's name
+        return self
+
+
+@pytest.mark.parametrize(("takes_s", "pauses"), [(1.0, [60, 60, 60, 60]), (20.0, [60, 180, 180, 180])])
+def test_a_continuous_run_judges_at_most_a_tenth_of_the_time(
+    sample_tables: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, pauses: list[float]
+) -> None:
+    clock, said, prometheus = [0.0], list[str](), PrometheusMetrics()
+    rounds = Rounds(3, takes_s, clock)
+    monkeypatch.setattr(run, "judged_now", rounds.judge)
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    settings = load("local", paths={"data_dir": str(sample_tables)})
+    run.judge_until(cast(Any, NoSpark()), settings, cast(threading.Event, rounds), said.append, prometheus)
+    assert rounds.pauses == pauses
+    assert said == ["verdict: the table was changed"]
+    found = outcome(TableSnapshot(settings.paths))
+    for verdict, messages in found.verdicts.items():
+        assert prometheus.registry.get_sample_value("reliable_channel_messages", {"verdict": verdict}) == messages
+    for cause, messages in found.causes.items():
+        assert prometheus.registry.get_sample_value("reliable_channel_missing_messages", {"cause": cause}) == messages
+    labels = {"stage": "waiting", "quantile": "0.5"}
+    waited = prometheus.registry.get_sample_value("reliable_channel_latency_seconds", labels)
+    assert waited == pytest.approx(found.latency_ms["waiting"][0] / 1000)
+
+
+def test_the_outcome_counts_what_the_tables_hold(sample_tables: Path) -> None:
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
+    found = outcome(lake, hours=10 * 365 * 24)
+    rows = lake.select("SELECT verdict, count(*) AS n FROM delivery_status GROUP BY ALL")
+    assert found.verdicts == {row["verdict"]: row["n"] for row in rows}
+    assert sum(found.causes.values()) == found.verdicts["missing"]
+    assert all(half <= most for half, _, most in found.latency_ms.values())
+
+
+def test_without_tables_there_is_no_outcome(tmp_path: Path) -> None:
+    found = outcome(TableSnapshot(PathSettings(data_dir=str(tmp_path))))
+    assert (sum(found.verdicts.values()), found.causes, found.newest) == (0, {}, None)

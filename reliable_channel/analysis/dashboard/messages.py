@@ -7,7 +7,7 @@ from typing import Any, Literal
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report.investigate import MessageFacts, find
-from reliable_channel.analysis.report.message_lookup import lookup
+from reliable_channel.analysis.report.message_lookup import lookup, of_channel_or_sender
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -29,7 +29,11 @@ def page(
 
 
 def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
-    """Messages with exactly this id or hash, then those whose id or hash begins with it (from four characters on)."""
+    """Messages with exactly this id or hash, then those whose id or hash begins with it (from four characters on), or
+    else the newest of a channel or sender of this name. An id may be shortened as pages print it: ``ab12…9f``."""
+    head, shortened, tail = wanted.strip().partition("…")
+    if shortened:
+        return [m for m in find(TableWindow(lake.data_dir), head, MOST_FOUND) if _named(m, head, tail)]
     found = lookup(lake, wanted, limit=MOST_FOUND)
     known = {(m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) for m in found}
     others = find(TableWindow(lake.data_dir), wanted, MOST_FOUND)
@@ -39,7 +43,12 @@ def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
         for m in others
         if (m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) not in known and not names & {*m.sds_ids}
     ]
-    return found[:MOST_FOUND]
+    return (found or of_channel_or_sender(lake, wanted, MOST_FOUND))[:MOST_FOUND]
+
+
+def _named(message: MessageFacts, head: str, tail: str) -> bool:
+    names = (message.message_key, message.payload_hash or "", *message.sds_ids)
+    return any(name.startswith(head) and name.endswith(tail) for name in names)
 
 
 def newest(lake: TableSnapshot, window: TimeWindow, verdict: VerdictFilter, cause: str, number: int) -> Rows:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import VERDICTS, records, refused
+from reliable_channel.analysis.figures import VERDICTS, latencies, records, refused
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
-TABLES = ("clock", "delivery_status", "delivered_messages", "envelopes", "quarantine", "pipeline_metrics", "alerts")
+TABLES = (
+    "clock", "delivery_status", "delivered_messages", "acks", "envelopes", "quarantine", "pipeline_metrics", "alerts",
+)  # fmt: skip
+STAGES = {"network": "on the network", "waiting": "waiting", "acknowledgement": "acknowledgement"}
 
 IN_WINDOW = "event_time > $since AND event_time <= $until"
 _METRICS = {
@@ -28,6 +32,8 @@ def page(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The parts of the page."""
     return {
         "figures": section(lake, ("delivery_status", "envelopes"), lambda: figures(lake, window)),
+        "conclusion": section(lake, ("delivery_status",), lambda: concluded(lake, window)),
+        "latency": section(lake, ("delivered_messages", "acks"), lambda: latency(lake, window)),
         "causes": section(lake, ("delivery_status",), lambda: causes(lake, window)),
         "jobs": section(lake, ("pipeline_metrics",), lambda: jobs(lake)),
         "alerts": section(lake, ("alerts",), lambda: open_alerts(lake)),
@@ -56,6 +62,23 @@ def causes(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
         """,
         window.bounds,
     )
+
+
+def concluded(lake: TableSnapshot, window: TimeWindow) -> str | None:
+    """What the figures come to, in words."""
+    channels = lake.select(
+        f"""SELECT channel_id, {VERDICTS} FROM delivery_status WHERE first_seen > $since AND first_seen <= $until
+            GROUP BY pubsub_topic, content_topic, channel_id ORDER BY channel_id""",  # noqa: S608 - text of our own
+        window.bounds,
+    )
+    totals = {name: sum(row[name] for row in channels) for name in ("delivered", "missing")}
+    return conclusion(totals, channels, causes(lake, window))
+
+
+def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[float]]]:
+    """Where the time went: the part of the way, and its quantiles in ms."""
+    found = latencies(lake, IN_WINDOW, window.bounds)
+    return [(name, found[stage]) for stage, name in STAGES.items() if found[stage]]
 
 
 def verdicts(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:

@@ -26,12 +26,14 @@ BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """``since`` < event time ≤ ``until``. ``clock`` is the recorded clock, ``None`` before the first record."""
+    """``since`` < event time ≤ ``until``. ``clock`` is the recorded clock and ``newest`` when it was written, by the
+    wall clock; ``None`` before the first record."""
 
     last: Last
     since: dt.datetime
     until: dt.datetime
     clock: dt.datetime | None
+    newest: dt.datetime | None
 
     @property
     def bounds(self) -> dict[str, dt.datetime]:
@@ -46,8 +48,9 @@ class TimeWindow:
 
 def window(lake: TableSnapshot, last: Last) -> TimeWindow:
     """The window that ends at the recorded clock."""
-    clock = lake.select("SELECT max(event_time) AS at FROM clock")[0]["at"]
+    (recorded,) = lake.select("SELECT max(event_time) AS at, max(recorded_at) AS newest FROM clock")
+    clock = recorded["at"]
     until = clock or dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
     length = SPANS[last][1]
     since = BEGINNING if length is None or clock is None else max(BEGINNING, clock - dt.timedelta(seconds=length))
-    return TimeWindow(last, since, until, clock)
+    return TimeWindow(last, since, until, clock, recorded["newest"])

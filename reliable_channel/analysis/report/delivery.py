@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reliable_channel.analysis.figures import LOSS, REPAIRED, VERDICTS
+from reliable_channel.analysis.figures import LOSS, REPAIRED, VERDICTS, WAITING_MS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -100,7 +100,7 @@ def rate(source: TableWindow, by: Dimension = "channel_id", seconds: int | None 
 
 
 _LATENCY = "SELECT *, (epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6 AS ms"
-_WAITING = "SELECT *, epoch_ms(event_time) - epoch_ms(first_seen) AS ms"
+_WAITING = f"SELECT *, {WAITING_MS} AS ms"
 _DELIVERED = "channel_id, sender_id, payload_bytes, event_time, first_seen, sender_timestamp_ns"
 
 

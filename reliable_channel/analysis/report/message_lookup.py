@@ -33,6 +33,16 @@ def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, lim
     return [_message(row) for row in judged or lake.select(_seen(here), values) or lake.select(_named(here), values)]
 
 
+def of_channel_or_sender(lake: TableSnapshot, name: str, limit: int) -> list[MessageFacts]:
+    """The newest messages in the channel, or of the sender, of exactly this name."""
+    rows = lake.select(
+        """SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
+           WHERE channel_id = $name OR sender_id = $name ORDER BY first_seen DESC, message_key LIMIT $limit""",
+        {"name": name, "limit": limit},
+    )
+    return [_message(row) for row in rows]
+
+
 def _seen(here: str) -> str:
     return f"""
     WITH wanted AS (

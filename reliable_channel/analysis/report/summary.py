@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.report import capacity, delivery, loss, quarantine, text
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -89,6 +90,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         "records": {"records": records["records"], "refused": records["refused"], "refused_share": records["share"]},
         **{name: rows(frames[name]) for name in SECTIONS},
         "left_out": {name: len(f) - MOST_ROWS for name, f in frames.items() if len(f) > MOST_ROWS},
+        "conclusion": conclusion(totals, rows(frames["channels"]), rows(frames["causes"])),
         "notes": _notes(source, totals, _unexplained(frames["causes"])),
     }
 

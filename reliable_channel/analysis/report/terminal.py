@@ -21,6 +21,8 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
     console.print(Text(f"Delivery report: {layout.window(report)}", style="bold"), soft_wrap=True)
     boxes = [Text.assemble((value, "bold"), f" {what}") for what, value in layout.headline(report)]
     console.print(Columns(boxes, padding=(0, 3)))
+    if report["conclusion"]:
+        console.print(Text(report["conclusion"], style="bold"), soft_wrap=True)
     silent = []
     for section in layout.SECTIONS:
         rows = report[section.key]

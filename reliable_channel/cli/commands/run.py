@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reliable_channel.config import Settings
+    from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
+
+
+VERDICTS = "verdicts"
+"""The group of the Spark jobs that judge while the pipeline runs."""
+LAST_ROUND_S = 20.0
 
 
 def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
@@ -57,15 +64,50 @@ def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str]
 
 def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
     """Take the evidence, judge every message, then check the alerts that follow."""
-    from reliable_channel.analysis.alerts.check import check
-    from reliable_channel.analysis.alerts.text import summary
     from reliable_channel.lake.create import create_tables
     from reliable_channel.pipeline.verdict import verdicts
 
     create_tables(settings.paths, verdicts.TABLES_READ)
     collected(settings, say)
+    judged_now(spark, settings, say)
+
+
+def judged_now(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
+    """Judge every message by the evidence that is in the tables, then check the alerts that follow."""
+    from reliable_channel.analysis.alerts.check import check
+    from reliable_channel.analysis.alerts.text import summary
+    from reliable_channel.pipeline.verdict import verdicts
+
     say(f"verdict: {verdicts.run(spark, settings)} messages")
     say(f"alerts: {summary(check(settings))}")
+
+
+def judge_until(
+    spark: SparkSession,
+    settings: Settings,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    metrics: PrometheusMetrics,
+) -> None:
+    """Give verdicts and check alerts every ``pipeline.verdict_interval_ms`` until ``stop``, in at most a tenth of the
+    time: after a long round the next one waits longer. A fault is said and the next round tries again."""
+    from reliable_channel.analysis.figures import QUANTILES, outcome
+    from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+    interval_s = pause_s = settings.pipeline.verdict_interval_ms / 1000
+    spark.sparkContext.setJobGroup(VERDICTS, "verdicts", interruptOnCancel=True)
+    session = spark.newSession()  # its views and settings are its own
+    while not stop.wait(pause_s):
+        started = time.monotonic()
+        try:
+            judged_now(session, settings, say)
+            found = outcome(TableSnapshot(settings.paths))
+            latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in found.latency_ms.items()}
+            metrics.judged(found.verdicts, found.causes, latency, found.newest)
+        except Exception as fault:  # whatever it is, the pipeline goes on without verdicts
+            if not stop.is_set():
+                say(f"verdict: {str(fault).splitlines()[0]}")
+        pause_s = max(interval_s, 9 * (time.monotonic() - started))
 
 
 def result(settings: Settings) -> str:
@@ -104,7 +146,9 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--verdicts", help="With --once: at the end say of every message what became of it.")
         ] = False,
     ) -> None:
-        """Run ingest, reassembly, ack, evidence and, with store.nodes, refetch in one local Spark session."""
+        """Run ingest, reassembly, ack, evidence and, with store.nodes, refetch in one local Spark session.
+
+        With --continuous also verdicts and alerts, once a minute (pipeline.verdict_interval_ms)."""
         import signal
         import threading
 
@@ -138,8 +182,19 @@ def register(app: typer.Typer) -> None:
                 threading.Thread(target=collect_until, args=(settings, stop, say), daemon=True).start()
                 if settings.store.nodes:
                     threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
-                with measured(spark, settings, serve=True):
-                    run_continuously(spark, settings, stop, on_progress=say)
+                with measured(spark, settings, serve=True) as metrics:
+                    judge = threading.Thread(
+                        target=judge_until, args=(spark, settings, stop, say, metrics), daemon=True
+                    )
+                    if settings.pipeline.verdict_interval_ms:
+                        judge.start()
+                    try:
+                        run_continuously(spark, settings, stop, on_progress=say)
+                    finally:
+                        stop.set()
+                        if judge.is_alive():
+                            spark.sparkContext.cancelJobGroup(VERDICTS)
+                            judge.join(LAST_ROUND_S)
             finally:
                 for number, handler in previous.items():
                     signal.signal(number, handler)

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -81,6 +81,34 @@ class PrometheusMetrics:
         self._running = Gauge(
             "reliable_channel_query_running", "1 while the query runs", ["query"], registry=self.registry
         )
+        self._verdicts = Gauge(
+            "reliable_channel_messages",
+            "Messages of the last 24 hours of the recorded clock by verdict",
+            ["verdict"],
+            registry=self.registry,
+        )
+        self._causes = Gauge(
+            "reliable_channel_missing_messages",
+            "Missing messages of the last 24 hours of the recorded clock by cause",
+            ["cause"],
+            registry=self.registry,
+        )
+        self._latency = Gauge(
+            "reliable_channel_latency_seconds",
+            "Messages of the last 24 hours of the recorded clock: network, waiting for causal order, acknowledgement",
+            ["stage", "quantile"],
+            registry=self.registry,
+        )
+        self._newest = Gauge(
+            "reliable_channel_last_record_timestamp_seconds",
+            "When ingest last wrote its clock, Unix s",
+            registry=self.registry,
+        )
+        self._judged = Gauge(
+            "reliable_channel_last_verdict_timestamp_seconds",
+            "When verdicts were last given, Unix s",
+            registry=self.registry,
+        )
 
     def running(self, query: str, runs: bool) -> None:
         """The query started or ended."""
@@ -93,6 +121,27 @@ class PrometheusMetrics:
         for metric in _TOTALS:
             self._totals.labels(query, metric).inc(values.get(metric, 0.0))
         self._batch.labels(query).set(time.time())
+
+    def judged(
+        self,
+        verdicts: Mapping[str, int],
+        causes: Mapping[str, int],
+        latency_ms: Mapping[str, Mapping[float, float]],
+        newest: dt.datetime | None,
+    ) -> None:
+        """Verdicts were given: messages by verdict and cause, quantiles of latency by stage (ms), and when the newest
+        record was read."""
+        for verdict, messages in verdicts.items():
+            self._verdicts.labels(verdict).set(messages)
+        self._causes.clear()
+        for cause, messages in causes.items():
+            self._causes.labels(cause).set(messages)
+        for stage, quantiles in latency_ms.items():
+            for quantile, ms in quantiles.items():
+                self._latency.labels(stage, str(quantile)).set(ms / 1000)
+        if newest is not None:
+            self._newest.set(newest.timestamp())
+        self._judged.set(time.time())
 
 
 class MetricsListener(StreamingQueryListener):
@@ -151,7 +200,9 @@ class MetricsListener(StreamingQueryListener):
 
 
 @contextmanager
-def measured(spark: SparkSession, settings: Settings, *, serve: bool, port_offset: int = 0) -> Iterator[None]:
+def measured(
+    spark: SparkSession, settings: Settings, *, serve: bool, port_offset: int = 0
+) -> Iterator[PrometheusMetrics]:
     """Record the progress of every query that runs inside; with ``serve``, for Prometheus as well.
 
     The endpoint is ``http://<metrics.host>:<metrics.port + port_offset>/metrics``; ``metrics.port`` 0 means none. A
@@ -164,7 +215,7 @@ def measured(spark: SparkSession, settings: Settings, *, serve: bool, port_offse
             opened.enter_context(served(settings, prometheus, port_offset))
         spark.streams.addListener(listener)
         try:
-            yield
+            yield prometheus
         finally:
             listener.drain()
             spark.streams.removeListener(listener)

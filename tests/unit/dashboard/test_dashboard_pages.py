@@ -34,7 +34,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.te
 VOID = {"meta", "link", "input", "img", "source", "br", "hr"}
 ATTRIBUTES = {
     "action", "alt", "aria-busy", "aria-current", "aria-hidden", "aria-keyshortcuts", "aria-label", "aria-labelledby",
-    "aria-live", "aria-pressed", "autocomplete", "charset", "class", "content", "d", "data-copy", "data-live",
+    "aria-live", "aria-pressed", "autocomplete", "charset", "class", "content", "d", "data-copy", "data-job",
+    "data-live", "data-newest",
     "data-refresh-ms", "data-tag", "datetime", "decoding", "defer", "for", "height", "hidden", "href", "id", "lang",
     "maxlength", "media", "method", "name", "placeholder", "rel", "role", "scope", "spellcheck", "src", "srcset",
     "tabindex", "title", "type", "value", "viewbox", "width",
@@ -212,6 +213,39 @@ def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient
         assert urlencode({"channel_id": "files"}) in text.split('id="found-table"')[1], name
     nothing = client.get("/messages?" + urlencode({"q": digest("nobody").hex()}))
     assert "No message has this id or hash" in nothing.text
+
+
+def test_a_message_is_found_by_its_id_as_pages_shorten_it(client: TestClient, sample_tables: Path) -> None:
+    segments = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
+    one = next(s for s in segments if s["channel_id"] == "files" and s["segment_kind"] == "data")
+    for name in (shown_as.words(one["sds_id"], 20), one["sds_id"][:12] + "…"):
+        assert "…" in name
+        text = client.get("/messages?" + urlencode({"q": name})).text
+        assert urlencode({"channel_id": "files"}) in text.split('id="found-table"')[1], name
+    wrong = one["sds_id"][:12] + "…" + "zzzz"
+    assert "found-table" not in client.get("/messages?" + urlencode({"q": wrong})).text
+
+
+@pytest.mark.parametrize("name", ["quiet", "carol"])
+def test_the_messages_of_a_channel_or_sender_are_found(client: TestClient, sample_tables: Path, name: str) -> None:
+    status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
+    mine = [s for s in status if name in (s["channel_id"], s["sender_id"])]
+    assert mine
+    text = client.get("/messages?" + urlencode({"q": name})).text.split('id="found-table"')[1]
+    assert text.count("<tr>") - 1 == min(len(mine), 50)
+
+
+def test_the_overview_says_what_the_figures_come_to_and_when_data_came(client: TestClient, sample_tables: Path) -> None:
+    text = client.get("/?last=all").text
+    status = [s["verdict"] for s in rows_of(DeltaTable(str(sample_tables / "delivery_status")))]
+    missing, settled = status.count("missing"), status.count("missing") + status.count("delivered")
+    said = re.findall(r'id="conclusion"[^>]*><bdi>([^<]*)<', text)[0]
+    assert said.startswith(f"{100 * missing / settled:.1f} % of {settled} settled messages are missing.")
+    newest = max(row["recorded_at"] for row in rows_of(DeltaTable(str(sample_tables / "clock"))))
+    assert f'data-newest="{newest.isoformat()}"' in text
+    stages = re.findall(r'<th scope="row">([^<]+)</th>', text.split('id="latency-table"')[1].split("</table>")[0])
+    assert stages == ["on the network", "waiting", "acknowledgement"]
+    assert 'data-job="ack"' in text and 'data-job="ingest"' not in text
 
 
 def test_the_page_of_a_message_tells_its_segments_and_who_acknowledged_it(

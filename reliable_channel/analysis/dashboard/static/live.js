@@ -10,6 +10,8 @@
   const FOCUSABLE = "a[href], button, input, summary, [tabindex]";
   const QUIET_MS = 30000; // between two announcements of new data
   const LONGEST_MS = 60000;
+  const STILL_MS = 120000;
+  const SILENT_MS = 300000;
   let tag = body.dataset.tag;
   let paused = false;
   let busy = false;
@@ -19,6 +21,31 @@
   function show(connection, text) {
     body.dataset.connection = connection;
     if (state) state.textContent = text;
+  }
+
+  const ago = (ms) => {
+    const s = Math.max(0, Math.round(ms / 1000));
+    if (s < 120) return s + " s";
+    return s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " days";
+  };
+
+  // The dot is green while the pipeline writes: that this page is answered says nothing about it.
+  function alive() {
+    if (paused || failures) return;
+    const now = Date.now();
+    const age = (time) => now - Date.parse(time.dateTime);
+    const clock = document.querySelector("[data-newest]");
+    const jobs = [...document.querySelectorAll("time[data-job]")];
+    for (const time of jobs) time.dataset.age = ago(age(time));
+    if (!clock) {
+      show("live", "Live");
+      return;
+    }
+    const still = now - Date.parse(clock.dataset.newest);
+    const silent = jobs.find((time) => age(time) > SILENT_MS);
+    if (still > STILL_MS) show("still", "No data for " + ago(still));
+    else if (silent) show("still", silent.dataset.job + " silent for " + ago(age(silent)));
+    else show("live", "Last data " + ago(still) + " ago");
   }
 
   function say(text) {
@@ -81,7 +108,7 @@
     }
     const changed = [];
     for (const [n, part] of parts.entries()) {
-      const without = (e) => e.outerHTML.replaceAll(" open=\"\"", "");
+      const without = (e) => e.outerHTML.replaceAll(" open=\"\"", "").replace(/ data-age="[^"]*"/g, "");
       if (without(part) !== without(others[n])) {
         changed.push(part.dataset.live);
         await replace(part, others[n]);
@@ -107,7 +134,7 @@
       }
       if (failures) say("The dashboard answers again.");
       failures = 0;
-      show("live", "Live");
+      alive();
     } catch {
       failures += 1;
       show("lost", "No answer, trying again");
@@ -129,12 +156,16 @@
     pause.addEventListener("click", () => {
       paused = !paused;
       pause.setAttribute("aria-pressed", String(paused));
-      show(paused ? "paused" : "live", paused ? "Paused" : "Live");
-      if (!paused) look();
+      if (paused) show("paused", "Paused");
+      else {
+        alive();
+        look();
+      }
     });
   }
   if (every > 0 && tag) {
-    show("live", "Live");
+    alive();
+    setInterval(alive, 1000);
     wait();
     document.addEventListener("visibilitychange", look);
   }

@@ -1,0 +1,48 @@
+"""Says in one or two sentences what the figures come to: how much is missing, in which channel most, and why mostly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from reliable_channel.analysis.report import text
+
+MUCH_MORE = 1.5
+"""How many times the loss of all others a channel must have to be named."""
+FEWEST = 10
+"""Settled messages below which a channel is not named: its share would be chance."""
+
+
+def conclusion(
+    totals: Mapping[str, Any], channels: Sequence[Mapping[str, Any]], causes: Iterable[Mapping[str, Any]]
+) -> str | None:
+    """The sentences, or ``None`` where no message is settled.
+
+    ``totals`` and each of ``channels`` have ``delivered`` and ``missing``, a channel its ``channel_id``; ``causes``
+    have ``verdict``, ``cause`` and ``messages``. Names from the network are bounded and printable; pages still escape
+    them."""
+    missing, settled = totals["missing"], totals["missing"] + totals["delivered"]
+    if not settled:
+        return None
+    if not missing:
+        return f"All {settled:,} settled messages were delivered."
+    found = [f"{text.percent(missing / settled)} of {settled:,} settled messages are missing."]
+    if worst := _worst(channels, missing, settled):
+        name, loss, others = worst
+        found.append(f"The channel {name} misses {text.percent(loss)}, all others {text.percent(others)}.")
+    of_missing = [row for row in causes if row["verdict"] == "missing"]
+    if of_missing:
+        most = max(of_missing, key=lambda row: row["messages"])
+        cause = text.words(most["cause"]) if most["cause"] not in (None, "unexplained") else "cause unknown"
+        found.append(f"{most['messages']:,} of the {missing:,}: {cause}.")
+    return " ".join(found)
+
+
+def _worst(channels: Sequence[Mapping[str, Any]], missing: int, settled: int) -> tuple[str, float, float] | None:
+    """Name and loss of the channel that misses much more than the others do, and the loss of the others."""
+    enough = [row for row in channels if row["missing"] and row["missing"] + row["delivered"] >= FEWEST]
+    worst = max(enough, key=lambda row: row["missing"] / (row["missing"] + row["delivered"]), default=None)
+    if worst is None or settled == (mine := worst["missing"] + worst["delivered"]):
+        return None
+    loss, others = worst["missing"] / mine, (missing - worst["missing"]) / (settled - mine)
+    return (text.name(worst["channel_id"], 40), loss, others) if loss >= MUCH_MORE * others else None
