@@ -9,7 +9,6 @@ topic as an application transaction. A later record of a gap replaces the row of
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from deltalake import CommitProperties, Transaction
 
 from reliable_channel.config import PathSettings
+from reliable_channel.core import foreign_json
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.open import open_table
@@ -92,7 +92,7 @@ def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
         return None
     try:
-        found = json.loads(record.value)
+        found = foreign_json.loads(record.value)
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict):

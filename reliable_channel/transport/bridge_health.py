@@ -16,6 +16,7 @@ import json
 import threading
 from dataclasses import dataclass
 
+from reliable_channel.core import foreign_json
 from reliable_channel.transport.health import Health, HealthState
 
 INTERVAL_S = 5.0
@@ -59,7 +60,7 @@ def read_bridge_health(value: bytes | None) -> BridgeHealth | None:
     if not value or len(value) > MAX_RECORD_BYTES:
         return None
     try:
-        found = json.loads(value)
+        found = foreign_json.loads(value)
         if not isinstance(found, dict) or found.get("status") != "health":
             return None
         bridge, detail = found["bridge"], found["detail"]

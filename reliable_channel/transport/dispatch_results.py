@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from reliable_channel.core import foreign_json
 from reliable_channel.transport.base import FailureReason
 
 MAX_RECORD_BYTES = 4_096
@@ -65,7 +66,7 @@ def read_result(value: bytes | None) -> DispatchResult | None:
     if not value or len(value) > MAX_RECORD_BYTES:
         return None
     try:
-        found = json.loads(value)
+        found = foreign_json.loads(value)
         return _result(found) if isinstance(found, dict) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

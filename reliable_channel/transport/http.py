@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from reliable_channel.core import foreign_json
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -59,7 +60,7 @@ class HttpResponse:
 
     def _json(self) -> Any:
         try:
-            return json.loads(self.body)
+            return foreign_json.loads(self.body)
         except (ValueError, RecursionError):  # also: not UTF-8, numbers of thousands of digits
             return _MISSING
 

@@ -1,0 +1,56 @@
+"""Half a surrogate pair in JSON that others write spoils nothing that is read with it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.core import foreign_json
+from reliable_channel.transport.bridge_health import read_bridge_health
+from reliable_channel.transport.dispatch_results import read_result
+from reliable_channel.transport.http import HttpResponse
+
+HALF = "\ud83d"
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=[])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=[])), inner),
+)
+
+
+@given(values)
+def test_whatever_json_holds_can_be_written_as_utf_8(value: object) -> None:
+    found = foreign_json.loads(json.dumps(value).encode())
+    json.dumps(found, ensure_ascii=False).encode()
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return
+    assert found == value
+
+
+def test_only_the_half_is_replaced() -> None:
+    assert foreign_json.loads(json.dumps({"a": [f"x{HALF}y", "😀", 1.5]}).encode()) == {"a": ["x\ufffdy", "😀", 1.5]}
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'"\xff"', b"[" * 100_000])
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        foreign_json.loads(text)
+
+
+def test_a_node_s_answer_a_dispatch_result_and_a_bridge_s_health_can_be_stored() -> None:
+    answer = HttpResponse(200, json.dumps({"pubsubTopic": HALF}).encode()).json()
+    result = read_result(
+        json.dumps({"request_id": "r", "status": "failed", "at_ms": 1, "reason": "refused", "detail": HALF}).encode()
+    )
+    health = read_bridge_health(
+        json.dumps({"status": "health", "bridge": "b", "state": "Healthy", "detail": HALF, "at_ms": 1}).encode()
+    )
+    assert answer == {"pubsubTopic": "\ufffd"}
+    assert result is not None
+    assert result.detail == "\ufffd"
+    assert health is not None
+    assert health.health.detail == "\ufffd"
