@@ -193,6 +193,8 @@ class AckTable:
         self._format = config.filter_format
         self._participants = participants
         self._tracked: dict[str, Tracked] = {}
+        self.get = self._tracked.get
+        """The tracked message of an id."""
         self._by_row: list[Tracked | None] = []
         self._free: list[int] = []
         self._by_lamport: list[tuple[int, str]] = []
@@ -210,10 +212,6 @@ class AckTable:
 
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self._tracked.values())
-
-    def get(self, message_id: str) -> Tracked | None:
-        """The tracked message of an id."""
-        return self._tracked.get(message_id)
 
     def floor(self) -> int | None:
         """The lowest Lamport timestamp tracked: the causal past below it needs no walk."""
@@ -245,7 +243,7 @@ class AckTable:
     def restore(self, tracked: list[Tracked]) -> None:
         """Follow the messages of a snapshot, with the acknowledgements they have: of a table that is empty, all at
         once. Whose filters need not be asked is known when the first filter comes (:meth:`_grow_participants`)."""
-        self._tracked = {each.message_id: each for each in tracked}
+        self._tracked.update({each.message_id: each for each in tracked})
         self._by_lamport = [(each.lamport, each.message_id) for each in tracked]
         heapq.heapify(self._by_lamport)
         self._by_row = [*tracked]

@@ -31,7 +31,8 @@ class Relation(StrEnum):
 
 def known_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
     """The message of that id that is here: in the log, or else waiting for what it depends on, or unproven."""
-    return standing_under(state, message_id) or state.unproven.get(message_id)
+    known = state.log.get(message_id) or state.incoming.waiting.get(message_id)
+    return known if known is not None or not state.unproven else state.unproven.get(message_id)
 
 
 def standing_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:

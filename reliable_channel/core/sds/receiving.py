@@ -201,9 +201,9 @@ class SdsReceiver:
             self._deliver(waiting, now, events)
         if missing is not None:
             state.review.arrived(missing, now, events)
-        if message_id in state.log:
+        if incoming.waiting and message_id in state.log:
             self.settle([message_id], now, events)
-        while (surplus := state.unproven.surplus()) is not None:
+        while unproven and (surplus := state.unproven.surplus()) is not None:
             self.end_doubt(surplus, now, events)
         self._make_room(given_up, now, events)
         self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})

@@ -137,23 +137,27 @@ class AckReview:
         if floor is None:
             return
         bit = 1 << number
-        log, waiting, missing, table = self._log, self._incoming.waiting, self._incoming.missing, self.table
-        stack, left = start, MAX_WALK
+        in_log, waiting, missing = self._log.get, self._incoming.waiting, self._incoming.missing
+        tracked_as = self.table.get
+        stack = [entry for each in start if (entry := in_log(each) or waiting.get(each)) is not None]
+        left = MAX_WALK
         while stack and left > 0:
-            message_id = stack.pop()
-            entry = log.get(message_id) or waiting.get(message_id)
-            if entry is None or entry.past & bit or entry.lamport < floor:
+            entry = stack.pop()
+            if entry.past & bit or entry.lamport < floor:
                 continue
             entry.reach(bit)
-            left -= 1 + len(entry.history)
-            for dependency in entry.history:
-                tracked = table.get(dependency)
+            history = entry.history
+            left -= 1 + len(history)
+            for dependency in history:
+                tracked = tracked_as(dependency)
                 if tracked is not None:
-                    if tracked.sender_id != by:
+                    if not tracked.reached & bit and tracked.sender_id != by:
                         self._reach(tracked, number)
                 elif dependency in missing:
                     self._incoming.reach(missing[dependency], by, via, directly=False)
-                stack.append(dependency)
+                earlier = in_log(dependency) or waiting.get(dependency)
+                if earlier is not None and not earlier.past & bit:
+                    stack.append(earlier)
 
     def _reach(self, tracked: Tracked, number: int) -> None:
         """A participant has a message in its causal past. That implies nothing of what was sent before the participant
@@ -161,8 +165,9 @@ class AckReview:
         heard = self.participants.first_heard(number)
         if heard is None or tracked.lamport <= heard:
             return
-        tracked.reached |= 1 << number
-        if tracked.evidence_of(number) is Evidence.FILTER:
+        bit = 1 << number
+        tracked.reached |= bit
+        if tracked.acked & ~tracked.certain & ~tracked.implied & bit:  # by filters alone
             self.table.ask(tracked, number)
 
     def _review_filter(self, message: SdsMessage, number: int, now: int, events: list[SdsEvent]) -> None:

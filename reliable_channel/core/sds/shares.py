@@ -25,6 +25,8 @@ class Shares:
         self._keys: dict[str, OrderedDict[str, int]] = {}
         self._held: dict[str, int] = {}
         self._largest: list[tuple[int, str]] = []
+        self._stated: dict[str, int] = {}
+        """What the heap states of each owner: never less than it holds. Put right where somebody asks."""
 
     def add(self, key: str, owner: str, size: int) -> None:
         """Count a new key of ``size`` bytes for its owner."""
@@ -63,24 +65,34 @@ class Shares:
 
     def greediest(self) -> str:
         """The owner that holds most; of several, the first by name."""
-        largest = self._largest
+        largest, stated = self._largest, self._stated
         while True:
             weight, owner = largest[0]
-            if self._held.get(owner) == -weight:
+            held = self._held.get(owner, 0)
+            if held == -weight:
                 return owner
-            heapq.heappop(largest)
+            if held and stated[owner] == -weight:
+                heapq.heapreplace(largest, (-held, owner))
+                stated[owner] = held
+            else:
+                heapq.heappop(largest)
+                if not held:
+                    stated.pop(owner, None)
 
     def _change(self, owner: str, weight: int) -> None:
         self._total += weight
         held = self._held.get(owner, 0) + weight
         if held:
             self._held[owner] = held
-            heapq.heappush(self._largest, (-held, owner))
         else:
             del self._held[owner]
-        if len(self._largest) > 64 + 4 * len(self._held):
-            self._largest = [(-held, owner) for owner, held in self._held.items()]
-            heapq.heapify(self._largest)
+        if held > self._stated.get(owner, 0):
+            self._stated[owner] = held
+            heapq.heappush(self._largest, (-held, owner))
+            if len(self._largest) > 64 + 4 * len(self._held):
+                self._stated = dict(self._held)
+                self._largest = [(-held, owner) for owner, held in self._held.items()]
+                heapq.heapify(self._largest)
 
 
 class Remembered:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
-from reliable_channel.core.sds import Conflict, Delivered, Evicted, Memory, MessageRefused, RefusalReason, SdsChannel
+from reliable_channel.core.sds import (
+    Conflict,
+    Delivered,
+    Evicted,
+    Memory,
+    MessageRefused,
+    RefusalReason,
+    SdsChannel,
+    SdsConfig,
+)
 from reliable_channel.core.sds.events import SdsEvent
 
 IDS = ("a", "b", "c", "d", "e", "f")
@@ -71,6 +82,16 @@ def test_three_messages_that_name_each_other_in_a_triangle_are_delivered_once() 
         events += alice.receive(message(message_id, lamport=T0 + lamport, history=(named,)), T0 + 5).events
     delivered = Counter(event.message_id for event in events if isinstance(event, Delivered))
     assert delivered == {"d1": 1, "d2": 1, "x": 1}
+
+
+@pytest.mark.parametrize("waits_for", [lambda number: "m0", lambda number: f"m{number - 1}"], ids=["star", "chain"])
+def test_one_message_releases_no_more_than_the_incoming_buffer_may_hold(waits_for: Callable[[int], str]) -> None:
+    """The CPU time of an input is bounded: some 6 µs for each message that it releases."""
+    observer = SdsChannel(CHANNEL, None, SdsConfig(before_observation=False))
+    for number in range(1, 4_000):
+        observer.receive(message(f"m{number}", lamport=T0 + number, history=(waits_for(number),)), T0 + 5_000)
+    step = observer.receive(message("m0", lamport=T0), T0 + 5_000)
+    assert len(of_type(step, Delivered)) <= 3_001
 
 
 def test_a_chain_of_ten_thousand_that_arrives_backwards_needs_no_stack() -> None:
