@@ -18,24 +18,11 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.open import open_table
 from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK
 
 TopicPartition = tuple[str, int]
 """Kafka topic and partition."""
-
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-_SCHEMA = pa.schema(
-    [
-        pa.field("kafka_topic", pa.string(), nullable=False),
-        pa.field("kafka_partition", pa.int32(), nullable=False),
-        pa.field("query_id", pa.string(), nullable=False),
-        pa.field("batch_id", pa.int64(), nullable=False),
-        ("kind", pa.string()),
-        ("event_time", _TIMESTAMP),
-        ("next_offset", pa.int64()),
-        ("recorded_at", _TIMESTAMP),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +99,20 @@ def _latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
 def _rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int, kind: str) -> pa.Table:
     now = dt.datetime.now(dt.UTC)
     places: Iterable[tuple[TopicPartition, Progress]] = sorted(reached.items())
-    return pa.Table.from_pylist(
-        [
-            {
-                "kafka_topic": topic,
-                "kafka_partition": partition,
-                "query_id": query_id,
-                "batch_id": batch_id,
-                "kind": kind,
-                "event_time": EPOCH + dt.timedelta(microseconds=at.event_time_us),
-                "next_offset": at.next_offset,
-                "recorded_at": now,
-            }
-            for (topic, partition), at in places
-        ],
-        schema=_SCHEMA,
-    )
+    rows = [
+        {
+            "kafka_topic": topic,
+            "kafka_partition": partition,
+            "query_id": query_id,
+            "batch_id": batch_id,
+            "kind": kind,
+            "event_time": at.event_time_us,
+            "next_offset": at.next_offset,
+            "recorded_at": now,
+        }
+        for (topic, partition), at in places
+    ]
+    return as_arrow(rows, CLOCK)
 
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -11,7 +11,6 @@ need not read the log from its beginning.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.follow import DeltaFollower, PerQuery
 from reliable_channel.lake.open import open_table
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.sql import quoted, select
 from reliable_channel.lake.tables import TIMERS
 from reliable_channel.pipeline.clock import TopicPartition
@@ -32,17 +32,6 @@ from reliable_channel.pipeline.delta import running
 RESTATED_EVERY = 100
 """A micro-batch whose number this divides states all timers again. Another number needs new checkpoints."""
 
-_SCHEMA = pa.schema(
-    [
-        pa.field("job", pa.string(), nullable=False),
-        pa.field("query_id", pa.string(), nullable=False),
-        pa.field("batch_id", pa.int64(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        ("due", pa.timestamp("us", tz="UTC")),
-        ("kafka_topic", pa.string()),
-        ("kafka_partition", pa.int32()),
-    ]
-)
 _READ = ("query_id", "batch_id", "key", "due", "kafka_topic", "kafka_partition")
 
 
@@ -138,20 +127,19 @@ def record(sink: BatchSink, job: str, changes: list[TimerChange]) -> None:
         for change in [*timers_before(sink.paths, job, sink.query_id, sink.batch_id), *changes]:
             stated.apply(change)
         changes = [*stated]
-    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     rows = [
         {
             "job": job,
             "query_id": sink.query_id,
             "batch_id": sink.batch_id,
             "key": change.key,
-            "due": None if change.due_us is None else epoch + dt.timedelta(microseconds=change.due_us),
+            "due": change.due_us,
             "kafka_topic": change.place[0],
             "kafka_partition": change.place[1],
         }
         for change in changes
     ]
-    sink.append_small(pa.Table.from_pylist(rows, schema=_SCHEMA), TIMERS)
+    sink.append_small(as_arrow(rows, TIMERS), TIMERS)
 
 
 def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool = False) -> int:

@@ -10,26 +10,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SOURCE_GAPS
 from reliable_channel.pipeline.clock import Progress, TopicPartition
 from reliable_channel.pipeline.ingest.task import OffsetGap, PartitionSummary
-
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
-_SCHEMA = pa.schema(
-    [
-        pa.field("kafka_topic", pa.string(), nullable=False),
-        pa.field("kafka_partition", pa.int32(), nullable=False),
-        pa.field("first_offset", pa.int64(), nullable=False),
-        pa.field("last_offset", pa.int64(), nullable=False),
-        ("cause", pa.string()),
-        ("name", pa.string()),
-        ("status", pa.string()),
-        ("from_time", _TIMESTAMP),
-        ("to_time", _TIMESTAMP),
-        ("ingest_time", _TIMESTAMP),
-        ("attempts", pa.int32()),
-        ("vantage", pa.string()),
-    ]
-)
 
 
 class Gap(NamedTuple):
@@ -58,21 +42,19 @@ def missing_offsets(
 
 def gap_rows(gaps: list[Gap]) -> pa.Table:
     """Gaps as rows of ``source_gaps``."""
-    return pa.Table.from_pylist(
-        [
-            {
-                "kafka_topic": gap.place[0],
-                "kafka_partition": gap.place[1],
-                "first_offset": gap.jump.first,
-                "last_offset": gap.jump.last,
-                "cause": "offset_jump",
-                "name": f"{gap.place[0]}/{gap.place[1]}/{gap.jump.first}",
-                "status": "open",
-                "from_time": gap.jump.from_us,
-                "to_time": gap.jump.to_us,
-                "ingest_time": gap.ingest_us,
-            }
-            for gap in gaps
-        ],
-        schema=_SCHEMA,
-    )
+    rows = [
+        {
+            "kafka_topic": gap.place[0],
+            "kafka_partition": gap.place[1],
+            "first_offset": gap.jump.first,
+            "last_offset": gap.jump.last,
+            "cause": "offset_jump",
+            "name": f"{gap.place[0]}/{gap.place[1]}/{gap.jump.first}",
+            "status": "open",
+            "from_time": gap.jump.from_us,
+            "to_time": gap.jump.to_us,
+            "ingest_time": gap.ingest_us,
+        }
+        for gap in gaps
+    ]
+    return as_arrow(rows, SOURCE_GAPS)

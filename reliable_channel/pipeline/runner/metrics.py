@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import pyarrow as pa
 from prometheus_client import CollectorRegistry, Counter, Gauge, make_asgi_app
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -32,6 +31,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.history import unread_of
 from reliable_channel.lake.open import open_table
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import BY_NAME, PIPELINE_METRICS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.runner.measures import measures
@@ -42,17 +42,6 @@ _log = logging.getLogger(__name__)
 _LAST_WORDS_S = 15.0
 _HISTORY_LIMIT = 1_000
 _TOTALS = ("input_rows", "quarantined_rows", "failed_rows", "dropped_by_watermark_rows")
-_SCHEMA = pa.schema(
-    [
-        pa.field("query", pa.string(), nullable=False),
-        ("query_id", pa.string()),
-        ("run_id", pa.string()),
-        ("batch_id", pa.int64()),
-        ("metric", pa.string()),
-        ("value", pa.float64()),
-        ("recorded_at", pa.timestamp("us", tz="UTC")),
-    ]
-)
 
 
 class PrometheusMetrics:
@@ -185,7 +174,7 @@ class MetricsListener(StreamingQueryListener):
         now = dt.datetime.now(dt.UTC)
         common = {"query": query, "query_id": query_id, "run_id": str(progress.get("runId")), "batch_id": batch_id}
         rows = [{**common, "metric": m, "value": v, "recorded_at": now} for m, v in values.items()]
-        append_rows(self._paths, PIPELINE_METRICS, pa.Table.from_pylist(rows, schema=_SCHEMA))
+        append_rows(self._paths, PIPELINE_METRICS, as_arrow(rows, PIPELINE_METRICS))
 
     def drain(self) -> None:
         """Wait until every query that started has said its last word; events come a little after the query's end."""
