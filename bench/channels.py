@@ -27,26 +27,27 @@ SHORT, LONG = 1.5, 1.3
 """Targets: many channels against few, with short logs and with long ones."""
 
 
-def pairs(scale: float) -> tuple[tuple[float, Case, Case], ...]:
-    """Target, many channels, few channels."""
+def pairs(scale: float, only: Sequence[str] = ()) -> list[tuple[float, Case, Case]]:
+    """Target, many channels, few channels; ``only``: ``short`` logs or ``long`` ones."""
 
     def scaled(count: int) -> int:
         return max(16, int(count * scale))
 
     records, log = scaled(4_000), scaled(1_000)
     few = scaled(400)
-    return (
-        (
+    found = {
+        "short": (
             SHORT,
             Case(f"{records} records, {scaled(2_000)} channels", records, scaled(2_000), 0),
             Case(f"{records} records, 16 channels", records, 16, 0),
         ),
-        (
+        "long": (
             LONG,
             Case(f"{few} records, {scaled(200)} channels with logs of {log}", few, scaled(200), log),
             Case(f"{few} records, 16 channels with logs of {log}", few, 16, log),
         ),
-    )
+    }
+    return [pair for name, pair in found.items() if not only or name in only]
 
 
 @bench
@@ -58,7 +59,7 @@ def channels() -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         settings = load("local", paths={"run_dir": place})
         jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
-        chosen = pairs(SIZES.scale)
+        chosen = pairs(SIZES.scale, SIZES.workloads)
         spec = {
             "run_dir": place,
             "cores": 2,

@@ -1,4 +1,4 @@
-"""Changes settings of a Spark session for a block, and restores them."""
+"""Settings of a Spark session for a block of code: its configuration, and the workers of its Python functions."""
 
 from __future__ import annotations
 
@@ -22,3 +22,20 @@ def set_meanwhile(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[No
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
+
+
+@contextmanager
+def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
+    """Python functions that are given to Spark inside the block run in workers of their own, as many as run at once.
+
+    Spark keeps idle workers by the environment of the function that they ran. Without this, a task gets any worker of
+    the session, and what a worker has kept in memory is seldom where it is needed."""
+    environment = spark.sparkContext.environment
+    environment[_WORKERS] = name
+    try:
+        yield
+    finally:
+        del environment[_WORKERS]
+
+
+_WORKERS = "RELIABLE_CHANNEL_WORKERS"

@@ -45,6 +45,7 @@ from reliable_channel.pipeline.ack.records import InputRow, row_of
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.result_files import PACKED, RESULTS, Fields, packed, written_results
+from reliable_channel.pipeline.session import own_workers
 
 JOB = "ack"
 _OF_STATE = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
@@ -98,12 +99,13 @@ def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
             _text([name for name in _TICK_COLUMNS if name not in _KEY]),
             F.lit(None).cast("binary").alias("bloom_filter"),
         )
-        return (
+        by_bucket = (
             messages.unionByName(due)
             .withColumn("bucket", F.pmod(F.xxhash64(*_KEY), F.lit(BUCKETS)).cast("int"))
             .groupBy("bucket")
-            .transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
         )
+        with own_workers(ordered_sds_messages.sparkSession, JOB):  # they keep live channels
+            return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
     return transform
 
