@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.evidence.envelope_files import EnvelopeFiles
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
-from reliable_channel.transport.store.source import Position, Selection
+from reliable_channel.transport.store.source import EnvelopeReading, Position, Selection
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BATCH_ROWS = 8_192
+AT_ONCE_BYTES = 64 * 1024
+"""Larger pages are decoded and written elsewhere than where all requests are taken up."""
 _INDEX_COLUMNS = ["sender_timestamp_ns", "message_hash", "pubsub_topic", "content_topic", "ephemeral"]
 
 STARTING = "the archive is being indexed"
@@ -58,6 +61,13 @@ class DeltaSource:
     def fault(self) -> str | None:
         """Why queries cannot be answered now, without the places of this machine; None when they can."""
         return self._fault
+
+    @contextmanager
+    def at_once(self) -> Iterator[EnvelopeReading | None]:
+        """See ``EnvelopeSource.at_once``."""
+        index = self._current()
+        with nullcontext(True) if index is None else index.unless_busy() as free:
+            yield _Kept(self) if free else None
 
     def position(self, message_hash: bytes) -> Position | None:
         index = self._current()
@@ -183,7 +193,13 @@ class DeltaSource:
         if self._files is None:
             self._files = EnvelopeFiles(dataset.filesystem)
 
-    def _load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
+    def load_kept(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
+        """As :meth:`load` for what is in memory and small; raises ``BlockingIOError`` for anything else."""
+        return self._load(message_hashes, only_kept=True)
+
+    def _load(
+        self, message_hashes: Sequence[bytes], *, only_kept: bool = False
+    ) -> dict[bytes, tuple[str, WakuMessage]]:
         index, files = self._current(), self._files
         if index is None or files is None:
             return {}
@@ -191,13 +207,24 @@ class DeltaSource:
         for location in index.locate(message_hashes):
             by_file[location.path].append(location)
         loaded: dict[bytes, tuple[str, WakuMessage]] = {}
+        size = 0
         for path, locations in by_file.items():
-            values = files.values(path, [location.row for location in locations])
+            values = files.values(path, [location.row for location in locations], only_kept=only_kept)
+            size += sum(map(len, values))
+            if only_kept and size > AT_ONCE_BYTES:
+                raise BlockingIOError
             for location, value in zip(locations, values, strict=True):
                 message = decode_waku_message(value)
                 if not isinstance(message, Malformed):
                     loaded[location.message_hash] = (location.pubsub_topic, message)
         return loaded
+
+
+class _Kept:
+    """A source whose payloads come from memory alone."""
+
+    def __init__(self, source: DeltaSource) -> None:
+        self.position, self.select, self.load = source.position, source.select, source.load_kept
 
 
 def _rows(fragment: Any) -> Iterator[IndexRow]:

@@ -38,16 +38,18 @@ class EnvelopeFiles:
         self._reading = threading.BoundedSemaphore(2)
         """Each reading holds a whole row group."""
 
-    def values(self, path: str, rows: Sequence[int]) -> list[bytes]:
+    def values(self, path: str, rows: Sequence[int], *, only_kept: bool = False) -> list[bytes]:
         """The ``value`` of these rows of one file, in their order. Raises ``OSError`` when the file is gone, and what
-        Arrow raises for a damaged one."""
-        metadata, starts = self._footer(path)
+        Arrow raises for a damaged one; with ``only_kept`` ``BlockingIOError`` when the file would have to be read."""
+        metadata, starts = self._footer(path, only_kept)
         wanted: dict[int, list[int]] = defaultdict(list)
         for row in rows:
             wanted[bisect_right(starts, row) - 1].append(row)
         found: dict[int, bytes] = {}
         for group, in_group in wanted.items():
             offsets = [row - starts[group] for row in in_group]
+            if only_kept and self._kept((path, group)) is None:
+                raise BlockingIOError
             found |= zip(in_group, self._group_values(path, metadata, group, offsets), strict=True)
         return [found[row] for row in rows]
 
@@ -95,13 +97,15 @@ class EnvelopeFiles:
                 begin = end
         return [found[offset] for offset in offsets]
 
-    def _footer(self, path: str) -> tuple[Any, list[int]]:
+    def _footer(self, path: str, only_kept: bool) -> tuple[Any, list[int]]:
         import pyarrow.parquet as pq
 
         with self._lock:
             if path in self._footers:
                 self._footers.move_to_end(path)
                 return self._footers[path]
+        if only_kept:
+            raise BlockingIOError
         with self._filesystem.open_input_file(path) as file:
             metadata = pq.read_metadata(file)
         sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]

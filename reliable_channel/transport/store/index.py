@@ -137,6 +137,16 @@ class EnvelopeIndex:
             db.execute(f"DELETE FROM envelopes WHERE file IN ({marks})")  # noqa: S608 — numbers only
             db.execute(f"DELETE FROM files WHERE id IN ({marks})")  # noqa: S608
 
+    @contextmanager
+    def unless_busy(self) -> Iterator[bool]:
+        """Whether no other thread reads; none does until the block ends."""
+        free = self._lock.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._lock.release()
+
     def position(self, message_hash: bytes) -> Position | None:
         """The place of an envelope."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.store.source import Position, Selection
@@ -38,6 +39,9 @@ class MemorySource:
 
     def fault(self) -> None:
         return None
+
+    def at_once(self) -> AbstractContextManager[MemorySource]:
+        return nullcontext(self)
 
     def position(self, message_hash: bytes) -> Position | None:
         with self._lock:

@@ -11,6 +11,7 @@ import uuid
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,14 +24,17 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.serving import allows_host
 from reliable_channel.transport.store.document import document
 from reliable_channel.transport.store.model import StoreEntry, StorePage
-from reliable_channel.transport.store.parameters import BadParameter, read_parameters
-from reliable_channel.transport.store.source import EnvelopeSource, UnknownCursorError, read_page
+from reliable_channel.transport.store.parameters import BadParameter, PageRequest, read_parameters
+from reliable_channel.transport.store.source import EnvelopeReading, EnvelopeSource, UnknownCursorError, read_page
 from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
 
 _log = logging.getLogger(__name__)
 
 UNKNOWN_CURSOR = "BAD_RESPONSE: archive error: DIRVER_ERROR: cursor not found"
 """nwaku's words, its misspelling included: the interop tests compare them."""
+
+_SMALL_PAGE = 20
+"""Messages of a page that is made without a thread of its own."""
 
 _PEER_BAD_RESPONSE = 300
 """13/WAKU2-STORE as running nodes use it: the status of a peer that could not answer the query."""
@@ -44,17 +48,12 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
     """
     middleware = [] if allowed_hosts is None else [Middleware(_KnownHosts, hosts=allowed_hosts)]
 
-    def messages(request: Request) -> Response:
+    async def messages(request: Request) -> Response:
         try:
             asked = read_parameters(request.query_params.multi_items())
-            page = read_page(
-                source,
-                asked.selection,
-                cursor=asked.cursor,
-                page_size=asked.page_size,
-                forward=asked.forward,
-                include_data=asked.include_data,
-            )
+            page = _small_page(source, asked)
+            if page is None:
+                page = await run_in_threadpool(_page, source, asked)
         except BadParameter as error:
             return PlainTextResponse(str(error), 400)
         except UnknownCursorError:
@@ -104,6 +103,31 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _page(source: EnvelopeReading, asked: PageRequest) -> StorePage:
+    return read_page(
+        source,
+        asked.selection,
+        cursor=asked.cursor,
+        page_size=asked.page_size,
+        forward=asked.forward,
+        include_data=asked.include_data,
+    )
+
+
+def _small_page(source: EnvelopeSource, asked: PageRequest) -> StorePage | None:
+    """A page that needs a few walks of one index and payloads in memory; None for any other. It is made where the
+    request is: handing it to a thread and back would take as long again."""
+    by = asked.selection
+    topics = (by.pubsub_topic is not None) + len(by.content_topics or ())
+    if topics > 1 or max(asked.page_size, len(by.hashes or ())) > _SMALL_PAGE:
+        return None
+    try:
+        with source.at_once() as reading:
+            return None if reading is None else _page(reading, asked)
+    except BlockingIOError:
+        return None
 
 
 async def _refused(request: Request, error: Any) -> Response:

@@ -4,6 +4,7 @@ oldest first. No HTTP."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -30,13 +31,8 @@ class Selection:
     hashes: tuple[bytes, ...] | None = None
 
 
-class EnvelopeSource(Protocol):
-    """Stored envelopes, each message hash once. Called from several threads. Queries raise ``EnvironmentFault`` while
-    the envelopes cannot be read."""
-
-    def fault(self) -> str | None:
-        """Why queries cannot be answered now, as text for clients; None when they can."""
-        ...
+class EnvelopeReading(Protocol):
+    """Queries of stored envelopes. They raise ``EnvironmentFault`` while the envelopes cannot be read."""
 
     def position(self, message_hash: bytes) -> Position | None:
         """The place of a stored envelope, ``None`` when there is none of that hash."""
@@ -51,12 +47,25 @@ class EnvelopeSource(Protocol):
         ...
 
 
+class EnvelopeSource(EnvelopeReading, Protocol):
+    """Stored envelopes, each message hash once. Called from several threads."""
+
+    def fault(self) -> str | None:
+        """Why queries cannot be answered now, as text for clients; None when they can."""
+        ...
+
+    def at_once(self) -> AbstractContextManager[EnvelopeReading | None]:
+        """The same envelopes for a caller that must not wait: ``load`` gives what is in memory, at most some tens of
+        KiB, and raises ``BlockingIOError`` otherwise. None while another query holds the index."""
+        ...
+
+
 class UnknownCursorError(ReliableChannelError):
     """The cursor is not the hash of a stored envelope."""
 
 
 def read_page(
-    source: EnvelopeSource,
+    source: EnvelopeReading,
     selection: Selection,
     *,
     cursor: bytes | None,

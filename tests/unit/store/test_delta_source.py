@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -122,6 +123,25 @@ def test_a_vacuum_between_index_and_read_is_followed(table: Path, source: DeltaS
     delta.optimize.compact()
     delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert len(source.load([p.message_hash for p in places])) == 8
+
+
+def test_who_must_not_wait_gets_what_is_in_memory_and_small(table: Path, source: DeltaSource) -> None:
+    append(table, some(4))
+    append(table, [(PUBSUB_TOPICS[0], WakuMessage(bytes(100_000), TOPICS[0], None, BASE + 9))])
+    source.refresh()
+    *small, large = (place.message_hash for place in source.select(Selection(), None, True, 10))
+    with source.at_once() as reading:
+        assert reading is not None
+        with pytest.raises(BlockingIOError):
+            reading.load(small)
+    loaded = source.load([*small, large])
+    with source.at_once() as reading:
+        assert reading is not None
+        assert reading.load(small) == {one: loaded[one] for one in small}
+        with pytest.raises(BlockingIOError):
+            reading.load([large])
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(lambda: source.at_once().__enter__()).result(20) is None
 
 
 def test_an_index_of_another_table_is_not_believed(table: Path, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -205,16 +207,51 @@ def test_no_query_is_answered_by_anything_but_a_page_or_a_documented_refusal(
 
 
 def test_an_archive_that_cannot_be_read_is_503_without_its_places(url: str, source: Swappable) -> None:
-    class Broken:
-        def fault(self) -> None:
-            return None
-
+    class Broken(MemorySource):
         def select(self, *_: object) -> None:
             raise EnvironmentFault("The table /secret/place cannot be read.")
 
-    source.archive = Broken()  # type: ignore[assignment]
+    source.archive = Broken()
     answer = HTTP.get(f"{url}/store/v3/messages")
     assert (answer.status_code, "/secret/place" in answer.text) == (503, False)
+
+
+class Reads(MemorySource):
+    """Notes in which thread it is read; ``busy`` says what whoever must not wait gets."""
+
+    def __init__(self, busy: type[BaseException] | None) -> None:
+        super().__init__()
+        self.busy = busy
+        self.threads: list[str] = []
+
+    @contextmanager
+    def at_once(self) -> Iterator[MemorySource]:
+        yield self
+        if self.busy is not None:
+            raise self.busy
+
+    def select(self, *arguments: Any) -> Any:
+        self.threads.append(threading.current_thread().name)
+        return super().select(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("query", "busy", "reads"),
+    [
+        ("pageSize=20&includeData=true&pubsubTopic=/a", None, ["loop"]),
+        ("hashes=" + "ab" * 32, None, ["loop"]),
+        ("pageSize=20", BlockingIOError, ["loop", "worker"]),
+        ("pageSize=21", None, ["worker"]),
+        ("pubsubTopic=/a&contentTopics=/b", None, ["worker"]),
+        ("contentTopics=/b,/c", None, ["worker"]),
+    ],
+)
+def test_only_a_page_that_is_small_and_in_memory_is_made_between_two_requests(
+    url: str, source: Swappable, query: str, busy: type[BaseException] | None, reads: list[str]
+) -> None:
+    source.archive = archive = Reads(busy)
+    assert HTTP.get(f"{url}/store/v3/messages?{query}").status_code == 200
+    assert ["worker" if "worker" in name.lower() else "loop" for name in archive.threads] == reads
 
 
 @given(
@@ -341,7 +378,7 @@ def test_head_is_get_without_a_body(url: str, source: Swappable, path: str) -> N
 
 
 def test_a_store_that_cannot_answer_says_so_in_its_health_and_to_every_query(url: str, source: Swappable) -> None:
-    class Gone:
+    class Gone(MemorySource):
         def fault(self) -> str:
             return "the envelopes table is not there"
 
@@ -351,7 +388,7 @@ def test_a_store_that_cannot_answer_says_so_in_its_health_and_to_every_query(url
         def select(self, *_: object) -> None:
             raise EnvironmentFault("There is no table at /secret/place.")
 
-    source.archive = Gone()  # type: ignore[assignment]
+    source.archive = Gone()
     health = HTTP.get(f"{url}/health")
     assert (health.status_code, health.headers["Retry-After"]) == (503, "1")
     assert health.json()["protocolsHealth"] == [{"Store": "NOT_READY", "desc": "the envelopes table is not there"}]
