@@ -27,34 +27,33 @@ from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 FILES = {name: Path(__file__).parents[2] / "vectors" / f"{name}_state.json.gz" for name in ("ack", "reassembly")}
 KEY: ChannelKey = ("/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk")
-RULES = Rules(None, SdsConfig(timeout_for_lost_messages_ms=30_000), None)
 A_MICRO_BATCH = 20
 
 Given = list[tuple[str, bytes | None]]
 
 
-def bucket_of(given: Given) -> FakeBucket:
+def bucket_of(given: Given, rules: Rules) -> FakeBucket:
     """The bucket after these rows, some a micro-batch: snapshots, and a journal after the last of them."""
     bucket, live = FakeBucket(), LiveChannels()
     with patch.multiple(channel_state, MOST_ENTRIES=3, LEAST_JOURNAL_BYTES=10**6):
         for first in range(0, len(given), A_MICRO_BATCH):
-            channels = Channels(bucket, 0, lambda key: RULES, "query", live)
+            channels = Channels(bucket, 0, lambda key: rules, "query", live)
             list(stream.taken(channels, KEY, given[first : first + A_MICRO_BATCH]))
             channels.close()
     return bucket
 
 
-def state_of(bucket: FakeBucket) -> bytes:
+def state_of(bucket: FakeBucket, rules: Rules) -> bytes:
     """The channel as another worker restores it."""
-    return Channels(bucket, 0, lambda key: RULES, "query", LiveChannels()).load(KEY).observer.to_bytes()
+    return Channels(bucket, 0, lambda key: rules, "query", LiveChannels()).load(KEY).observer.to_bytes()
 
 
 def unpacked(part: int, value: bytes) -> Any:
-    """An entry of a bucket without what depends on the version of zlib."""
+    """An entry of a bucket without what depends on the version of zlib, or on the settings that there are."""
     if part <= 0 or not value:
         return value
     entry = pb.JournalEntryProto.FromString(value)
-    return zlib.decompress(entry.rows), entry.settings, list(entry.with_filter), list(entry.filters)
+    return zlib.decompress(entry.rows), list(entry.with_filter), list(entry.filters)
 
 
 def sets_of(segments: list[SegmentRow]) -> HashSets:
@@ -65,17 +64,18 @@ def sets_of(segments: list[SegmentRow]) -> HashSets:
     return found
 
 
-def ack_file(given: Given) -> dict[str, Any]:
+def ack_file(given: Given, rules: Rules) -> dict[str, Any]:
     """What the file of the ack job holds."""
-    bucket = bucket_of(given)
+    bucket = bucket_of(given, rules)
     head = pb.BucketProto.FromString(bucket.stored_head or b"")
     head.tokens[:] = [b"a token."]  # they are random
     return {
         "version": channel_state.STATE_VERSION,
+        "settings": rules.stored.decode(),
         "rows": [[text, None if some is None else b64encode(some).decode()] for text, some in given],
         "head": b64encode(head.SerializeToString()).decode(),
         "entries": [[name.hex(), part, b64encode(value).decode()] for (name, part), value in bucket.entries.items()],
-        "state": b64encode(state_of(bucket)).decode(),
+        "state": b64encode(state_of(bucket, rules)).decode(),
     }
 
 
@@ -108,7 +108,7 @@ def write(name: str, content: dict[str, Any]) -> None:
     FILES[name].write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
 
 
-def simulated() -> tuple[Given, list[SegmentRow]]:
+def simulated(rules: Rules) -> tuple[Given, list[SegmentRow]]:
     """Rows of one channel with losses, copies, forgeries, parity, ephemeral messages and ticks; and the segments of one
     message without the last."""
     from test_integrity import attacked
@@ -125,7 +125,7 @@ def simulated() -> tuple[Given, list[SegmentRow]]:
             super()._take(observer, row)
 
     world = simulate(attacked(5, per_envelope=0.2, loss=0.1, messages=16))
-    recording, add = Recording(sds=RULES.sds), HashSets.add
+    recording, add = Recording(sds=rules.sds), HashSets.add
 
     def noted(self: HashSets, row: SegmentRow) -> Any:
         segments.setdefault(id(self), []).append(row)
@@ -146,8 +146,11 @@ def simulated() -> tuple[Given, list[SegmentRow]]:
 
 if __name__ == "__main__":
     if all(file.exists() for file in FILES.values()):
-        rows, waiting = given_rows(read("ack")), segment_rows(read("reassembly"))
+        stored = read("ack")
+        rules = Rules.restored(stored["settings"].encode())
+        rows, waiting = given_rows(stored), segment_rows(read("reassembly"))
     else:
-        rows, waiting = simulated()
-    write("ack", ack_file(rows))
+        rules = Rules(None, SdsConfig(timeout_for_lost_messages_ms=30_000), None)
+        rows, waiting = simulated(rules)
+    write("ack", ack_file(rows, rules))
     write("reassembly", reassembly_file(waiting))
