@@ -96,8 +96,8 @@ executors: setup  ## dist/executors.tar.gz: the dependencies for spark-submit --
 lock:  ## resolve the dependencies anew into requirements*.lock
 	@$(BIN)/python -m pip install --quiet uv==$(UV)
 	@$(COMPILE) --group build --output-file requirements-build.lock
-	@$(COMPILE) pyproject.toml --group dev --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --constraint requirements.lock --output-file requirements-runtime.lock
+	@$(COMPILE) pyproject.toml --extra all --group dev --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --extra pipeline --extra report --extra api --constraint requirements.lock --output-file requirements-runtime.lock
 	@$(COMPILE) tests/clients/requirements.in --output-file tests/clients/requirements.lock
 
 clean:  ## remove what was built and what ran here; the jar cache of the user stays

@@ -52,7 +52,7 @@ def dependencies(root: str) -> dict[str, Distribution]:
             if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in (extras or {""})):
                 visit(needed.name, frozenset(needed.extras))
 
-    visit(root, frozenset())
+    visit(root, frozenset({"pipeline"}))
     del found[root]
     return found
 

@@ -39,8 +39,8 @@ EXIT_CODES = {
 HELP_NAMES = ["-h", "--help"]
 PANELS = {
     "Begin": ("setup", "demo", "simulate"),
-    "Run the pipeline": ("run", "alerts", "status", "maintain", "requeue", "rebuild"),
-    "Look at what it found": ("report", "dashboard", "sql", "tables"),
+    "Run the pipeline": ("run", "alerts", "status", "maintain", "requeue", "rebuild", "jobs"),
+    "Look at what it found": ("report", "dashboard", "sql", "tables", "notebooks"),
     "Take part": ("send", "listen", "channel", "api"),
     "Connect": ("bridge", "kafka", "store", "config", "jars"),
 }

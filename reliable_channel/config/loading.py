@@ -24,12 +24,13 @@ DEFAULT_NAME = "local"
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 
 
-def shipped(name: str) -> Traversable:
-    """A file of ``conf/``: inside the package when installed from a wheel, beside it in a checkout."""
-    installed = resources.files("reliable_channel") / "_conf" / name
-    if installed.is_file():
+def shipped(name: str, folder: str = "conf") -> Traversable:
+    """A file of ``conf/``, ``jobs/`` or ``notebooks/``, or the folder itself for an empty name: inside the package when
+    installed from a wheel, beside it in a checkout."""
+    installed = resources.files("reliable_channel") / f"_{folder}" / name
+    if installed.is_file() or installed.is_dir():
         return installed
-    checkout = resources.files("reliable_channel") / ".." / "conf" / name
+    checkout = resources.files("reliable_channel") / ".." / folder / name
     if isinstance(checkout, Path):
         checkout = checkout.resolve()
     return checkout

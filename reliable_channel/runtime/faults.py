@@ -19,6 +19,11 @@ UNFORESEEN = 70
 _DELTA_RS = frozenset({"_internal", "deltalake"})
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
+_OPTIONAL = frozenset(
+    {"pyspark", "delta", "pandas", "pyarrow", "deltalake", "duckdb", "jinja2", "altair", "vl_convert"}
+    | {"fastapi", "starlette", "uvicorn", "prometheus_client"}
+)
+"""Packages that the extras of this one bring (pyproject.toml)."""
 _LONGEST = 300
 _ANOTHER_PLACE = "Choose another place with an option or paths.* in the configuration"
 
@@ -51,6 +56,12 @@ def as_fault(error: Exception) -> ReliableChannelError:
         return error
     if isinstance(error, OSError) and (fault := _of_the_system(error)) is not None:
         return fault
+    if isinstance(error, ModuleNotFoundError) and (missing := (error.name or "").partition(".")[0]) in _OPTIONAL:
+        return EnvironmentFault(
+            f"The Python package {missing} is not installed.",
+            "Install what this needs: pip install 'reliable-channel[all]'; or [report] to look at tables, [api] to "
+            "serve, [pipeline] to run jobs.",
+        )
     module = type(error).__module__.partition(".")[0]
     # A class of a jar that is not there is a TypeError in Python: 'JavaPackage' object is not callable.
     if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text_of(error):

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -124,6 +125,10 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
         case "A port that is taken":
             with taken_port() as port:
                 return shell("kafka", "start", KAFKA__BROKER__PORT=port)
+        case "A package that is not installed":
+            shell.monkeypatch.setitem(sys.modules, "duckdb", None)
+            shell.monkeypatch.delitem(sys.modules, "reliable_channel.analysis.report.snapshot", raising=False)
+            return shell("sql", "SELECT 1")
         case "No permission":
             return shell("tables", "docs", "--output", forbidden(shell.place))
         case "A full disk":

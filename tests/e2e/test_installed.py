@@ -1,15 +1,18 @@
-"""The wheel works without the checkout: console script, generated code, shipped configuration and jar list."""
+"""The wheel works without the checkout: console script, generated code, what is shipped with it; and in an environment
+of its own: a participant without extras, and the demo with all of them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +50,97 @@ def test_the_configuration_is_shipped(installed: Path) -> None:
 
 def test_the_list_of_jars_is_shipped_and_leads_to_the_same_cache(installed: Path) -> None:
     assert "Jars verified in" in run(installed, sys.executable, "-m", "reliable_channel.cli", "setup")
+
+
+def test_the_jobs_the_notebooks_and_the_board_are_shipped(installed: Path, tmp_path: Path) -> None:
+    ours = [sys.executable, "-m", "reliable_channel.cli"]
+    for arguments in (("jobs", "path", "ingest"), ("config", "path", "grafana-dashboard.json")):
+        place = Path(run(installed, *ours, *arguments).strip())
+        assert place.is_file() and place.is_relative_to(installed)
+    copied = run(installed, *ours, "notebooks", "copy", str(tmp_path / "mine")).splitlines()
+    assert {Path(line).name for line in copied} == {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert run(installed, *ours, "notebooks", "copy", str(tmp_path / "mine")) == "", "what is there is left alone"
+
+
+def clean(place: Path, *requirements: str) -> Path:
+    """The ``bin`` of a new environment with these, in the versions that are locked."""
+    venv.create(place, with_pip=True)
+    pins = "\n".join(
+        line.removesuffix(" \\")
+        for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+        if "==" in line and not line.startswith((" ", "#"))
+    )
+    (place / "pins.txt").write_text(pins, encoding="utf-8")
+    command = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "-c", str(place / "pins.txt")]
+    subprocess.run([*command, *requirements], check=True, timeout=900)
+    subprocess.run([str(place / "bin" / "python"), "-m", "pip", "uninstall", "--quiet", "--yes", "pip"], check=True)
+    return place / "bin"
+
+
+def size_mb(place: Path) -> float:
+    """What an environment takes on the disk, without the byte code that Python writes when it runs."""
+    files = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink() and path.suffix != ".pyc")
+    return sum(path.stat().st_size for path in files) / 1e6
+
+
+TALK = """
+from reliable_channel.channel import MessageReceived, create_reliable_channel
+from reliable_channel.transport.memory import MemoryNetwork
+
+network = MemoryNetwork()
+topic, channels = "/reliable-channel/1/lobby/proto", []
+for name in ("alice", "bob"):
+    node = network.node(name)
+    node.start()
+    channels.append(create_reliable_channel(node, "lobby", topic, name, clock=network.clock, threaded=False))
+alice, bob = channels
+bob.on(MessageReceived, lambda event: print(len(event.message)))
+alice.send(b"x" * 300_000)
+for _ in range(20):
+    alice.step()
+    network.run(100)
+    bob.step()
+alice.close()
+bob.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_participant_needs_no_extras_and_at_most_120_mb(wheel: Path, tmp_path: Path) -> None:
+    place = tmp_path / "core"
+    programs = clean(place, str(wheel))
+    environment = {"PATH": str(programs), "HOME": str(tmp_path)}
+    assert size_mb(place) <= 120
+
+    def asked(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    said = asked(str(programs / "python"), "-c", TALK)
+    assert said.stdout == "300000\n", said.stderr
+    assert asked(str(programs / "reliable-channel"), "--help").returncode == 0
+    refused = asked(str(programs / "reliable-channel"), "report")
+    assert refused.returncode == 1 and "pip install 'reliable-channel[all]'" in refused.stderr
+
+
+@pytest.mark.slow
+def test_with_all_extras_the_demo_runs_in_another_folder(wheel: Path, tmp_path: Path) -> None:
+    programs = clean(tmp_path / "all", f"reliable-channel[all] @ {wheel.as_uri()}")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}} | {
+        "PATH": f"{programs}:{os.environ['PATH']}"
+    }
+    done = subprocess.run(
+        [str(programs / "reliable-channel"), "demo", "--small"],
+        env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The tables match the truth exactly." in done.stdout
+    report = subprocess.run(
+        [str(programs / "reliable-channel"), "report", "--tables", "build/demo/tables", "--html", "report.html"],
+        env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert report.returncode == 0, report.stderr
+    assert (elsewhere / "report.html").stat().st_size > 100_000

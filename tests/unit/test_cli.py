@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from reliable_channel import __version__, cli
 from reliable_channel.cli import PANELS, build, main
+from reliable_channel.cli.commands import Invocation
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, ended_by
 from tests.support.error_page import expected
@@ -224,3 +225,11 @@ def test_log_lines_of_libraries_do_not_reach_the_terminal() -> None:
     assert "slow" not in done.stderr
     assert "retry" not in done.stderr
     assert "ours" in done.stderr
+
+
+def test_tables_of_a_run_directory_bring_their_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    alone = Invocation("local").settings(tmp_path / "tables").paths
+    (tmp_path / "checkpoints").mkdir()
+    together = Invocation("local").settings(tmp_path / "tables").paths
+    assert alone.checkpoint_dir != str(tmp_path / "checkpoints") == together.checkpoint_dir

@@ -35,16 +35,31 @@ class Invocation:
     _settings: Settings | None = field(default=None, repr=False)
 
     def settings(self, tables: Path | None = None) -> Settings:
-        """The effective configuration, read once, with its tables at ``tables`` where that is given; raises
-        ``ConfigurationError`` naming file and key."""
+        """The effective configuration, read once, with its tables at ``tables`` where that is given, and the
+        checkpoints beside them; raises ``ConfigurationError`` naming file and key."""
         if self._settings is None:
             from reliable_channel.config import load
 
             self._settings = load(self.config)
         if tables is None:
             return self._settings
-        paths = self._settings.paths.model_copy(update={"data_dir": str(tables)})
+        changed = {"data_dir": str(tables)}
+        if (beside := tables.absolute().parent / "checkpoints").is_dir():  # as a run directory has them
+            changed["checkpoint_dir"] = str(beside)
+        paths = self._settings.paths.model_copy(update=changed)
         return self._settings.model_copy(update={"paths": paths})
+
+
+def place_of(folder: str, name: str = "") -> Path:
+    """Where a file that comes with this package is, or its folder. Raises ``LocalError`` with the names there are."""
+    from reliable_channel.config.loading import shipped
+    from reliable_channel.core.errors import LocalError
+
+    place = Path(str(shipped(name, folder)))
+    if Path(name).name != name or not place.exists():
+        known = ", ".join(sorted(one.name for one in Path(str(shipped("", folder))).iterdir() if one.is_file()))
+        raise LocalError(f"There is no {folder}/{name[:80]}.", f"There are {known}.")
+    return place
 
 
 def invocation(context: typer.Context) -> Invocation:

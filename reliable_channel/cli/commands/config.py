@@ -1,10 +1,12 @@
-"""``reliable-channel config show``: the effective configuration, secrets masked."""
+"""``reliable-channel config``: the effective configuration, secrets masked, and the files that come with it."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import invocation, place_of
 
 
 def register(app: typer.Typer) -> None:
@@ -19,3 +21,10 @@ def register(app: typer.Typer) -> None:
     def show(context: typer.Context) -> None:
         """Print the effective configuration as YAML: defaults, file and environment together, secrets masked."""
         typer.echo(invocation(context).settings().to_yaml(), nl=False)
+
+    @config.command()
+    def path(
+        name: Annotated[str, typer.Argument(help="Such as grafana-dashboard.json; without: the folder.")] = "",
+    ) -> None:
+        """Print where a file that comes with this package is: configurations, alert rules, the Grafana board."""
+        typer.echo(place_of("conf", name))

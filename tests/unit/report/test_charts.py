@@ -179,3 +179,11 @@ def test_a_chart_has_the_colours_of_a_dark_page(source: TableWindow) -> None:
     drawn = set(re.findall(r'fill="([^"]+)"', svg)) - {"none", "transparent"}
     assert {"white", "#000"} <= drawn
     assert drawn - set(rules) <= set(look.PALETTE)
+
+
+def test_a_name_has_one_colour_in_every_chart_of_the_same_names() -> None:
+    one = look.named_colours("name", ["talk", "ops", look.OTHER, "files"]).to_dict()["scale"]
+    other = look.named_colours("name", ["files", "talk", "ops"]).to_dict()["scale"]
+    by_name = dict(zip(one["domain"], one["range"], strict=True))
+    assert dict(zip(other["domain"], other["range"], strict=True)).items() <= by_name.items()
+    assert by_name[look.OTHER] == look.GREY

@@ -119,8 +119,10 @@ def every(seconds: float) -> str:
 def named_colours(
     column: str, names: list[str], colours: list[str] | None = None, title: str | None = None
 ) -> alt.Color:
-    """One colour per name, in this order, with the legend below the chart."""
-    chosen = colours or [GREY if name == OTHER else PALETTE[i % len(PALETTE)] for i, name in enumerate(names)]
+    """One colour per name, in this order, with the legend below the chart. A colour goes by the place of its name in
+    the alphabet, so that charts of the same names agree whatever order they show them in."""
+    place = {name: number for number, name in enumerate(sorted({*names} - {OTHER}))}
+    chosen = colours or [GREY if name == OTHER else PALETTE[place[name] % len(PALETTE)] for name in names]
     scale = alt.Scale(domain=names, range=chosen)
     columns = 6 if max((len(name) for name in names), default=0) <= 12 else 3
     return alt.Color(
