@@ -15,12 +15,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from reliable_channel.analysis.report import text
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import LocalError
 
@@ -63,14 +65,30 @@ class MessageFacts:
     first_seen: Any
     delivered_at: Any
 
+    def _repr_html_(self) -> str:
+        """The message as a notebook shows it. Everything is escaped: these are other people's words."""
+        verdict = " ".join(filter(None, (self.verdict or "not judged", text.words(self.cause) if self.cause else "")))
+        facts = {
+            "verdict": verdict + (f": {self.detail}" if self.detail else ""),
+            "channel": f"{text.name(self.channel_id)} on {text.name(self.content_topic)}",
+            "sender": text.name(self.sender_id),
+            "first seen (UTC)": text.time(self.first_seen),
+            "delivered (UTC)": text.time(self.delivered_at),
+            "acknowledged by": ", ".join(map(text.name, self.acknowledged_by)) or text.DASH,
+            "segments that did not come": ", ".join(map(str, self.data_missing)) or text.DASH,
+            "SDS ids": ", ".join(map(text.short, self.sds_ids)),
+        }
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in facts.items())
+        return f"<table><caption>Message {html.escape(text.name(self.message_key, 80))}</caption>{rows}</table>"
+
 
 def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts]:
     """The messages whose SDS id, payload hash, envelope hash or key is ``wanted`` or begins with it (at least four
     characters); exact ones first, at most ``limit``. Nothing is found for an empty or too short text."""
-    text = wanted.strip()
-    if len(text) < 4:
+    begin = wanted.strip()
+    if len(begin) < 4:
         return []
-    digits = text.lower().removeprefix("0x") if _HEX.fullmatch(text) else None
+    digits = begin.lower().removeprefix("0x") if _HEX.fullmatch(begin) else None
     ids = source.query(
         """
         SELECT sds_id FROM sds_messages
@@ -80,7 +98,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         UNION SELECT sds_id FROM lost_dependencies WHERE sds_id = $text OR starts_with(sds_id, $text)
         LIMIT $limit
         """,
-        text=text,
+        text=begin,
         digits=digits,
         limit=limit * 10,
     )
@@ -95,7 +113,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         ORDER BY message_key <> $text AND NOT list_contains(sds_ids, $text), first_seen DESC, message_key LIMIT $limit
         """,
         ids=list(ids["sds_id"]),
-        text=text,
+        text=begin,
         digits=digits,
         limit=limit,
     )

@@ -8,7 +8,9 @@ import altair as alt
 import nbformat
 import pytest
 
-from reliable_channel.analysis.report.notebook import open_tables, tables
+from reliable_channel.analysis.report import investigate
+from reliable_channel.analysis.report.notebook import compare, conclusion, open_tables, tables
+from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import EnvironmentFault
 
 NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
@@ -48,3 +50,30 @@ def test_without_the_variable_they_are_those_of_the_demo(tmp_path: Path, monkeyp
         assert tables().resolve() == tmp_path / "build/demo/tables"
     with pytest.raises(EnvironmentFault, match="no Delta tables"):
         open_tables()
+
+
+def test_the_conclusion_is_computed_from_the_tables(sample_tables: Path) -> None:
+    source = TableWindow(str(sample_tables))
+    totals = source.query("SELECT count(*) FILTER (verdict <> 'unknown') AS settled FROM delivery_status")
+    assert f"of {totals['settled'][0]} settled messages are missing." in conclusion(source)
+    assert conclusion(TableWindow(str(sample_tables / "nowhere"))) == "No message of this window is settled."
+
+
+def test_two_windows_stand_beside_each_other(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL_TABLES", str(sample_tables))
+    everything = TableWindow(str(sample_tables))
+    both = compare(open_tables(until="2026-11-01T12:30"), open_tables("2026-11-01T12:30"))
+    row = both.set_index("channel_id").loc["talk"]
+    counted = everything.query("SELECT count(*) AS n FROM delivery_status WHERE channel_id = 'talk'")["n"][0]
+    assert row["messages_first"] + row["messages_second"] == counted
+    assert row["change"] == pytest.approx(row["loss_second"] - row["loss_first"])
+    changes = list(both["change"].dropna())
+    assert changes == sorted(changes, reverse=True)
+
+
+def test_a_message_is_shown_as_a_table_of_escaped_words(sample_tables: Path) -> None:
+    source = TableWindow(str(sample_tables))
+    keys = source.query("SELECT message_key FROM delivery_status")["message_key"]
+    shown = [investigate.find(source, key)[0]._repr_html_() for key in keys]
+    assert any("segment missing" in one for one in shown)
+    assert not [one for one in shown if "<script" in one or "<img" in one]
