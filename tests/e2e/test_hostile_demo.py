@@ -14,9 +14,6 @@ from reliable_channel.simulation.truth import Truth
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 
 
-@pytest.mark.xfail(
-    reason="a repaired segment does not take its id back from an unproven one that stood for it", strict=False
-)
 def test_it_ends_with_tables_that_match_the_truth(tmp_path: Path) -> None:
     command = [*COMMAND[:-1], "--hostile", "--dir", str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

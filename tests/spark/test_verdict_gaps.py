@@ -64,6 +64,8 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         said(5, "a3", "alice", 70, ("a2", "lost-later-1")),
         said(6, "b2", "bob", 71, ("a3",)),
         said(7, "b3", "bob", 80, ("lost-later-2", "lost-later-3")),
+        # A stranger's clock is no time at all.
+        {**said(8, "m1", "mallory", 81, ("b3",)), "lamport_timestamp": 2**63 - 1},
     ]
     missed = [
         named("lost-in-gap-1", "a2", 60),

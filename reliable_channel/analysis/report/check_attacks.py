@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from reliable_channel.analysis.report.difference import Difference
@@ -87,22 +87,15 @@ def _is_content_of(attack: TrueAttack, row: DeliveredMessage) -> bool:
     return row.payload is not None and keccak256(row.payload).hex() == attack.payload_hash
 
 
-def _segments(truth: Truth, rows: Iterable[DeliveredSegment]) -> list[DeliveredSegment]:
+def _segments(truth: Truth, rows: Sequence[DeliveredSegment]) -> list[DeliveredSegment]:
     """Rows of ``deliveries`` under a hostile message's id and claimed sender; of those that are also an honest
-    content's, the last is the honest one: what comes after an honest message under its id is nothing. A hostile segment
-    that claims another number of segments also implies siblings under that sender, which nobody sent."""
+    content's, the last is the honest one: what comes after an honest message under its id is nothing."""
     allowed = {(a.channel_id, a.sds_id, a.sender) for a in truth.attacks if a.fate != Fate.NOTHING}
     content = [s for s in truth.segments if s.message is not None and s.lamport is not None]
     honest = {(s.channel_id, s.sds_id, s.sender) for s in content if s.known_at_ms is not None}
-    last = {(row.channel_id, row.sds_id, row.sender): row.row_seq for row in rows}
+    in_order = sorted(rows, key=lambda row: row.row_seq)  # tables are read in the order of their files
+    last = {(row.channel_id, row.sds_id, row.sender): row.row_seq for row in in_order}
     either_way = _arrived_or_rebuilt(truth)
-    sent = {(s.channel_id, s.sds_id) for s in truth.segments}
-    implied = {(a.channel_id, a.sender) for a in truth.attacks if a.payload_hash is not None}
-    rows = [
-        row
-        for row in rows
-        if (row.channel_id, row.sds_id) in sent or not row.repaired or (row.channel_id, row.sender) not in implied
-    ]
     return [
         dataclasses.replace(row, repaired=either_way.get((row.channel_id, row.sds_id), row.repaired))
         for row in rows

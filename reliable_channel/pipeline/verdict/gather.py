@@ -81,9 +81,10 @@ _TOLD = """(select * from v_sender_events left join (
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """What senders say, with what became of the envelopes that they name."""
 
-_SENT_BY = "least(event_time, if(lamport_timestamp > 1000000000000, timestamp_millis(lamport_timestamp), event_time))"
+_SENT_BY = """if(lamport_timestamp between 1000000000000 and unix_millis(event_time),
+        timestamp_millis(lamport_timestamp), event_time)"""
 """The latest time at which an observed message was sent. One from a store is observed late; a Lamport timestamp in ms
-is not below the time of sending."""
+is not below the time of sending. Anybody can send one that is no time at all."""
 
 SENT_SINCE = f"""
     with first_named as (

@@ -66,7 +66,10 @@ def differences(scenario: Scenario) -> list[str]:
     for offset, record in enumerate(world.records):
         if record.value is not None:
             adapters.record(offset, record.value, dict(record.headers), record.at_ms)
-    found = check(world.truth, adapters.close(scenario.end_ms + HOUR_MS))
+    observed = adapters.close(scenario.end_ms + HOUR_MS)
+    for rows in (observed.messages, observed.segments, observed.acks, observed.lost):
+        rows.reverse()  # tables are read in the order of their files
+    found = check(world.truth, observed)
     return [str(difference) for difference in found if difference.promise not in ELSEWHERE]
 
 
