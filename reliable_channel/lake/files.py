@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import INDEXED_COLUMNS, Column, Table
@@ -109,15 +110,18 @@ class _TableFile:
     def _opened(self, first: pa.Table) -> pq.ParquetWriter:
         columns = self._table.columns
         as_they_are = {c.name for c in columns if c.type == "BINARY" and not compressible(first[c.name])}
-        return pq.ParquetWriter(
-            self._place,
-            self._schema,
-            filesystem=self._filesystem,
-            compression={name: "none" if name in as_they_are else "snappy" for name in _leaves(self._schema)},
-            store_schema=False,
-            use_dictionary=[c.name for c in columns if c.type == "STRING"],
-            write_statistics=[c.name for c in indexed(self._table)],
-        )
+        try:
+            return pq.ParquetWriter(
+                self._place,
+                self._schema,
+                filesystem=self._filesystem,
+                compression={name: "none" if name in as_they_are else "snappy" for name in _leaves(self._schema)},
+                store_schema=False,
+                use_dictionary=[c.name for c in columns if c.type == "STRING"],
+                write_statistics=[c.name for c in indexed(self._table)],
+            )
+        except FileNotFoundError:
+            raise EnvironmentFault(f"The table {self._table.name} was deleted.", "Put it back from a copy.") from None
 
     def finish(self) -> WrittenFile:
         if self._kept:

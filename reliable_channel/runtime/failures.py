@@ -23,7 +23,18 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Create it (`reliable-channel kafka topics`), or set kafka.topics.envelopes.",
     ),
     (
-        r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM",
+        r"CONCURRENT_STREAM_LOG_UPDATE|Concurrent transaction failed",
+        "another driver runs it with the same checkpoint.",
+        "Stop one of the two; every row is in the tables once.",
+    ),
+    (
+        r"The table \w+ was deleted|/_delta_log does not exist",
+        "a table that it reads or writes was deleted while it ran.",
+        "Put it back from a copy; all but envelopes is derived again by `reliable-channel rebuild`.",
+    ),
+    (
+        r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM|FAILED_READ_FILE\.\w*FILE_NOT_EXIST"
+        r"|\.parquet does not exist|Failed to open local file '[^']*\.parquet'",
         "rows it had still to read are gone: they were vacuumed before it read them.",
         "Run `reliable-channel rebuild`; and let jobs/maintain.py keep what the slowest reader needs.",
     ),

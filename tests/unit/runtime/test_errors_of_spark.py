@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from reliable_channel.config import load
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.runtime import spark
+from reliable_channel.runtime.failures import explained
 from reliable_channel.runtime.faults import ended_by
 from tests.support.error_page import expected
 
@@ -66,3 +69,27 @@ def test_errors_that_are_not_sparks_pass_as_they_are(jvm: Jvm) -> None:
     with pytest.raises(KeyError), spark.spark_session(load("local")):
         raise KeyError("x")
     assert not jvm.runs
+
+
+SAID = (
+    (
+        expected("Two drivers on one checkpoint"),
+        "org.apache.spark.SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple"
+        " streaming jobs detected for 1.",
+    ),
+    (
+        expected("A table that was deleted"),
+        "java.io.FileNotFoundException: File file:/srv/run/tables/sds_messages/_delta_log does not exist",
+    ),
+    (
+        expected("Rows that were vacuumed too early"),
+        "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file"
+        " file:/srv/run/tables/sds_messages/part-1.parquet. File does not exist.",
+    ),
+)
+
+
+@pytest.mark.parametrize(("sentence", "text"), SAID)
+def test_what_spark_says_of_an_operators_mistake_is_one_sentence(sentence: re.Pattern[str], text: str) -> None:
+    """As Spark 4.2 says it."""
+    assert sentence.fullmatch(f"ingest: {explained('ingest', RuntimeError(text))}")
