@@ -45,7 +45,11 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     row = lake.select(
         f"""
         SELECT {records(IN_WINDOW)} AS records, {refused(IN_WINDOW)} AS refused, j.*
-        FROM (SELECT {VERDICTS}, count(DISTINCT (pubsub_topic, content_topic, channel_id)) AS channels
+        FROM (SELECT {VERDICTS}, (SELECT count(*) FROM (
+                  SELECT pubsub_topic, content_topic, channel_id FROM delivery_status
+                  WHERE first_seen > $since AND first_seen <= $until
+                  UNION SELECT pubsub_topic, content_topic, channel_id FROM delivered_messages WHERE {IN_WINDOW}))
+                  AS channels
               FROM delivery_status WHERE first_seen > $since AND first_seen <= $until) j
         """,  # noqa: S608 - text of our own
         window.bounds,

@@ -10,7 +10,7 @@ from deltalake.schema import PrimitiveType
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.read import public_dataset
 
-REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `make demo` first."
+REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `reliable-channel demo` first."
 REBUILD = "See that its files are there and readable; `reliable-channel rebuild` derives the tables again."
 
 REPEATED = frozenset(

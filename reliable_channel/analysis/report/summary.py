@@ -114,8 +114,8 @@ def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> lis
     found = []
     if not totals["messages"] and totals["delivered_rows"]:
         found.append(
-            "There are no verdicts in this window, so that nothing can be called lost: run jobs/verdict.py or "
-            "`reliable-channel run --verdicts`."
+            "There are no verdicts in this window, so that nothing can be called missing: "
+            "`reliable-channel run --continuous` gives them once a minute, `run --once --verdicts` at its end."
         )
     elif not totals["messages"]:
         found.append("No message is known in this window." + _held(source))

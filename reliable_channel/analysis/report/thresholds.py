@@ -86,7 +86,7 @@ def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
         if not report["totals"]["messages"] and report["totals"]["delivered_rows"]:
             raise EnvironmentFault(
                 "Loss cannot be judged: there are messages in this window and no verdicts.",
-                "Run jobs/verdict.py or `reliable-channel run --verdicts` first.",
+                "`reliable-channel run --continuous` gives them once a minute, `run --once --verdicts` at its end.",
             )
         found.append(Check("max_loss", limits.loss, report["totals"]["loss"], "share"))
     if limits.latency_ms is not None:

@@ -148,7 +148,7 @@ def test_wrong_usage_is_one_sentence_with_a_remedy(sample_tables: Path, options:
 
 def test_no_tables_are_said_with_what_to_do(tmp_path: Path) -> None:
     answer = report(tmp_path)
-    assert isinstance(answer.exception, EnvironmentFault) and "make demo" in answer.exception.remedy
+    assert isinstance(answer.exception, EnvironmentFault) and "reliable-channel demo" in answer.exception.remedy
 
 
 # Thresholds
