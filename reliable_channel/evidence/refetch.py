@@ -15,7 +15,6 @@ import datetime as dt
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.evidence.audit import Audited, to_audit
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.open import exists, open_table
 from reliable_channel.lake.read import dataset_of, public_dataset, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
@@ -112,7 +111,8 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
 def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
     """The newest attempt for every message that is still missing and was not fetched yet. A hint that is no message
     hash counts as none: no store knows it."""
-    rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS))
+    columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id", "attempt", "retrieval_hint", "event_time"]
+    rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS), columns)
     newest: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for row in rows:
         key = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"])
@@ -133,8 +133,7 @@ def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> li
     """The envelopes that senders dispatched, by their own records, and that are not here once the settle delay is over.
     Nobody need name such a message, so no request of the ack job asks for it. Each is asked for until a store node
     has answered; only those of the last :data:`SENT_WITHIN` before the recorded clock are looked at."""
-    place = settings.paths.table(SENDER_EVENTS.name)
-    if not Path(place, "_delta_log").is_dir():
+    if not exists(settings.paths, SENDER_EVENTS):
         return []
     events = dataset_of(open_table(settings.paths, SENDER_EVENTS))
     columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id", "envelope_hash", "event_time"]
