@@ -122,13 +122,10 @@ def small_scenario(seed: int = 1) -> Scenario:
 
 def hostile_scenario(seed: int = 7) -> Scenario:
     """The two channels of the small scenario with three hostile senders on each, who try every attack. They begin when
-    the observer has seen the channel: whoever is seen first decides since when it is observed. Nobody sends a file
-    twice, as sets of equal payloads with losses can only be told apart by their clocks."""
+    the observer has seen the channel: whoever is seen first decides since when it is observed."""
     small = small_scenario(seed)
     hostile = HostilePlan(senders=("mallory", "eve", "trudy"), per_envelope=0.5, begins_after=4)
-    return replace(
-        small, channels=tuple(replace(plan, messages=24, repeats=0.0, hostile=hostile) for plan in small.channels)
-    )
+    return replace(small, channels=tuple(replace(plan, messages=24, hostile=hostile) for plan in small.channels))
 
 
 def custom_scenario(

@@ -18,30 +18,42 @@ from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 
 def borrow(held: OpenSet, siblings: list[OpenSet], max_work: int) -> tuple[Choice, int | None] | None:
     """What the payload can be rebuilt from with segments of other sends, and the parity count that goes with it;
-    ``None`` where they do not suffice, or decoding takes more than ``max_work``."""
-    k, m = held.data_count, held.parity_count
+    ``None`` where they do not suffice, or decoding takes more than ``max_work``. A stranger may have told the set's
+    own parity count, so those of the others are tried after it."""
+    k = held.data_count
     if k is None or len(held.slots) >= k:
         return None
-    pool = dict(held.slots)
-    for sibling in siblings:
-        if sibling.data_count in (None, k) and sibling.fits_but_for_counts(held):
-            m = sibling.parity_count if m is None else m
-            lent = {slot: s for slot, s in sibling.slots.items() if slot < PARITY or sibling.parity_count == m}
-            pool = {**lent, **pool}
-    if len(pool) < k:
-        return None
-    choice = {slot: pool[slot] for slot in sorted(pool)[:k]}
-    return (choice, m) if decodable(choice, k, m, held.codec, max_work) else None
+    lenders = [each for each in siblings if each.data_count in (None, k) and each.fits_but_for_counts(held)]
+    told = [each.parity_count for each in (held, *lenders) if each.parity_count is not None]
+    for m in dict.fromkeys(told) or (None,):
+        pool: Choice = {}
+        for send in (held, *lenders):
+            lends_parity = send.parity_count == m
+            for slot, shard in send.slots.items():
+                if slot < PARITY or lends_parity:
+                    pool.setdefault(slot, shard)
+        if len(pool) >= k:
+            choice = {slot: pool[slot] for slot in sorted(pool)[:k]}
+            if decodable(choice, k, m, held.codec, max_work):
+                return choice, m
+    return None
 
 
 def is_bound(held: OpenSet, work: Work) -> bool:
-    """Whether a set is surely one send of its own: the id of the segment that came first proves it."""
+    """Whether a set is surely one send of its own: the id of the segment that came first proves it, or that of the
+    first data segment, where the first is parity, which a stranger may have sent."""
     if held.bound is None:
-        slot, shard = next(iter(held.slots.items()))
-        if work.left < proof_cost(shard[2]):
-            return False
-        held.bound = shard_binds(held, slot, shard, held.data_count, work)
-    return held.bound
+        slots = iter(held.slots)
+        first = next(slots)
+        data = next((slot for slot in slots if slot < PARITY), first) if first >= PARITY else first
+        for slot in dict.fromkeys((first, data)):
+            shard = held.slots[slot]
+            if work.left < proof_cost(shard[2]):
+                return False
+            held.bound = shard_binds(held, slot, shard, held.data_count, work)
+            if held.bound:
+                break
+    return bool(held.bound)
 
 
 def is_borrowed(held: OpenSet, slot: int, shard: Shard, work: Work) -> bool:

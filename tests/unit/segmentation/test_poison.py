@@ -24,7 +24,7 @@ from reliable_channel.core.segmentation import (
     missing_segments,
 )
 from reliable_channel.core.segmentation.pending import MAX_CONFLICTS
-from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.hashing import keccak256, sds_message_id
 from reliable_channel.core.wire.segment import encode_segment
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
@@ -217,6 +217,19 @@ def test_parity_that_a_false_count_took_is_lent_to_the_honest_set():
     false = replace(sent[0], content=encode_segment(replace(sent[0].segment, data_count=2)), sds_id="evil")
     for order in ([false, sent[9], *sent[1:9]], [sent[9], sent[10], false, *sent[2:9]]):
         assert completed(feed(Reassembler(CONFIG), order))[0].payload == PAYLOAD
+
+
+def test_a_false_parity_count_that_comes_first_takes_no_honest_parity_away():
+    """The honest parity opens a send of its own, to which the data segments do not go."""
+    sent = [replace(each, sds_id=sds_message_id(ALICE[-1], 1_000, each.content)) for each in send(PAYLOAD, CONFIG)]
+    for place in (9, 10):
+        segment = replace(sent[place].segment, parity_count=5, payload=bytes(64))
+        false = replace(sent[place], content=encode_segment(segment), sds_id="evil")
+        (message,) = completed(feed(Reassembler(CONFIG), [false, *sent[:7], sent[9], sent[10]]))
+        assert message.payload == PAYLOAD
+        assert message.parity_count == 4
+        (message,) = completed(feed(Reassembler(CONFIG), [false, sent[10], sent[9], *reversed(sent[2:9])]))
+        assert message.payload == PAYLOAD
 
 
 def test_nothing_is_lent_that_the_code_could_not_use():
