@@ -11,7 +11,7 @@ QUICK = not node and not waku and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup docs docs-serve docs-pages screenshots demo test test-slow test-faults test-e2e test-node coverage fuzz bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages screenshots demo test test-slow test-faults test-e2e test-node coverage fuzz soak bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -45,6 +45,9 @@ fuzz: setup  ## hostile inputs against every boundary: SECONDS=60, SEED=… to r
 coverage: setup  ## line and branch coverage of the protocol core by its unit tests; fails below 98 %
 	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider $(CORE_TESTS)
 	@$(BIN)/python -m coverage report
+
+soak: setup  ## mixed traffic with maintenance, retention, verdicts and alerts beside it: SECONDS=600, RATE=100; checked in the end
+	@$(BIN)/python -m scripts.soak --seconds $(or $(SECONDS),600) --rate $(or $(RATE),100)
 
 bench: setup  ## measure, and print one table; ends well when all ran, whether targets are met or missed
 	@$(BIN)/python -m bench
