@@ -90,6 +90,16 @@ def test_of_two_drivers_the_second_is_refused_for_rows_of_the_driver_as_well(
     assert offsets(paths) == [0]
 
 
+def test_of_two_attempts_of_a_task_the_files_of_one_are_the_tables(paths: PathSettings) -> None:
+    """Speculative tasks, and tasks that are repeated: Spark tells the driver the result of one attempt."""
+    (won,), (lost,) = files(paths, 0), files(paths, 0)
+    assert won.path != lost.path
+    append_files(open_table(paths, SDS_MESSAGES), [won], ("query", 0))
+    assert (offsets(paths), on_disk(paths)) == ([0], 2)
+    open_table(paths, SDS_MESSAGES).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert (offsets(paths), on_disk(paths)) == ([0], 1)
+
+
 def test_replaced_files_go_and_what_was_appended_meanwhile_stays(paths: PathSettings) -> None:
     sink = BatchSink(paths, "query", 0)
     (old,) = files(paths, 0)
