@@ -184,7 +184,7 @@ def test_the_help_is_in_groups_and_flags_show_no_type(capsys: pytest.CaptureFixt
         assert "<bool>" not in run(capsys, name, "-h")[1]
 
 
-@pytest.mark.parametrize("command", ["report", "status", "dashboard", "sql", "alerts check"])
+@pytest.mark.parametrize("command", ["report", "status", "dashboard", "sql", "alerts check", "store serve"])
 def test_every_command_that_reads_tables_says_where_in_the_same_way(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

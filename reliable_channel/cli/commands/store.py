@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import TablesOption, invocation
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
         context: typer.Context,
         host: Annotated[str | None, typer.Option(help="Address to listen on; store.server.host by default.")] = None,
         port: Annotated[int | None, typer.Option(help="Port, 0 for a free one; store.server.port by default.")] = None,
+        tables: TablesOption = None,
     ) -> None:
         """Answer GET /store/v3/messages from the envelopes table until Ctrl-C or SIGTERM. Needs no Spark."""
         from pathlib import Path
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.transport.serving import LOOPBACK_NAMES, HttpServer, allowed, listening, url_of
         from reliable_channel.transport.store.server import create_app
 
-        settings = invocation(context).settings()
+        settings = invocation(context).settings(tables)
         server_settings = settings.store.server
         host = host if host is not None else server_settings.host
         port = port if port is not None else server_settings.port
