@@ -21,6 +21,7 @@ import reliable_channel.cli.commands
 from reliable_channel import __version__
 from reliable_channel.cli.commands import Invocation
 from reliable_channel.runtime.faults import UNFORESEEN, debugging, ended_by
+from reliable_channel.runtime.interrupts import ended_at_once
 from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
 from reliable_channel.transport.private_files import OWNERS_UMASK
 
@@ -129,7 +130,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     else:
         silence_libraries()
     try:
-        _without_type_of_flags(typer.main.get_command(build()))(args=arguments, prog_name="reliable-channel")
+        with ended_at_once():
+            command = _without_type_of_flags(typer.main.get_command(build()))
+        command(args=arguments, prog_name="reliable-channel")
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")
         sys.exit(130)

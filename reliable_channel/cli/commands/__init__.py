@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reliable_channel.runtime.interrupts import ended_at_once
+
 if TYPE_CHECKING:
     from reliable_channel.config import Settings
 
@@ -38,9 +40,10 @@ class Invocation:
         """The effective configuration, read once, with its tables at ``tables`` where that is given, and the
         checkpoints beside them; raises ``ConfigurationError`` naming file and key."""
         if self._settings is None:
-            from reliable_channel.config import load
+            with ended_at_once():
+                from reliable_channel.config import load
 
-            self._settings = load(self.config)
+                self._settings = load(self.config)
         if tables is None:
             return self._settings
         changed = {"data_dir": str(tables)}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +53,29 @@ def test_outside_the_main_thread_handlers_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGINT)]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+def test_while_settings_are_read_a_signal_ends_the_process_without_an_exception(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    # The loop stands for an import that swallows what is raised in it, as the configuration's library does.
+    script = (
+        "import time, reliable_channel.config as config\n"
+        "def load(_path):\n"
+        "    print('reading', flush=True)\n"
+        "    while True:\n"
+        "        try: time.sleep(1)\n"
+        "        except BaseException as error: print(repr(error), flush=True)\n"
+        "config.load = load\n"
+        "from reliable_channel.cli import main; main(['status'])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reading\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert err.split() == (["Stopped."] if number == signal.SIGINT else [])
