@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 from typing import Any
 
@@ -75,17 +76,29 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         named("lost-later-2", "b3", 80),
         named("lost-later-3", "b3", 80),
     ]
+    # Another bridge followed this topic all the time, and its node saw nothing of what is missing.
+    heard = {**CHANNEL, "content_topic": "/reliable-channel/1/heard/proto"}
+    came += [{**said(9, "h1", "alice", 10, ()), **heard}, {**said(10, "h2", "alice", 60, ("lost-elsewhere",)), **heard}]
+    for number, row in enumerate(came):
+        row["envelope_hash"] = base64.b64encode(bytes([number]) * 32).decode()
+    missed.append({**named("lost-elsewhere", "h2", 60), **heard})
+    sightings = [
+        {"vantage": vantage, "source": source, "message_hash": row["envelope_hash"], "seen_at": row["event_time"]}
+        for row in came
+        for vantage, source in (("north", "relay"), ("south", "relay" if row["sds_id"][0] == "h" else "store"))
+    ]
     gap = {
         "kafka_topic": "waku.envelopes",
         "kafka_partition": -1,
         "first_offset": 0,
         "last_offset": 0,
         "cause": "bridge_restart",
-        "name": "bridge/gap",
+        "name": "north/gap",
         "status": "unfilled",
         "from_time": at(GAP[0]),
         "to_time": at(GAP[1]),
         "ingest_time": at(GAP[1]),
+        "vantage": "north",
     }
     create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
     unread = {**CHANNEL, "content_topic": "/somebody/1/else/proto", "sender_id": "dave", "sds_id": "unread"}
@@ -95,6 +108,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         (tables.LOST_DEPENDENCIES, missed),
         (tables.SOURCE_GAPS, [gap]),
         (tables.SENDER_EVENTS, [queued]),
+        (tables.SIGHTINGS, sightings),
     ):
         append_rows(settings.paths, table, as_arrow(rows, table))
     judged = verdicts.statuses(spark, settings, dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)).collect()
@@ -102,5 +116,6 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
     assert {name: said for name, said in found.items() if name.startswith("lost")} == {
         **{f"lost-in-gap-{number}": ("unknown", "source_gap") for number in (1, 2, 3)},
         **{f"lost-later-{number}": ("missing", None) for number in (1, 2, 3)},
+        "lost-elsewhere": ("missing", None),
     }
     assert found["unread"] == ("unknown", "not_followed")

@@ -11,7 +11,7 @@ import datetime as dt
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -21,8 +21,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.tables import (
     ACKS,
     CLOCK,
@@ -35,12 +33,14 @@ from reliable_channel.lake.tables import (
     REPAIR_REQUESTS,
     SDS_MESSAGES,
     SENDER_EVENTS,
+    SIGHTINGS,
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
 from reliable_channel.pipeline.clock import EPOCH, recorded
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
+from reliable_channel.pipeline.verdict.gaps import HEARD, Gap, Span, open_gaps, unheard
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
 
@@ -55,6 +55,7 @@ TABLES_READ = (
     REPAIR_REQUESTS,
     SDS_MESSAGES,
     SENDER_EVENTS,
+    SIGHTINGS,
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
@@ -101,33 +102,31 @@ def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> Dat
             continue  # small, and read here in the driver
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
     spark.sql(SUSPECTS).mapInPandas(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
-    gaps = _open_gaps(settings)
+    gaps = open_gaps(settings.paths)
     if gaps:
         lost = read_table(spark, settings.paths, LOST_DEPENDENCIES)
-        missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap[0] for gap in gaps))
+        missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in gaps))
         lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
     spark.sql(SENT_SINCE if gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
     spark.sql(FACTS).createOrReplaceTempView("said")
     spark.sql(IDS).createOrReplaceTempView("ids")
-    judge = _judge(as_of, settings, gaps)
+    judge = _judge(as_of, settings, [gap.span for gap in gaps], _unheard(spark, gaps))
     return spark.sql(EVIDENCE).mapInPandas(judge, DELIVERY_STATUS.ddl())
 
 
-Gap = tuple[dt.datetime, dt.datetime]
+Topic = tuple[str, str]
+"""Pubsub topic and content topic."""
 
 
-def _open_gaps(settings: Settings) -> list[Gap]:
-    """From when to when (event time) nobody listened, by the last row of each gap."""
-    columns = ["name", "status", "from_time", "to_time", "ingest_time"]
-    rows = (
-        dataset_of(open_table(settings.paths, SOURCE_GAPS)).to_table(columns=columns).sort_by("ingest_time").to_pylist()
-    )
-    last = {row["name"]: row for row in rows}.values()
-    return [
-        (row["from_time"], row["to_time"])
-        for row in last
-        if row["status"] != "filled" and row["from_time"] is not None and row["to_time"] is not None
-    ]
+def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
+    """When nobody listened, for every topic that some bridge has heard; for other topics that is every gap."""
+    if all(gap.vantage is None for gap in gaps):
+        return {}  # no other bridge can have listened
+    heard: dict[Topic, dict[str, Span]] = {}
+    for row in spark.sql(HEARD).collect():
+        by = heard.setdefault((row["pubsub_topic"], row["content_topic"]), {})
+        by[row["vantage"]] = Span(*(EPOCH + dt.timedelta(microseconds=row[name]) for name in ("since", "until")))
+    return {topic: unheard(gaps, by) for topic, by in heard.items()}
 
 
 def _suspected(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -159,10 +158,11 @@ def _followed(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str
     return followed
 
 
-def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Gap]) -> Any:
+def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Span], by_topic: dict[Topic, list[Span]]) -> Any:
     # Times come without their zone from Spark, whose session is in UTC.
     here = as_of.replace(tzinfo=None)
-    absent = [(since.replace(tzinfo=None), until.replace(tzinfo=None)) for since, until in gaps]
+    everywhere = _without_zone(gaps)
+    absent = {topic: _without_zone(spans) for topic, spans in by_topic.items()}
     settle_delay_ms = settings.pipeline.settle_delay_ms
     ask_stores = bool(settings.store.nodes)
     channels, read = settings.channels, frozenset(settings.bridge.content_topics)  # nothing secret goes to executors
@@ -171,7 +171,10 @@ def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Gap]) -> Any:
         followed = _followed(channels, read)
         for frame in frames:
             yield pd.DataFrame(
-                [_row(row, here, settle_delay_ms, absent, followed, ask_stores) for row in frame.to_dict("records")],
+                [
+                    _row(row, here, settle_delay_ms, absent.get(_topic(row), everywhere), followed, ask_stores)
+                    for row in frame.to_dict("records")
+                ],
                 columns=[*DELIVERY_STATUS.names()],
             )
 
@@ -182,7 +185,7 @@ def _row(
     row: dict[str, Any],
     as_of: dt.datetime,
     settle_delay_ms: int,
-    gaps: list[Gap],
+    gaps: list[Span],
     followed: Callable[[str, str], bool],
     ask_stores: bool,
 ) -> dict[str, Any]:
@@ -212,7 +215,7 @@ def _row(
         store_has=True if _true(row["present"]) else (False if _true(row["absent"]) else None),
         in_gap=any(since <= first_seen and (pd.isna(sent_since) or sent_since <= until) for since, until in gaps),
         before_observation=_true(row["before_observation"]),
-        followed=followed(row["pubsub_topic"], row["content_topic"]),
+        followed=followed(*_topic(row)),
     )
     verdict, cause = decide(evidence)
     return {
@@ -240,6 +243,14 @@ def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) ->
     if not ask_stores:
         return f"{came}; no store node is configured (store.nodes) that could be asked"
     return f"{came}; no store node has answered for it: no retrieval hint and no sender's record names its envelope"
+
+
+def _without_zone(spans: Iterable[Span]) -> list[Span]:
+    return [Span(span.since.replace(tzinfo=None), span.until.replace(tzinfo=None)) for span in spans]
+
+
+def _topic(row: dict[str, Any]) -> Topic:
+    return row["pubsub_topic"], row["content_topic"]
 
 
 def _true(value: Any) -> bool:

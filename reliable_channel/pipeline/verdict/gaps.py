@@ -1,0 +1,77 @@
+"""When nobody listened: the open gaps, without the times in which another bridge followed the topic. No Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.tables import SOURCE_GAPS
+
+HEARD = """
+    select vantage, pubsub_topic, content_topic, unix_micros(min(seen_at)) as since,
+        unix_micros(max(seen_at)) as until
+    from (select vantage, message_hash, seen_at from v_sightings where source in ('relay', 'filter'))
+    join (select distinct pubsub_topic, content_topic, envelope_hash from v_sds_messages)
+    on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
+"""
+"""From when to when (µs) each bridge's own node has given it envelopes of a topic."""
+
+
+class Span(NamedTuple):
+    """A time, both ends included."""
+
+    since: dt.datetime
+    until: dt.datetime
+
+
+class Gap(NamedTuple):
+    """A time (event time) in which nobody listened at ``vantage``; None: records of all bridges are gone from Kafka."""
+
+    span: Span
+    vantage: str | None
+
+
+def open_gaps(paths: PathSettings) -> list[Gap]:
+    """The gaps that no store has filled, by the last row of each."""
+    columns = ["name", "status", "from_time", "to_time", "ingest_time", "vantage"]
+    rows = dataset_of(open_table(paths, SOURCE_GAPS)).to_table(columns=columns).sort_by("ingest_time").to_pylist()
+    return [
+        Gap(Span(row["from_time"], row["to_time"]), row["vantage"])
+        for row in {row["name"]: row for row in rows}.values()
+        if row["status"] != "filled" and row["from_time"] is not None and row["to_time"] is not None
+    ]
+
+
+def unheard(gaps: Collection[Gap], heard: Mapping[str, Span]) -> list[Span]:
+    """What is left of ``gaps`` for a topic that bridges have ``heard``.
+
+    A bridge followed the topic from the first to the last envelope that it had of it, but for its own gaps."""
+    left: list[Span] = []
+    for gap in gaps:
+        parts = [gap.span]
+        for vantage, listened in heard.items():
+            if gap.vantage is not None and vantage != gap.vantage:
+                deaf = [other.span for other in gaps if other.vantage == vantage]
+                parts = _without(parts, _without([listened], deaf))
+        left += parts
+    return left
+
+
+def _without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+    """``spans`` without ``others``."""
+    left = [*spans]
+    for other in others:
+        left = [
+            part
+            for span in left
+            for part in (
+                Span(span.since, min(span.until, other.since)),
+                Span(max(span.since, other.until), span.until),
+            )
+            if part.since < part.until
+        ]
+    return left

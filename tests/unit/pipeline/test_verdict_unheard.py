@@ -1,0 +1,38 @@
+"""A gap of one bridge counts only where and when no other bridge followed the topic."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from reliable_channel.pipeline.verdict.gaps import Gap, Span, unheard
+
+
+def span(since: int, until: int) -> Span:
+    begin = dt.datetime(2026, 1, 1)
+    return Span(begin + dt.timedelta(seconds=since), begin + dt.timedelta(seconds=until))
+
+
+NORTH = Gap(span(20, 50), "north")
+
+
+def test_a_gap_is_none_where_another_bridge_heard_the_topic_before_and_after_it() -> None:
+    assert unheard([NORTH], {"north": span(0, 90), "south": span(10, 60)}) == []
+
+
+def test_what_came_before_or_after_the_other_bridge_followed_the_topic_stays_unheard() -> None:
+    assert unheard([NORTH], {"south": span(30, 40)}) == [span(20, 30), span(40, 50)]
+    assert unheard([NORTH], {"south": span(60, 90)}) == [NORTH.span]
+    assert unheard([NORTH], {}) == [NORTH.span]
+
+
+def test_where_both_were_away_nobody_listened() -> None:
+    south = Gap(span(45, 70), "south")
+    heard = {"north": span(0, 90), "south": span(0, 90)}
+    assert unheard([NORTH, south], heard) == [span(45, 50), span(45, 50)]
+    assert unheard([NORTH, south], {**heard, "west": span(48, 80)}) == [span(45, 48), span(45, 48)]
+
+
+def test_no_bridge_hears_what_kafka_has_lost_and_none_stands_in_for_itself() -> None:
+    kafka = Gap(span(20, 50), None)
+    assert unheard([kafka], {"north": span(0, 90)}) == [kafka.span]
+    assert unheard([NORTH], {"north": span(0, 90)}) == [NORTH.span]
