@@ -6,7 +6,9 @@
 ``share``        records, refused (dropped ones only), share
 ``source_gaps``  name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time: the
                  last word on each gap; sent, unseen: what senders' own records dispatched in that time, and how many
-                 of it never came; named: messages that others name and that may have been lost in it
+                 of it never came; unbroken, broken, silent: senders by their own chains (:func:`source_gaps`);
+                 named: messages that others name and that may have been lost in it; elsewhere: envelopes that other
+                 bridges saw in that time
 ``vantages``     vantage, nodes, seen, not_seen, from_a_store, newest (UTC): which bridge got how many envelopes
 ===============  =======================================================================================================
 """
@@ -50,15 +52,52 @@ def share(source: TableWindow) -> pd.DataFrame:
     )
 
 
+_CHAINS = """
+    WITH said AS (
+        SELECT kafka_topic, kafka_partition, pubsub_topic, content_topic, channel_id, sender_id, sds_id,
+               min(lamport_timestamp) AS lamport,
+               -- by when it was sent, as the verdicts have it: one from a store comes late
+               min(CASE WHEN lamport_timestamp BETWEEN 1000000000000 AND epoch_ms(event_time)
+                   THEN make_timestamptz(lamport_timestamp * 1000) ELSE event_time END) AS sent_by,
+               any_value(list_transform(causal_history, lambda entry: entry.sds_id)) AS history
+        FROM sds_messages WHERE sds_kind = 'content' AND sender_id IS NOT NULL GROUP BY ALL
+    ), links AS (
+        SELECT *, lag(sent_by) OVER chain AS before, coalesce(list_contains(history, lag(sds_id) OVER chain), false)
+               AS linked, lead(sent_by) OVER chain IS NULL AS newest
+        FROM said WINDOW chain AS (
+            PARTITION BY kafka_topic, kafka_partition, pubsub_topic, content_topic, channel_id, sender_id
+            ORDER BY lamport, sds_id)
+    ), gaps AS (
+        SELECT name, any_value(kafka_topic) AS kafka_topic, any_value(kafka_partition) AS kafka_partition,
+               arg_max(from_time, ingest_time) AS from_time, arg_max(to_time, ingest_time) AS to_time
+        FROM source_gaps GROUP BY name
+    ), senders AS (
+        SELECT name, pubsub_topic, content_topic, channel_id, sender_id,
+               bool_and(linked) FILTER (before <= to_time AND sent_by >= from_time) AS unbroken,
+               bool_or(newest AND sent_by < to_time) AS silent
+        FROM gaps JOIN links ON gaps.kafka_partition < 0
+            OR (gaps.kafka_topic = links.kafka_topic AND gaps.kafka_partition = links.kafka_partition)
+        GROUP BY ALL
+    )
+    SELECT name, count(*) FILTER (unbroken AND NOT silent) AS unbroken, count(*) FILTER (NOT unbroken) AS broken,
+           count(*) FILTER (silent AND unbroken IS DISTINCT FROM false) AS silent
+    FROM senders GROUP BY name
+"""
+
+
 def source_gaps(source: TableWindow) -> pd.DataFrame:
     """Gaps in what was read, those that are still open first, with what each can hide.
 
     ``sent`` messages were sent in its time by the senders' own records, and ``unseen`` of them never came: without such
-    records both are 0, which says nothing. ``named`` messages are known by the causal histories of others only, and
-    their verdict blames a gap: the last one that had begun before they were first named."""
-    return source.query(
+    records both are 0, which says nothing. The senders' own chains say more: each message names the one that its sender
+    sent before. ``unbroken`` senders have a chain of messages that are here over the whole gap: of them it hides
+    nothing. ``broken`` ones may each have sent one message or more that it hides, ``silent`` ones were not heard since.
+    ``named`` messages are known by the causal histories of others only, and their verdict blames a gap: the last one
+    that had begun before they were first named. ``elsewhere``: what bridges that listened saw meanwhile."""
+    gaps = source.query(
         """WITH gaps AS (
-               SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time
+               SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time,
+                      vantage
                FROM source_gaps
                QUALIFY row_number() OVER (PARTITION BY name ORDER BY ingest_time DESC, first_offset DESC) = 1
            ), seen AS (
@@ -77,11 +116,19 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
                SELECT open.name, count(*) AS named FROM open JOIN delivery_status ON cause = 'source_gap'
                    AND first_seen >= begun AND (next_begun IS NULL OR first_seen < next_begun) GROUP BY open.name
            )
-           SELECT gaps.*, (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time) AS sent,
+           SELECT gaps.* EXCLUDE (vantage),
+                  (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time) AS sent,
                   (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time AND unseen) AS unseen,
-                  coalesce(blamed.named, 0) AS named
+                  coalesce(blamed.named, 0) AS named,
+                  (SELECT count(DISTINCT message_hash) FROM sightings WHERE seen_at BETWEEN from_time AND to_time
+                       AND source IN ('relay', 'filter') AND sightings.vantage <> gaps.vantage) AS elsewhere
            FROM gaps LEFT JOIN blamed USING (name) ORDER BY status = 'filled', to_time DESC, name"""
     )
+    chains = ["unbroken", "broken", "silent"]
+    if gaps.empty:  # histories are long, and read for gaps only
+        return gaps.assign(**dict.fromkeys(chains, 0))
+    found = gaps.merge(source.query(_CHAINS), on="name", how="left")
+    return found.assign(**{name: found[name].fillna(0).astype(int) for name in chains})
 
 
 def vantages(source: TableWindow) -> pd.DataFrame:

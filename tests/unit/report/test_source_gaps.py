@@ -1,8 +1,9 @@
-"""The report counts what each gap can hide: what others name of it beside what senders recorded."""
+"""The report counts what each gap can hide, by senders' records and chains, beside what others name of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from reliable_channel.analysis.report import quarantine
 from reliable_channel.analysis.report.source import TableWindow
@@ -18,8 +19,8 @@ AT_US = 1_767_225_600_000_000
 
 def gap(number: int, begin_s: int, end_s: int, status: str) -> dict[str, object]:
     return {
-        "kafka_topic": "waku.evidence",
-        "kafka_partition": 0,
+        "kafka_topic": "waku.envelopes",
+        "kafka_partition": -1,
         "first_offset": number,
         "last_offset": number,
         "cause": "bridge_restart",
@@ -28,6 +29,7 @@ def gap(number: int, begin_s: int, end_s: int, status: str) -> dict[str, object]
         "from_time": AT_US + begin_s * 1_000_000,
         "to_time": AT_US + end_s * 1_000_000,
         "ingest_time": AT_US + end_s * 1_000_000,
+        "vantage": "north",
     }
 
 
@@ -56,3 +58,54 @@ def test_what_others_name_counts_for_the_last_open_gap_before_it(tmp_path: Path)
         append_rows(paths, table, as_arrow(rows, table))
     found = quarantine.source_gaps(TableWindow(Path(paths.data_dir))).set_index("name")
     assert found["named"].to_dict() == {"gap-1": 2, "gap-2": 0, "gap-3": 1}
+
+
+def said(sds_id: str, sender: str, seconds: int, *history: str, late_s: int = 0) -> dict[str, Any]:
+    """A message that came ``late_s`` after it was sent."""
+    return {
+        **CHANNEL,
+        "kafka_topic": "waku.envelopes",
+        "kafka_partition": 0,
+        "kafka_offset": seconds,
+        "event_time": AT_US + (seconds + late_s) * 1_000_000,
+        "ingest_time": AT_US + (seconds + late_s) * 1_000_000,
+        "sender_id": sender,
+        "sds_id": sds_id,
+        "sds_kind": "content",
+        "lamport_timestamp": AT_US // 1_000 + seconds * 1_000,
+        "causal_history": [{"sds_id": one, "retrieval_hint": None, "sender_id": None} for one in history],
+    }
+
+
+def test_the_senders_own_chains_say_of_whom_a_gap_can_hide_something(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    messages = [
+        said("a1", "alice", 5),
+        said("a2", "alice", 15, "a1", late_s=100),  # a store had it
+        said("a3", "alice", 25, "a2", "b1"),
+        said("b1", "bob", 6),
+        said("b3", "bob", 26, "b2"),
+        said("c1", "carol", 7),
+        said("d1", "dave", 27),  # nothing is known of him before
+        said("a4", "alice", 55, "lost", "a3"),
+        said("b4", "bob", 56, "b3"),
+    ]
+    saw = {"source": "relay", "node": "http://own", "pubsub_topic": CHANNEL["pubsub_topic"]}
+    sightings = [
+        {**saw, "vantage": vantage, "message_hash": digit * 32, "seen_at": AT_US + at_s * 1_000_000}
+        for vantage, digit, at_s in (("south", b"1", 12), ("south", b"1", 13), ("north", b"2", 14), ("south", b"3", 22))
+    ]
+    rows = {
+        tables.SDS_MESSAGES: messages,
+        tables.SIGHTINGS: sightings,
+        tables.SOURCE_GAPS: [gap(1, 10, 20, "unfilled"), gap(2, 30, 40, "open")],
+    }
+    for table, some in rows.items():
+        create_tables(paths, [table])
+        append_rows(paths, table, as_arrow(some, table))
+    found = quarantine.source_gaps(TableWindow(Path(paths.data_dir))).set_index("name")
+    chains = found[["unbroken", "broken", "silent", "elsewhere"]].to_dict("index")
+    assert chains == {
+        "gap-1": {"unbroken": 1, "broken": 1, "silent": 1, "elsewhere": 1},
+        "gap-2": {"unbroken": 2, "broken": 0, "silent": 2, "elsewhere": 0},
+    }
