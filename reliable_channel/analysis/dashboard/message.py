@@ -20,6 +20,7 @@ def page(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> dict
     """The parts of the page."""
     return {
         "segments": section(lake, ("sds_messages", "deliveries"), lambda: segments(lake, message)),
+        "places": section(lake, ("sds_messages", "sightings"), lambda: places(lake, message)),
         "confirmations": section(lake, ("acks",), lambda: confirmations(lake, message)),
         "figures": {
             name: section(lake, ("sds_messages",), partial(make, lake, window, message))
@@ -58,6 +59,28 @@ def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]
                sources, envelope_hash, content_bytes, data_count, parity_count, repaired_by, delivered
         FROM named n LEFT JOIN seen s USING (sds_id) LEFT JOIN came c USING (sds_id)
         ORDER BY segment_kind, segment_index, n.sds_id LIMIT {MOST_ROWS}
+        """,  # noqa: S608 - names of our own only
+        _mine(message),
+    )
+
+
+def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
+    """Per vantage point: how many of the message's envelopes that any bridge knows of its own node gave it, how many
+    not, how many of those a store had, and the first time."""
+    return lake.select(
+        f"""
+        WITH mine AS (
+            SELECT DISTINCT envelope_hash AS message_hash FROM sds_messages
+            WHERE {_key(message).where()} AND list_contains($ids, sds_id)),
+        known AS (
+            SELECT vantage, message_hash, bool_or(source <> 'store') AS own, bool_or(source = 'store') AS stored,
+                   min(seen_at) AS seen_at
+            FROM sightings SEMI JOIN mine USING (message_hash) GROUP BY ALL)
+        SELECT v.vantage, count(*) FILTER (own) AS seen, count(*) FILTER (own IS DISTINCT FROM true) AS not_seen,
+               count(*) FILTER (stored AND NOT own) AS from_a_store, min(seen_at) AS first_at
+        FROM (SELECT DISTINCT vantage FROM sightings) v CROSS JOIN (SELECT DISTINCT message_hash FROM known) e
+        LEFT JOIN known k ON k.vantage = v.vantage AND k.message_hash = e.message_hash
+        GROUP BY v.vantage ORDER BY v.vantage LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of our own only
         _mine(message),
     )

@@ -262,6 +262,19 @@ def test_the_page_of_a_message_tells_its_segments_and_who_acknowledged_it(
     assert "rebuilt by parity" in page
 
 
+def test_the_page_of_a_message_says_where_it_was_seen_and_where_not(client: TestClient, sample_tables: Path) -> None:
+    sightings = rows_of(DeltaTable(str(sample_tables / "sightings")))
+    missed = next(row["message_hash"] for row in sightings if row["source"] == "store")
+    segments = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
+    sds_id = next(row["sds_id"] for row in segments if row["envelope_hash"] == missed)
+    text = client.get("/message?" + urlencode({**key_of("talk"), "key": sds_id})).text
+    table = text.split('id="places-table"')[1].split("</table>")[0]
+    rows = re.findall(r"<bdi>(\w+)</bdi>.*?(\d+)</td>.*?(\d+)</td>.*?(\d+)</td>", table)
+    assert rows == [("north", "1", "0", "0"), ("south", "0", "1", "1")]
+    picture = client.get("/charts/message/timeline.svg?" + urlencode({**key_of("talk"), "key": sds_id})).text
+    assert "vantage" in picture
+
+
 def test_quarantine_has_hex_and_a_command_only_for_reasons_that_exist(client: TestClient) -> None:
     text = client.get("/quarantine?last=all&reason=malformed_sds").text
     assert 'data-copy="reliable-channel requeue --reason malformed_sds"' in text
