@@ -268,6 +268,7 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             until(lambda: missing in operated.asked_for(), "the missing message was not asked for", process)
             assert "asked for 1 messages and 0 gaps, got 1" in operated.job("refetch", "--once")
             operated.until_delivered(b"only the store has this", process)
+            until(lambda: len(operated.rows("sender_events")) > 5, "the run took no evidence", process)
             assert operated.job("evidence")
             taken = len(operated.rows("sender_events"))
             assert taken > 5

@@ -1,4 +1,4 @@
-"""``run --once`` ends with one line that says what the tables hold; ``run --continuous`` judges while it runs."""
+"""``run --once`` ends with one line that says what the tables hold; ``run --continuous`` takes evidence and judges."""
 
 from __future__ import annotations
 
@@ -85,6 +85,22 @@ def test_a_continuous_run_judges_at_most_a_tenth_of_the_time(
     labels = {"stage": "waiting", "quantile": "0.5"}
     waited = prometheus.registry.get_sample_value("reliable_channel_latency_seconds", labels)
     assert waited == pytest.approx(found.latency_ms["waiting"][0] / 1000)
+
+
+def test_a_continuous_run_takes_evidence_at_every_interval_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, said, found = Rounds(4, 0, [0.0]), list[str](), iter([3, OSError("no broker"), 0, 2])
+
+    def collect(_: Any) -> int:
+        taken = next(found)
+        if isinstance(taken, OSError):
+            raise taken
+        return taken
+
+    monkeypatch.setattr("reliable_channel.evidence.collecting.collect_evidence", collect)
+    settings = load("local", spark={"trigger_interval_ms": 2_000})
+    run.collect_until(settings, cast(threading.Event, rounds), said.append)
+    assert rounds.pauses == [2] * 5
+    assert said == ["evidence: 3 records", "evidence: no broker", "evidence: 2 records"]
 
 
 def test_the_outcome_counts_what_the_tables_hold(sample_tables: Path) -> None:
