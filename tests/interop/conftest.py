@@ -35,7 +35,12 @@ def settings_of(
     def made(node: WakuProcess) -> Settings:
         name = f"waku{next(_numbers)}"
         topics = broker.kafka.topics.model_copy(
-            update={"envelopes": f"{name}.envelopes", "outgoing": f"{name}.outgoing", "partitions": 2}
+            update={
+                "envelopes": f"{name}.envelopes",
+                "outgoing": f"{name}.outgoing",
+                "dispatched": f"{name}.dispatched",
+                "partitions": 2,
+            }
         )
         run_dir: Path = tmp_path_factory.mktemp(name)
         found = spark_settings.with_run_dir(run_dir).model_copy(

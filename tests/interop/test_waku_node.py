@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,21 +30,26 @@ from reliable_channel.channel import (
     MessageSendError,
     ReliableChannel,
     ReliableChannelConfig,
+    SegmentQueued,
+    SegmentSent,
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
 from reliable_channel.core.sds import SdsConfig
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
 from reliable_channel.lake import tables
 from reliable_channel.lake.open import open_table
 from reliable_channel.lake.read import rows_of
 from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.runtime.build import kafka_node, make_bridge
+from reliable_channel.transport.base import Node, Source
+from reliable_channel.transport.bridge import Bridge
+from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import OffsetReader
-from reliable_channel.transport.kafka_records import read_record
+from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
@@ -85,15 +90,23 @@ class Participant:
     delivered: set[str] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
 
+    told: list[SegmentQueued | SegmentSent] = field(default_factory=list)
+
     @classmethod
-    def on(cls, node: WakuProcess, sender: str, stack: ExitStack) -> Participant:
+    def on(cls, node: WakuProcess, sender: str, stack: ExitStack, topic: str = TOPIC) -> Participant:
         port = WakuRestNode(WakuApi(BoundedHttp(node.url)), NamedTopic(PUBSUB_TOPIC), pace=Pace(poll_s=0.05))
+        return cls.over(port, sender, stack, topic)
+
+    @classmethod
+    def over(cls, port: Node, sender: str, stack: ExitStack, topic: str) -> Participant:
         port.start()
         stack.callback(port.stop)
-        found = cls(stack.enter_context(create_reliable_channel(port, CHANNEL, TOPIC, sender, config=soon())))
+        found = cls(stack.enter_context(create_reliable_channel(port, CHANNEL, topic, sender, config=soon())))
         found.channel.on(MessageReceived, lambda event: found.received.append(event.message))
         found.channel.on(MessageDelivered, lambda event: found.delivered.add(event.request_id))
         found.channel.on(MessageSendError, lambda event: found.errors.append(event.error))
+        for kind in (SegmentQueued, SegmentSent):
+            found.channel.on(kind, found.told.append)
         return found
 
     def send(self, payload: bytes) -> None:
@@ -243,17 +256,43 @@ class Talker:
             self.published.add(payload)
 
 
-def in_kafka(settings: Settings) -> Counter[bytes]:
-    """Payloads of a talker's envelopes in the envelopes topic, with how often they are there. What a store gives for a
-    gap may hold other content topics as well."""
+def envelopes(settings: Settings, content_topic: str) -> list[KafkaEnvelope]:
+    """What the envelopes topic holds of a content topic, in its order. What a store gives for a gap may hold others."""
     reader = OffsetReader(settings.kafka.client_options(), settings.kafka.topics.envelopes, None, "earliest")
-    found: Counter[bytes] = Counter()
+    found: list[KafkaEnvelope] = []
     while records := reader.poll(2_000):
-        envelopes = [read_record(record.value, record.headers) for record in records]
-        read = [one.message for one in envelopes if not isinstance(one, Malformed)]
-        found.update(message.payload for message in read if message.content_topic == PLAIN)
+        read = [read_record(record.value, record.headers) for record in records]
+        found += [one for one in read if not isinstance(one, Malformed) and one.message.content_topic == content_topic]
     reader.close()
     return found
+
+
+def in_kafka(settings: Settings) -> Counter[bytes]:
+    """Payloads of a talker's envelopes in the envelopes topic, with how often they are there."""
+    return Counter(one.message.payload for one in envelopes(settings, PLAIN))
+
+
+def gaps_told(settings: Settings) -> list[dict[str, Any]]:
+    """What the bridge said of gaps, in order."""
+    reader = OffsetReader(settings.kafka.client_options(), settings.bridge.evidence_topic, None, "earliest")
+    found: list[dict[str, Any]] = []
+    while records := reader.poll(2_000):
+        found += [json.loads(record.value or b"{}") for record in records]
+    reader.close()
+    return [one for one in found if one["kind"] == "gap"]
+
+
+@contextmanager
+def bridging(settings: Settings) -> Iterator[Bridge]:
+    """A bridge that reads its node."""
+    bridge = make_bridge(settings)
+    bridge.start()
+    try:
+        until(lambda: bridge.status().reachable, "the bridge reads")
+        yield bridge
+    finally:
+        bridge.stop()
+    assert bridge.failure is None
 
 
 @pytest.fixture
@@ -330,3 +369,66 @@ def test_coming_and_going_bridges_leave_the_node_its_shard(
     until(lambda: bridge.status().dispatched == 1, "which can publish")
     node.stop()
     bridge.stop()
+
+
+def test_a_participant_over_kafka_is_told_what_the_node_behind_the_bridge_took(
+    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
+) -> None:
+    topic = "/reliable-channel/1/over-kafka/proto"
+    here = settings_of(nodes[0])
+    pieces = random.Random(18)
+    to_bob, to_alice = [b"over kafka", pieces.randbytes(250_000)], [b"over http", pieces.randbytes(150_000)]
+    with bridging(here), ExitStack() as stack:
+        alice = Participant.over(kafka_node(here), "alice", stack, topic)
+        bob = Participant.on(nodes[1], "bob", stack, topic)
+        for one, payloads in ((alice, to_bob), (bob, to_alice)):
+            for payload in payloads:
+                one.send(payload)
+        for one, other in ((alice, to_alice), (bob, to_bob)):
+            until(lambda o=one, e=other: len(o.received) >= len(e), "everything is received")  # type: ignore[misc]
+            assert Counter(one.received) == Counter(other)
+            until(lambda o=one: o.delivered >= set(o.sent), "everything is delivered")  # type: ignore[misc]
+            assert one.errors == []
+        until(lambda: isinstance(alice.told[-1], SegmentSent), "the last segment is told sent")
+    firsts: dict[str, type] = {}
+    for event in alice.told:
+        firsts.setdefault(event.sds_id, type(event))
+    assert set(firsts.values()) == {SegmentQueued}
+    dispatched = envelopes(here, topic)
+    gone = {message_hash(one.pubsub_topic, one.message) for one in dispatched if one.source is Source.SENDER}
+    assert gone >= {event.message_hash for event in alice.told if isinstance(event, SegmentSent)}
+
+
+def test_a_bridge_reads_again_soon_after_its_node_is_back_and_has_one_gap(
+    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
+) -> None:
+    first, _, third = nodes
+    here = settings_of(third)
+    with bridging(here) as bridge:
+        third.kill()
+        until(lambda: not bridge.status().reachable, "the bridge notices")
+        time.sleep(3 * REJOIN_MAX_S)  # by then its waits are the longest
+        third.start()
+        back = time.monotonic()
+        until(lambda: bridge.status().reachable, "the bridge reads again")
+        assert time.monotonic() - back < REJOIN_MAX_S + 2
+        until(lambda: bridge.status().open_gaps == 0, "the store of the node fills the gap")
+    told = gaps_told(here)
+    assert len({gap["name"] for gap in told}) == 1
+    assert {gap["cause"] for gap in told} == {"node_unreachable"}
+    assert [gap["status"] for gap in told][:: len(told) - 1] == ["open", "filled"]
+    until(lambda: first.peer_count() == 2, "the nodes find each other again")
+
+
+def test_envelopes_of_one_timestamp_keep_the_order_in_which_the_node_took_them(
+    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
+) -> None:
+    topic = "/reliable-channel/1/one-time/proto"
+    here = settings_of(nodes[0])
+    api, at = WakuApi(BoundedHttp(nodes[0].url)), time.time_ns()
+    payloads = [b"%d" % number for number in range(40)]
+    with bridging(here):
+        for payload in payloads:
+            assert api.relay_publish(PUBSUB_TOPIC, WakuMessage(payload, topic, timestamp=at)).reason is None
+        until(lambda: len(envelopes(here, topic)) == len(payloads), "all of it is in Kafka")
+    assert [one.message.payload for one in envelopes(here, topic)] == payloads
