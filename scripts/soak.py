@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bench.jobs.usage import _tree
+from bench.jobs.usage import process_tree
 from reliable_channel.analysis.report.check import check
 from reliable_channel.analysis.report.tables import read_observed
 from reliable_channel.cli.commands.demo import HOUR_MS, demo_settings, prepare
@@ -112,7 +112,7 @@ def conversation(number: int, start_ms: int) -> Scenario:
 def memory_mb() -> dict[str, float]:
     """Proportional set size (MB) of the driver, its JVM, the Python workers and the broker."""
     found: dict[str, float] = defaultdict(float)
-    for pid in _tree(os.getpid()):
+    for pid in process_tree(os.getpid()):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

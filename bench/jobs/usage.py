@@ -13,7 +13,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _WORTH_A_LOOK = 1.02
 
 
-def _tree(root: int) -> dict[int, list[str]]:
+def process_tree(root: int) -> dict[int, list[str]]:
     """pid → the fields of ``/proc/<pid>/stat`` after the name, for ``root`` and its descendants."""
     stats: dict[int, list[str]] = {}
     children: dict[int, list[int]] = defaultdict(list)
@@ -37,7 +37,7 @@ def _tree(root: int) -> dict[int, list[str]]:
 
 def cpu_seconds() -> float:
     """User and system time of this process, its descendants, and those of them that ended and were waited for."""
-    return sum(sum(int(field) for field in fields[11:15]) for fields in _tree(os.getpid()).values()) / _TICKS
+    return sum(sum(int(field) for field in fields[11:15]) for fields in process_tree(os.getpid()).values()) / _TICKS
 
 
 def busy_seconds() -> float:
@@ -55,7 +55,7 @@ def busy_seconds() -> float:
 def resident_pages() -> int:
     """Pages that the processes of the tree have in memory; those that several share count several times."""
     total = 0
-    for pid in _tree(os.getpid()):
+    for pid in process_tree(os.getpid()):
         try:
             total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         except (OSError, IndexError):
@@ -68,7 +68,7 @@ def memory_mb() -> float:
 
     Takes 50 ms for a JVM of 3 GB, which waits meanwhile when it wants a page."""
     total = 0
-    for pid in _tree(os.getpid()):
+    for pid in process_tree(os.getpid()):
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:

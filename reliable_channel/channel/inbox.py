@@ -1,17 +1,18 @@
 """Turns received SDS messages into application messages: reassembly, verified repair, and the decision to deliver.
 
 Segments enter reassembly when SDS *accepts* them, waiting ones included: a lost segment holds back, in causal order,
-just those segments whose parity could rebuild it. A message is delivered when SDS has delivered as many of its segments
-as rebuild it, and the rebuilt bytes have the right hash.
+just those segments whose parity could rebuild it. When a message is delivered: :mod:`reliable_channel.core.delivery`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reliable_channel.channel.events import ChannelProblem, MessageReceived
 from reliable_channel.channel.steps import Deliver, Effect, Emit
+from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.sds import Delivered
 from reliable_channel.core.sds.conflicts import sds_id_of, send_key
 from reliable_channel.core.segmentation import (
@@ -83,9 +84,8 @@ class Inbox:
         self.config = config
         self.reassembler = reassembler or Reassembler(config)
         self.notes: dict[str, Note] = {}
-        self.pending: dict[str, Pending] = {}
+        self.pending: AwaitedMessages[str, str, Pending, Note] = AwaitedMessages(self._delivered_note)
         self.gate = ChunkGate(config.set_timeout_ms) if verify_chunk_chain else None
-        self._waiting: dict[str, str] = {}
         self._recent: OrderedDict[str, MessageCompleted] = OrderedDict()
         self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
 
@@ -141,8 +141,7 @@ class Inbox:
         note = self.notes.get(sds_id)
         if note is not None:
             note.delivered, note.late, note.lost = True, event.late, event.lost_dependencies
-        key = self._waiting.get(sds_id)
-        return self._release(key, event.at) if key is not None else []
+        return [self._deliver(pending, notes, event.at) for _, pending, notes in self.pending.take_with(sds_id)]
 
     def ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
         """An ephemeral message is delivered at once; it is at most one segment."""
@@ -166,8 +165,8 @@ class Inbox:
             found.append(message)
             if key in self.pending:
                 self.notes[sds_id] = Note((), 0)
-                self._waiting[sds_id] = key
                 self.pending[key].sds_ids.append(sds_id)
+                self.pending.add_part(key, sds_id)
         return found
 
     def expire(self, now: int) -> list[Effect]:
@@ -204,7 +203,7 @@ class Inbox:
                 case SegmentRefused():
                     self._drop((event.sds_id,))
                     effects.append(self._problem(now, "refused", f"segment: {event.reason}", event.sds_id))
-                case SegmentDuplicate() if event.late and event.sds_id not in self._waiting:
+                case SegmentDuplicate() if event.late:
                     self._drop((event.sds_id,))
                 case SetExpired() | SetEvicted():
                     held = event.incomplete.held
@@ -231,7 +230,8 @@ class Inbox:
             self._recent[pending.key] = event
             if len(self._recent) > MAX_RECENT or sum(len(e.payload) for e in self._recent.values()) > MAX_RECENT_BYTES:
                 self._recent.popitem(last=False)
-        return self._release(pending.key, now)
+        notes = self.pending.take(pending.key)
+        return [] if notes is None else [self._deliver(pending, notes, now)]
 
     def _rebuild(self, key: str, event: MessageCompleted) -> None:
         """Encode again what never came, under the ids it can have."""
@@ -260,17 +260,13 @@ class Inbox:
     # ---- delivery ------------------------------------------------------------------------------------------------
 
     def _wait(self, pending: Pending) -> None:
-        self.pending[pending.key] = pending
-        for sds_id in pending.sds_ids:
-            self._waiting[sds_id] = pending.key
+        self.pending.add(pending.key, pending, pending.sds_ids, pending.required)
 
-    def _release(self, key: str, now: int) -> list[Effect]:
-        pending = self.pending[key]
-        notes = [note for sds_id in pending.sds_ids if (note := self.notes.get(sds_id)) is not None]
-        done = [note for note in notes if note.delivered]
-        if len(done) < pending.required:
-            return []
-        del self.pending[key]
+    def _delivered_note(self, sds_id: str, _pending: Pending) -> Note | None:
+        note = self.notes.get(sds_id)
+        return note if note is not None and note.delivered else None
+
+    def _deliver(self, pending: Pending, notes: list[Note], now: int) -> Effect:
         own = set(pending.sds_ids)
         self._drop(pending.sds_ids)
         message = self._received(
@@ -279,16 +275,17 @@ class Inbox:
             pending.sds_ids[-1],
             pending.lamport_timestamp,
             now,
-            late=any(note.late for note in done),
-            lost=tuple(dict.fromkeys(lost for note in done for lost in note.lost if lost not in own)),
+            late=any(note.late for note in notes),
+            lost=tuple(dict.fromkeys(lost for note in notes for lost in note.lost if lost not in own)),
             chunks=pending.chunks,
         )
-        return [Deliver(pending.key, message)]
+        return Deliver(pending.key, message)
 
-    def _drop(self, sds_ids: tuple[str, ...] | list[str]) -> None:
+    def _drop(self, sds_ids: Iterable[str]) -> None:
+        """Forget segments that no complete message awaits."""
         for sds_id in sds_ids:
-            self.notes.pop(sds_id, None)
-            self._waiting.pop(sds_id, None)
+            if not self.pending.awaits(sds_id):
+                self.notes.pop(sds_id, None)
 
     def _received(
         self,

@@ -56,7 +56,7 @@ def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] =
             delivered=send.delivered,
             failed=send.failed,
         )
-    for pending in machine.inbox.pending.values():
+    for _, pending in machine.inbox.pending.items():
         state.pending.add(
             key=pending.key,
             sender_id=pending.sender_id,

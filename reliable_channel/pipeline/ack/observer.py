@@ -253,10 +253,11 @@ class ChannelObserver:
 
         if not self._rebuilt.possible(row, may_come):
             return
-        out.extend([self._dropped(given_up, "too many wait") for given_up in self._rebuilt.wait(row)])
+        self._rebuilt.wait(row)
         held = self._rebuilt.delivered(row)
         if held is not None:
             self._message_delivered(row, held, self._now, out)
+        out.extend([self._dropped(given_up, "too many wait") for given_up in self._rebuilt.too_many()])
 
     def _is_past(self, row: InputRow) -> bool:
         lamport = row.lamport_timestamp

@@ -1,4 +1,5 @@
-"""Holds rebuilt application messages until SDS has delivered enough of their segments.
+"""Holds rebuilt application messages until SDS has delivered enough of their segments
+(:mod:`reliable_channel.core.delivery`), bounded.
 
 A segment counts for a message only if the record that SDS accepted under its id has the same sender and the same
 ``entire_message_hash``: segments that others publish under the same ids complete nothing.
@@ -9,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack.message_records import MessageRecord, RecordKey, SeenMessages, record_key
 from reliable_channel.pipeline.ack.records import InputRow, hash_of, message_key, row_from_json, row_to_json
@@ -24,61 +25,59 @@ MAX_FINISHED = 2_000
 _KEY_BYTES = 16
 
 
-@dataclass(slots=True)
-class _Pending:
-    row: InputRow
-    lacking: int
-    """So many more parts must be delivered before it is worth counting them again; a lower bound."""
-
-
 class RebuiltMessages:
     """The messages of one channel that are rebuilt and not delivered, and the keys of those that were. ``seen``: what
     SDS accepted."""
 
     def __init__(self, seen: SeenMessages) -> None:
         self._seen = seen
-        self._pending: dict[bytes, _Pending] = {}
-        self._by_part: dict[RecordKey, list[bytes]] = {}
+        self._awaited: AwaitedMessages[bytes, RecordKey, InputRow, MessageRecord] = AwaitedMessages(
+            lambda part, row: seen.part(part, hash_of(row))
+        )
         self._segments = 0
         self._finished: dict[bytes, None] = {}
 
     def knows(self, row: InputRow) -> bool:
         """Whether the message of a completed row waits, or was delivered."""
         key = _key(row)
-        return key in self._pending or key in self._finished
+        return key in self._awaited or key in self._finished
 
-    def wait(self, row: InputRow) -> Iterator[InputRow]:
-        """Take a completed row. Gives back the rows that must go for it: too many wait, and the oldest of the sender
-        with the most of them goes first."""
-        self._add(_key(row), row)
-        while len(self._pending) > MAX_PENDING or (self._segments > MAX_PENDING_SEGMENTS and len(self._pending) > 1):
-            yield self._remove(self._of_the_greediest())
+    def wait(self, row: InputRow) -> None:
+        """Take a completed row."""
+        self._awaited.add(_key(row), row, _parts(row), row.data_count or 1)
+        self._segments += len(row.sds_ids)
+
+    def too_many(self) -> Iterator[InputRow]:
+        """The rows that must go, because too many wait: the oldest of the sender with the most messages, or with the
+        most segments. They wait no longer."""
+        while len(self._awaited) > MAX_PENDING:
+            yield self._give_up(Counter(row.sender_id for _, row in self._awaited.items()))
+        while self._segments > MAX_PENDING_SEGMENTS and len(self._awaited) > 1:
+            segments: Counter[str | None] = Counter()
+            for _, row in self._awaited.items():
+                segments[row.sender_id] += len(row.sds_ids)
+            yield self._give_up(segments)
 
     def delivered(self, row: InputRow) -> list[MessageRecord] | None:
         """The delivered segments of a message that waits, when they are enough; it waits no longer then."""
-        return self._try(_key(row))
+        held = self._awaited.take(_key(row))
+        if held is not None:
+            self._finish(_key(row), row, held)
+        return held
 
     def delivered_with(self, seen: MessageRecord) -> Iterator[tuple[InputRow, list[MessageRecord]]]:
         """The messages that are deliverable now that SDS has delivered one segment, with their delivered segments."""
-        for key in list(self._by_part.get(seen.key, ())):
-            pending = self._pending[key]
-            if hash_of(pending.row) != seen.entire_message_hash:
-                continue
-            pending.lacking -= 1
-            if pending.lacking > 0:
-                continue
-            held = self._try(key)
-            if held is not None:
-                yield pending.row, held
+        for key, row, held in self._awaited.take_with(seen.key):
+            self._finish(key, row, held)
+            yield row, held
 
-    def given_up(self) -> Iterator[InputRow]:
+    def given_up(self) -> list[InputRow]:
         """Forget everything; gives the rows that waited."""
-        for pending in self._pending.values():
-            yield pending.row
-        self._pending.clear()
-        self._by_part.clear()
+        rows = [row for _, row in self._awaited.items()]
+        self._awaited.clear()
         self._finished.clear()
         self._segments = 0
+        return rows
 
     def possible(self, row: InputRow, may_come: Callable[[str, int], bool]) -> bool:
         """Whether SDS may have k segments of a rebuilt message delivered that were not delivered with it before: what
@@ -102,56 +101,30 @@ class RebuiltMessages:
 
     def write(self, proto: pb.ObserverStateProto) -> None:
         """Into the state."""
-        proto.pending.extend([pb.PendingProto(row=row_to_json(pending.row)) for pending in self._pending.values()])
+        proto.pending.extend([pb.PendingProto(row=row_to_json(row)) for _, row in self._awaited.items()])
         proto.finished.extend(self._finished)
 
     def read(self, proto: pb.ObserverStateProto) -> None:
         """What :meth:`write` wrote."""
         for pending in proto.pending:
-            row = row_from_json(pending.row)
-            self._add(_key(row), row)
+            self.wait(row_from_json(pending.row))
         self._finished = dict.fromkeys(proto.finished)
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
-    def _add(self, key: bytes, row: InputRow) -> None:
-        self._pending[key] = _Pending(row, 0)
-        for part in _parts(row):
-            self._by_part.setdefault(part, []).append(key)
-        self._segments += len(row.sds_ids)
-
-    def _remove(self, key: bytes) -> InputRow:
-        row = self._pending.pop(key).row
+    def _finish(self, key: bytes, row: InputRow, held: list[MessageRecord]) -> None:
         self._segments -= len(row.sds_ids)
-        for part in _parts(row):
-            keys = self._by_part[part]
-            keys.remove(key)
-            if not keys:
-                del self._by_part[part]
-        return row
-
-    def _try(self, key: bytes) -> list[MessageRecord] | None:
-        pending = self._pending[key]
-        hash_ = hash_of(pending.row)
-        held = [seen for part in _parts(pending.row) if (seen := self._seen.part(part, hash_)) is not None]
-        needed = pending.row.data_count or 1
-        if len(held) < needed:
-            pending.lacking = needed - len(held)
-            return None
-        self._remove(key)
         for seen in held:
             self._seen.settle(seen)
         self._finished[key] = None
         if len(self._finished) > MAX_FINISHED:
             del self._finished[next(iter(self._finished))]
-        return held
 
-    def _of_the_greediest(self) -> bytes:
-        counts: Counter[str | None] = Counter()
-        for pending in self._pending.values():
-            counts[pending.row.sender_id] += max(1, len(pending.row.sds_ids))
-        (greediest, _), *_ = counts.most_common(1)
-        return next(key for key, pending in self._pending.items() if pending.row.sender_id == greediest)
+    def _give_up(self, amounts: Counter[str | None]) -> InputRow:
+        (greediest, _), *_ = amounts.most_common(1)
+        row = self._awaited.remove(next(key for key, row in self._awaited.items() if row.sender_id == greediest))
+        self._segments -= len(row.sds_ids)
+        return row
 
 
 def _parts(row: InputRow) -> Iterable[RecordKey]:

@@ -1,0 +1,104 @@
+"""Decides when a rebuilt message is delivered: as soon as SDS has delivered as many of its segments as rebuild it, k of
+the k + m (docs/spec/segmentation.md). The participant and the ack job both ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+PartT = TypeVar("PartT", bound=Hashable)
+MessageT = TypeVar("MessageT")
+DeliveredT = TypeVar("DeliveredT")
+
+
+@dataclass(slots=True)
+class _Awaited(Generic[PartT, MessageT]):
+    message: MessageT
+    required: int
+    parts: dict[PartT, None] = field(default_factory=dict)
+    lacking: int = 0
+    """So many more parts must be delivered before it is worth counting them again; a lower bound."""
+
+
+class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
+    """The rebuilt messages of a channel that SDS has not delivered yet, in the order in which they were added.
+
+    A part names a segment. ``delivered(part, message)`` says what SDS delivered as this segment of this message,
+    ``None`` while there is nothing: a segment that somebody else published under the same id does not count.
+    """
+
+    def __init__(self, delivered: Callable[[PartT, MessageT], DeliveredT | None]) -> None:
+        self._delivered = delivered
+        self._awaited: dict[KeyT, _Awaited[PartT, MessageT]] = {}
+        self._by_part: dict[PartT, list[KeyT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._awaited)
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._awaited
+
+    def __getitem__(self, key: KeyT) -> MessageT:
+        return self._awaited[key].message
+
+    def items(self) -> Iterator[tuple[KeyT, MessageT]]:
+        """The keys and messages, the oldest first."""
+        return ((key, awaited.message) for key, awaited in self._awaited.items())
+
+    def awaits(self, part: PartT) -> bool:
+        """Whether a message here has this part."""
+        return part in self._by_part
+
+    def add(self, key: KeyT, message: MessageT, parts: Iterable[PartT], required: int) -> None:
+        """Await a message until ``required`` of its parts are delivered; one under the same key is replaced."""
+        if key in self._awaited:
+            self.remove(key)
+        self._awaited[key] = _Awaited(message, required)
+        for part in parts:
+            self.add_part(key, part)
+
+    def add_part(self, key: KeyT, part: PartT) -> None:
+        """A further part of a message, which was encoded again from the rebuilt payload."""
+        awaited = self._awaited[key]
+        if part not in awaited.parts:
+            awaited.parts[part] = None
+            awaited.lacking -= 1  # it may have been delivered already
+            self._by_part.setdefault(part, []).append(key)
+
+    def remove(self, key: KeyT) -> MessageT:
+        """Await a message no longer."""
+        awaited = self._awaited.pop(key)
+        for part in awaited.parts:
+            keys = self._by_part[part]
+            keys.remove(key)
+            if not keys:
+                del self._by_part[part]
+        return awaited.message
+
+    def clear(self) -> None:
+        """Await nothing any more."""
+        self._awaited.clear()
+        self._by_part.clear()
+
+    def take(self, key: KeyT) -> list[DeliveredT] | None:
+        """What was delivered of a message, when that is enough; it is awaited no longer then."""
+        awaited = self._awaited[key]
+        found = [one for part in awaited.parts if (one := self._delivered(part, awaited.message)) is not None]
+        if len(found) < awaited.required:
+            awaited.lacking = awaited.required - len(found)
+            return None
+        self.remove(key)
+        return found
+
+    def take_with(self, part: PartT) -> Iterator[tuple[KeyT, MessageT, list[DeliveredT]]]:
+        """The messages that have enough now that SDS has delivered this part, each with what was delivered of it."""
+        for key in list(self._by_part.get(part, ())):
+            awaited = self._awaited[key]
+            if self._delivered(part, awaited.message) is None:
+                continue
+            awaited.lacking -= 1
+            if awaited.lacking <= 0 and (found := self.take(key)) is not None:
+                yield key, awaited.message, found
