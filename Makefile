@@ -24,8 +24,7 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 	@$(BIN)/reliable-channel demo
 
 test: setup  ## all tests that need only Python and Java
-	@$(BIN)/python -m pytest -n 3 -m "$(QUICK) and not spark and not kafka and not e2e" tests
-	@$(BIN)/python -m pytest -m "$(QUICK) and (spark or kafka or e2e)" tests
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "$(QUICK)" tests
 
 test-slow: setup  ## the tests that take a minute or more each
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not node and not faults" tests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 # Background jobs of a shell ignore Ctrl-C, and so would every command that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+SHARING = ("tests/spark/", "tests/kafka/", "tests/e2e/", "tests/object_store/")
+"""The tests here share the Spark session, the broker, or both cores."""
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadgroup`` one worker runs all of ``SHARING``, while the others take the unit tests file by file.
+    (The mark that this is made for changes nothing with pytest 9 and pytest-xdist 3.8.)"""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneWorkerForWhatIsShared(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "shared" if nodeid.startswith(SHARING) else super()._split_scope(nodeid)
+
+    return OneWorkerForWhatIsShared(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")
