@@ -8,9 +8,9 @@ ciphertext is good on its own topics only.
 away the xor of their plaintexts and the authentication key with it. Nonces are 96 random bits of the operating system,
 fresh at every call, so a retransmission is a new ciphertext, and participants that share a key need not coordinate.
 With random nonces a key may encrypt at most 2^32 messages *by all participants together*: after that the chance of a
-repetition passes 2^-32. An object and all that :meth:`AesGcm.for_topics` makes of it count together and refuse beyond
-2^32; another process counts anew (136 years at one message a second, and no nonce depends on the count). With n
-participants rotate n times as early.
+repetition passes 2^-32. All objects with a key count together, also those that were dropped, and refuse beyond 2^32;
+another process counts anew (136 years at one message a second, and no nonce depends on the count). With n participants
+rotate n times as early.
 
 **Rotation**: ``AesGcm([new, old])`` encrypts with the first key and decrypts with any. Give all participants
 ``[old, new]`` first, then ``[new, old]``, then ``[new]``.
@@ -39,6 +39,9 @@ TAG_BYTES = 16
 OVERHEAD_BYTES = 1 + KEY_ID_BYTES + NONCE_BYTES + TAG_BYTES
 MAX_MESSAGES_PER_KEY = 2**32
 
+_encrypted: Counter[bytes] = Counter()
+"""Messages of this process by key (a one-way digest of it): channels come and go, and their objects with them."""
+
 
 class DecryptionRefusedError(ValueError):
     """Not for these keys and topics, or damaged. The text names neither keys nor bytes."""
@@ -60,7 +63,7 @@ class AesGcm:
         self._keys = {key_id(bytes(key)): bytes(key) for key in given}
         self._current = key_id(bytes(given[0]))
         self._topics = None if pubsub_topic is None or content_topic is None else (pubsub_topic, content_topic)
-        self._encrypted: Counter[bytes] = Counter()
+        self._counted_as = hashlib.sha256(b"reliable-channel aes-gcm count\0" + bytes(given[0])).digest()
 
     def __repr__(self) -> str:
         return f"AesGcm({len(self._keys)} keys)"
@@ -78,17 +81,15 @@ class AesGcm:
 
     def for_topics(self, pubsub_topic: str, content_topic: str) -> AesGcm:
         """The same keys, bound to these topics."""
-        bound = AesGcm(
+        return AesGcm(
             [self._keys[self._current], *self._keys.values()], pubsub_topic=pubsub_topic, content_topic=content_topic
         )
-        bound._encrypted = self._encrypted
-        return bound
 
     def encrypt(self, content: bytes) -> bytes:
         """``content`` encrypted under the first key, :data:`OVERHEAD_BYTES` longer."""
-        if self._encrypted[self._current] >= MAX_MESSAGES_PER_KEY:
+        if _encrypted[self._counted_as] >= MAX_MESSAGES_PER_KEY:
             raise LocalError("This AES-GCM key has encrypted 2^32 messages.", "Rotate: give a new key first.")
-        self._encrypted[self._current] += 1
+        _encrypted[self._counted_as] += 1
         nonce = secrets.token_bytes(NONCE_BYTES)
         header = bytes([LAYOUT]) + self._current
         cipher = AES.new(self._keys[self._current], AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)

@@ -137,7 +137,7 @@ class Participants:
 
     def quietest(self, but: str | None) -> int | None:
         """The number that a newcomer gets when all are taken; never that of ``but``."""
-        numbers = (number for name, number in self._numbers.items() if name != but)
+        numbers = (number for number, name in enumerate(self._names) if name != but)
         return min(numbers, key=self._messages.__getitem__, default=None)
 
     def replace(self, number: int, participant_id: str) -> str:
@@ -269,12 +269,12 @@ class AckTable:
             self._open[number, tracked.row] = not tracked.closed() >> number & 1
         self._views.pop(number, None)
 
-    def forget(self, number: int, by: str) -> None:
-        """Forget everything of a participant whose number becomes another's."""
+    def forget(self, number: int, gone: str, newcomer: str) -> None:
+        """Forget everything of a participant whose number becomes a newcomer's, who may have been here before."""
         for tracked in self._tracked.values():
-            tracked.forget(number, by)
+            tracked.forget(number, gone)
             if number < self._open.shape[0]:
-                self._open[number, tracked.row] = True
+                self._open[number, tracked.row] = tracked.sender_id != newcomer
         self._views.pop(number, None)
 
     def held_by(self, words: Bytes, number: int, filter_format: FilterFormat | None = None) -> list[Tracked]:

@@ -127,13 +127,17 @@ class SdsChannel:
         retrieval_hint: bytes | None = None,
         content_digest: bytes | None = None,
         id_verified: bool | None = None,
+        content_bytes: int | None = None,
     ) -> SdsStep:
         """An own message seen on the wire by a pipeline with a participant id: log, filter and outgoing buffer, no
         delivery. Seen again it is a retransmission (``DuplicateSeen``): hint and wait are renewed. What waited for it
-        is delivered. ``id_verified`` as in :meth:`receive`; a message of which the id is not is refused."""
+        is delivered. ``id_verified`` and ``content_bytes`` as in :meth:`receive`; a message of which the id is not is
+        refused, but one too long to search for its id is unproven at first."""
         events: list[SdsEvent] = []
-        if self._sender.observe_sent(message, now, retrieval_hint, content_digest, id_verified, events):
+        if self._sender.observe_sent(message, now, retrieval_hint, content_digest, id_verified, content_bytes, events):
             self._receiver.settle([message.message_id], now, events)
+        while (surplus := self._state.unproven.surplus()) is not None:
+            self._receiver.end_doubt(surplus, now, events)
         return SdsStep((), tuple(events))
 
     # ---- receiving -----------------------------------------------------------------------------------------------

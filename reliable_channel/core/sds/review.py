@@ -99,7 +99,7 @@ class AckReview:
         gone = self.participants.replace(number, participant_id)
         # The marks of the causal past (``LogEntry.past``) stay: they are on what was sent before the newcomer was
         # heard, and of that nothing is implied.
-        self.table.forget(number, gone)
+        self.table.forget(number, gone, participant_id)
         return number
 
     def arrived(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:

@@ -25,6 +25,8 @@ from reliable_channel.core.sds.receiving import DIGEST_BYTES, content_digest
 from reliable_channel.core.sds.room import fitting, room_for
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.sync import MAX_OWED
+from reliable_channel.core.sds.unproven import Doubt
+from reliable_channel.core.sds.verify import SEARCHED_BYTES
 from reliable_channel.core.wire.hashing import joined_message_id, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 
@@ -82,9 +84,10 @@ class SdsSender:
         hint: bytes | None,
         digest: bytes | None,
         id_verified: bool | None,
+        content_bytes: int | None,
         events: list[SdsEvent],
     ) -> bool:
-        """An own message seen on the wire; returns whether it is new here."""
+        """An own message seen on the wire; returns whether it is new here and stands for its id."""
         state = self._state
         lamport = message.lamport_timestamp
         if message.channel_id != state.channel_id or message.sender_id != self._participant() or lamport is None:
@@ -92,7 +95,9 @@ class SdsSender:
         is_sync = not message.content and digest is None
         if id_verified is False and is_sync:
             return False
-        if id_verified is False:
+        # The search for the id of a long content may have ended before it was found.
+        searched = (len(message.content) if message.content else content_bytes or 0) <= SEARCHED_BYTES
+        if id_verified is False and searched:
             events.append(
                 MessageRefused(
                     now, message.message_id, message.sender_id, RefusalReason.INVALID_ID, "not of this message"
@@ -109,6 +114,12 @@ class SdsSender:
             return True
         known = known_under(state, message.message_id)
         found = Relation.NEW
+        if known is None and id_verified is False and state.config.unproven_id_ms:
+            own_digest = (digest or content_digest(message.content or b""))[:DIGEST_BYTES]
+            history = kept_history(message.causal_history)
+            unproven = LogEntry(message.message_id, lamport, message.sender_id, history, own_digest, hint)
+            state.unproven.add(message.message_id, Doubt(unproven, now, now + state.config.unproven_id_ms))
+            return False
         if known is not None:
             own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
             found = relation(state, message, own_digest, known, id_verified, now, events)

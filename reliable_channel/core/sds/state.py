@@ -91,25 +91,21 @@ class ChannelState:
         self.filter.insert(message_id)
 
     def history(self, also: Sequence[str] = ()) -> tuple[HistoryEntry, ...]:
-        """The causal history of a message sent now, with retrieval hints where known.
+        """The causal history of a message sent now, with retrieval hints where known, in log order.
 
-        It holds the highest entries of the log and those of ``also``, which are in the log, in log order; what does not
-        fit into the room that envelopes reserve is left out. The own message before is among them: so whoever lacks one
-        of a sender's messages learns of it from any later one, by one step after the other."""
-        me = self.participant_id or ""
-        newest = self.log.last(self.config.causal_history_size)
-        if len(newest) > 1 and not any(entry.message_id == self.last_own for entry in newest):
-            mine = self.log.get(self.last_own)
-            if mine is not None:
-                newest[0] = mine
-        room = room_for(self.config.causal_history_size, me)
-        named = fitting([_naming(entry) for entry in reversed(newest)], room)
-        if not also:
-            return tuple(reversed(named))
-        usual = {entry.message_id for entry in newest}
-        others = [entry for each in also if each not in usual and (entry := self.log.get(each)) is not None]
-        named += fitting([_naming(entry) for entry in others], SYNC_ROOM_BYTES)
-        lamports = {entry.message_id: entry.lamport for entry in (*newest, *others)}
+        It holds the highest entries of the log, the own message before, and those of ``also``, which are in the log;
+        what does not fit into the room that envelopes reserve is left out. By the own message before, whoever lacks
+        one of a sender's messages learns of it from any later one, by one step after the other."""
+        size = self.config.causal_history_size
+        usual = list(reversed(self.log.last(size)))
+        mine = self.log.get(self.last_own)
+        if usual and mine is not None and mine not in usual:
+            usual.insert(1, mine)
+        named = fitting(map(_naming, usual), room_for(size, self.participant_id or ""))
+        lamports = {entry.message_id: entry.lamport for entry in usual}
+        others = [entry for each in also if each not in lamports and (entry := self.log.get(each)) is not None]
+        named += fitting(map(_naming, others), SYNC_ROOM_BYTES)
+        lamports |= {entry.message_id: entry.lamport for entry in others}
         return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))
 
     def repairs_pending(self) -> bool:

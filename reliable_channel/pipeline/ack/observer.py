@@ -216,6 +216,7 @@ class ChannelObserver:
                 retrieval_hint=row.envelope_hash,
                 content_digest=row.content_digest,
                 id_verified=verified,
+                content_bytes=row.content_bytes,
             ).events
         return self._channel.receive(
             message,

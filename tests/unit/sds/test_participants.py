@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sds_network import T0, message, of_type, opened
+from sds_network import T0, filter_of, message, of_type, opened
 
-from reliable_channel.core.sds import Acknowledged, SdsChannel, TrackingEnded
+from reliable_channel.core.sds import Acknowledged, PossiblyAcknowledged, SdsChannel, TrackingEnded
 
 
 def acknowledgements(channel: SdsChannel, by: str, number: int, now: int) -> list[str]:
@@ -47,6 +47,23 @@ def test_a_slot_that_changes_hands_takes_no_acknowledgement_along() -> None:
     channel.receive(message("a2", "alice", T0 + 2), T0 + 2)
     assert acknowledgements(channel, "bob", 1, T0 + 3) == ["a1"]
     assert acknowledgements(channel, "carol", 1, T0 + 4) == ["a1"]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_who_was_replaced_and_comes_back_acknowledges_nothing_of_its_own(restored: bool) -> None:
+    """A filter holds its sender's own messages, too."""
+    channel = opened(None, max_participants=2)
+    words = filter_of("a1")
+    channel.receive(message("a1", "alice", T0 + 1), T0 + 1)
+    channel.receive(message("z", "zoe", T0 + 2, content=None, bloom_filter=words), T0 + 2)
+    for number, name in enumerate(("bob", "carol", "bob", "carol"), start=3):
+        channel.receive(message(f"m{number}", name, T0 + number, content=None), T0 + number)
+    if restored:
+        channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    for number in range(10, 14):
+        again = message(f"a{number}", "alice", T0 + number, content=None, bloom_filter=words)
+        step = channel.receive(again, T0 + number)
+        assert not of_type(step, Acknowledged) + of_type(step, PossiblyAcknowledged)
 
 
 def test_a_flood_ends_the_tracking_of_its_own_messages() -> None:

@@ -267,6 +267,6 @@ def test_each_message_names_the_one_that_its_sender_sent_before() -> None:
     alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
     (second,) = alice.send(b"second", T0 + 30).outgoing
     named = [entry.message_id for entry in second.message.causal_history]
-    assert named == [first.message.message_id, "b2"]
+    assert named == [first.message.message_id, "b1", "b2"]
     (sync,) = alice.send_sync(T0 + 31).outgoing
     assert second.message.message_id in [entry.message_id for entry in sync.message.causal_history]

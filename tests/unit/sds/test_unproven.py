@@ -241,6 +241,29 @@ def test_a_forgery_in_the_own_name_is_no_own_message() -> None:
     assert not alice.unacknowledged()
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_own_message_too_long_to_search_for_its_id_is_no_forgery(restored: bool) -> None:
+    """A full-size parity segment of wire dialect v0.1, behind 47 data segments, an unusual rate: what depends on it is
+    delivered when the time of doubt is up, and nothing is lost."""
+    content = encode_segment(Segment(b"\x01" * 32, 3, None, 16, True, b"p" * 100_000))
+    first = T0 + 2
+    parity = message(sds_message_id("alice", first, content), "alice", first + 47 + 3, content=content)
+    assert id_verified(parity, WireFamily.SPEC) is False, "or this test shows nothing"
+    pipeline = opened(before_observation=False, timeout_for_lost_messages_ms=400_000)
+    after = message(sds_message_id("bob", T0 + 99, b"re"), "bob", T0 + 99, (parity.message_id,), content=b"re")
+    told = {"content_digest": b"d" * 32, "content_bytes": len(content), "id_verified": False}
+    events = [*pipeline.observe_sent(replace(parity, content=None), T0 + 5, **told).events]
+    events += pipeline.receive(after, T0 + 100).events
+    if restored:
+        pipeline = SdsChannel.from_bytes(pipeline.to_bytes(), pipeline.config)
+    again = pipeline.observe_sent(replace(parity, content=None), T0 + 3_000, **told).events
+    assert [type(event) for event in again] == [DuplicateSeen]
+    events += pipeline.tick(T0 + 300_005).events
+    assert not [event for event in events if isinstance(event, MessageRefused | DependencyLost)]
+    assert [event.message_id for event in events if isinstance(event, Delivered)] == [after.message_id]
+    assert parity.message_id in [message_id for _, message_id in pipeline.log_positions()]
+
+
 def test_an_own_message_takes_its_id_from_an_unproven_one() -> None:
     alice = opened()
     mine = message(sds_message_id("alice", T0 + 2, b"mine"), "alice", T0 + 2, content=b"mine")
