@@ -6,7 +6,7 @@ holds. Cost of a filter: a few NumPy gathers over the messages its sender has no
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,8 +16,12 @@ from reliable_channel.core.sds.config import SdsConfig
 from reliable_channel.core.sds.events import Evidence
 from reliable_channel.core.wire.bloom import Bytes, FilterFormat
 
-_FIRST_LOOK = 2
-"""Bits looked at for every open message; the rest only for those that pass. Most pass neither or all."""
+_FIRST_LOOK = 3
+"""Bits looked at for every open message; the rest only for those that pass. Of a filter that is not full most pass none
+or all, and looking at the rest costs more than one bit more for all."""
+
+NAMED, IMPLIED, BY_FILTER = Evidence.CAUSAL_HISTORY, Evidence.IMPLIED, Evidence.FILTER
+"""Looked up once: a member of an enumeration costs as much as three calls of a function."""
 
 MAX_HITS = 16
 """Participants whose filters are remembered to hold a tracked id, until two of their messages have said so."""
@@ -57,17 +61,17 @@ class Tracked:
         if not self.acked >> number & 1:
             return None
         if self.certain >> number & 1:
-            return Evidence.CAUSAL_HISTORY
-        return Evidence.IMPLIED if self.implied >> number & 1 else Evidence.FILTER
+            return NAMED
+        return IMPLIED if self.implied >> number & 1 else BY_FILTER
 
     def acknowledge(self, number: int, evidence: Evidence) -> None:
         """A participant has acknowledged the message."""
         bit = 1 << number
         self.acked |= bit
-        if evidence is Evidence.IMPLIED:
-            self.implied |= bit
-        elif evidence is Evidence.CAUSAL_HISTORY:
+        if evidence is NAMED:
             self.certain |= bit
+        elif evidence is IMPLIED:
+            self.implied |= bit
 
     def closed(self) -> int:
         """One bit per participant whose filters can tell nothing more of this message."""
@@ -112,8 +116,10 @@ class Participants:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
         self._heard: list[int | None] = []
-        self._messages: list[tuple[int, int]] = []
-        """How many messages each has sent, and the running number of the last one."""
+        self._counts: list[int] = []
+        """How many messages each has sent."""
+        self._last: list[int] = []
+        """The running number of the last message of each."""
         self._counter = 0
         self.proving = 0
         """One bit per participant: the id of a message of its has been recomputed."""
@@ -132,13 +138,14 @@ class Participants:
             number = self._numbers[participant_id] = len(self._names)
             self._names.append(participant_id)
             self._heard.append(None)
-            self._messages.append((0, 0))
+            self._counts.append(0)
+            self._last.append(0)
         return number
 
     def quietest(self, but: str | None) -> int | None:
         """The number that a newcomer gets when all are taken; never that of ``but``."""
         numbers = (number for number, name in enumerate(self._names) if name != but)
-        return min(numbers, key=self._messages.__getitem__, default=None)
+        return min(numbers, key=self.messages, default=None)
 
     def replace(self, number: int, participant_id: str) -> str:
         """Give a number to somebody else; returns whose it was. The caller forgets what is known of that one."""
@@ -146,14 +153,15 @@ class Participants:
         del self._numbers[gone]
         self._numbers[participant_id] = number
         self._names[number] = participant_id
-        self._heard[number], self._messages[number] = None, (0, 0)
+        self._heard[number], self._counts[number], self._last[number] = None, 0, 0
         self.proving &= ~(1 << number)
         return gone
 
     def record_heard(self, number: int, lamport: int | None) -> None:
         """Count a message of a participant; the Lamport timestamp of the first one that has one is remembered."""
         self._counter += 1
-        self._messages[number] = (self._messages[number][0] + 1, self._counter)
+        self._counts[number] += 1
+        self._last[number] = self._counter
         if self._heard[number] is None:
             self._heard[number] = lamport
 
@@ -174,11 +182,11 @@ class Participants:
 
     def messages(self, number: int) -> tuple[int, int]:
         """How many messages a participant has sent, and the running number of the last one."""
-        return self._messages[number]
+        return self._counts[number], self._last[number]
 
     def restore(self, number: int, first_heard: int | None, messages: tuple[int, int]) -> None:
         """Take what a snapshot has of a participant."""
-        self._heard[number], self._messages[number] = first_heard, messages
+        self._heard[number], (self._counts[number], self._last[number]) = first_heard, messages
         self._counter = max(self._counter, messages[1])
 
     def of(self, bits: int) -> list[str]:
@@ -192,38 +200,48 @@ class AckTable:
     def __init__(self, config: SdsConfig, participants: Participants) -> None:
         self._format = config.filter_format
         self._participants = participants
-        self._tracked: dict[str, Tracked] = {}
-        self.get = self._tracked.get
+        self.tracked: dict[str, Tracked] = {}
+        """By id. Read it; it is changed here only."""
+        self.get = self.tracked.get
         """The tracked message of an id."""
         self._by_row: list[Tracked | None] = []
         self._free: list[int] = []
         self._by_lamport: list[tuple[int, str]] = []
+        """Ascending; also of messages that are tracked no more. The first ``_passed`` are such."""
+        self._passed = 0
         k = self._format.hash_count
         self._at: npt.NDArray[np.intp] = np.zeros((k, 0), np.intp)
         self._masks: Bytes = np.zeros((k, 0), np.uint8)
         self._open: npt.NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
-        self._unlocated: list[int] = []
+        self._unlocated: set[int] = set()
         self._other_places: dict[str, tuple[list[int], list[int]]] = {}
         """Places in filters of the other size (:attr:`FilterFormat.grown`)."""
         self._views: dict[int, tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Bytes]] = {}
 
     def __len__(self) -> int:
-        return len(self._tracked)
+        return len(self.tracked)
 
     def __iter__(self) -> Iterator[Tracked]:
-        return iter(self._tracked.values())
+        return iter(self.tracked.values())
 
     def floor(self) -> int | None:
         """The lowest Lamport timestamp tracked: the causal past below it needs no walk."""
-        heap = self._by_lamport
-        while heap and heap[0][1] not in self._tracked:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        order, passed = self._by_lamport, self._passed
+        while passed < len(order) and order[passed][1] not in self.tracked:
+            passed += 1
+        self._passed = passed
+        return order[passed][0] if passed < len(order) else None
 
     def add(self, tracked: Tracked) -> None:
         """Follow a message from now on."""
-        self._tracked[tracked.message_id] = tracked
-        heapq.heappush(self._by_lamport, (tracked.lamport, tracked.message_id))
+        self.tracked[tracked.message_id] = tracked
+        order, position = self._by_lamport, (tracked.lamport, tracked.message_id)
+        if not order or order[-1] < position:
+            order.append(position)
+        else:
+            insort(order, position, lo=self._passed)
+        if len(order) > 64 + 2 * len(self.tracked):
+            self._by_lamport, self._passed = [each for each in order if each[1] in self.tracked], 0
         if self._free:
             row = self._free.pop()
             self._by_row[row] = tracked
@@ -233,45 +251,46 @@ class AckTable:
             if row >= self._at.shape[1]:
                 self._grow_rows(max(64, 2 * row))
         tracked.row = row
-        self._unlocated.append(row)
-        self._open[:, row] = True
+        self._unlocated.add(row)
         own = self._participants.number(tracked.sender_id)
-        if own is not None and own < self._open.shape[0]:
-            self._open[own, row] = False
-        self._views.clear()
+        if self._open.size:
+            self._open[:, row] = True
+            if own is not None and own < self._open.shape[0]:
+                self._open[own, row] = False
+            self._views.clear()
 
     def restore(self, tracked: list[Tracked]) -> None:
         """Follow the messages of a snapshot, with the acknowledgements they have: of a table that is empty, all at
         once. Whose filters need not be asked is known when the first filter comes (:meth:`_grow_participants`)."""
-        self._tracked.update({each.message_id: each for each in tracked})
-        self._by_lamport = [(each.lamport, each.message_id) for each in tracked]
-        heapq.heapify(self._by_lamport)
+        self.tracked.update({each.message_id: each for each in tracked})
+        self._by_lamport = sorted([(each.lamport, each.message_id) for each in tracked])
         self._by_row = [*tracked]
         for row, each in enumerate(tracked):
             each.row = row
         self._grow_rows(max(64, len(tracked)))
-        self._unlocated = list(range(len(tracked)))
+        self._unlocated = set(range(len(tracked)))
 
     def discard(self, message_id: str) -> None:
         """Stop following a message."""
-        tracked = self._tracked.pop(message_id, None)
+        tracked = self.tracked.pop(message_id, None)
         if tracked is None:
             return
-        self._other_places.pop(message_id, None)
-        self._open[:, tracked.row] = False
         self._by_row[tracked.row] = None
         self._free.append(tracked.row)
-        self._views.clear()
+        if self._open.size:
+            self._other_places.pop(message_id, None)
+            self._open[:, tracked.row] = False
+            self._views.clear()
 
     def ask(self, tracked: Tracked, number: int) -> None:
         """Decide whether the filters of a participant can still tell something of a message."""
-        if number < self._open.shape[0]:
+        if self._open.size and number < self._open.shape[0]:
             self._open[number, tracked.row] = not tracked.closed() >> number & 1
-        self._views.pop(number, None)
+            self._views.pop(number, None)
 
     def forget(self, number: int, gone: str, newcomer: str) -> None:
         """Forget everything of a participant whose number becomes a newcomer's, who may have been here before."""
-        for tracked in self._tracked.values():
+        for tracked in self.tracked.values():
             tracked.forget(number, gone)
             if number < self._open.shape[0]:
                 self._open[number, tracked.row] = tracked.sender_id != newcomer
@@ -286,12 +305,13 @@ class AckTable:
             self._grow_participants(number)
         view = self._views.get(number)
         if view is None:
-            rows = np.flatnonzero(self._open[number, : len(self._by_row)])
-            view = self._views[number] = (rows, self._at[:_FIRST_LOOK, rows], self._masks[:_FIRST_LOOK, rows])
+            rows = self._open[number, : len(self._by_row)].nonzero()[0]
+            at, masks = self._at[:_FIRST_LOOK].take(rows, axis=1), self._masks[:_FIRST_LOOK].take(rows, axis=1)
+            view = self._views[number] = (rows, at, masks)
         rows, at, masks = view
         if not rows.size:
             return []
-        if filter_format is not None and filter_format != self._format:
+        if filter_format is not None and filter_format is not self._format:
             return self._held_by_other(words, rows, filter_format)
         bits = words.take(at)
         bits &= masks
@@ -339,10 +359,10 @@ class AckTable:
         grown = np.zeros((8 * width, self._at.shape[1]), np.bool_)
         grown[:had] = self._open
         every = (1 << 8 * width) - 1
-        closed = b"".join((tracked.closed() & every).to_bytes(width, "little") for tracked in self._tracked.values())
+        closed = b"".join((tracked.closed() & every).to_bytes(width, "little") for tracked in self.tracked.values())
         bits = np.unpackbits(np.frombuffer(closed, np.uint8).reshape(-1, width), axis=1, bitorder="little")
-        grown[had:, [tracked.row for tracked in self._tracked.values()]] = bits.T[had:] == 0
-        for tracked in self._tracked.values():
+        grown[had:, [tracked.row for tracked in self.tracked.values()]] = bits.T[had:] == 0
+        for tracked in self.tracked.values():
             owner = self._participants.number(tracked.sender_id)
             if owner is not None and had <= owner < grown.shape[0]:
                 grown[owner, tracked.row] = False

@@ -34,9 +34,9 @@ def review_dependencies(
     """Sort the causal history of a message; a dependency is met when its id is in the log. ``first``: it is the first
     message that is observed, so everything it names is older than the observation. ``unproven``: its own id is not
     recomputed, nor are then, presumably, those that its sender names: for unproven messages it does not wait."""
-    log = state.log
+    in_log = state.log.holds
     for entry in message.causal_history:
-        if entry.message_id not in log:
+        if not in_log(entry.message_id):
             break
     else:
         return NONE
@@ -44,8 +44,8 @@ def review_dependencies(
     config = state.config
     before = config.before_observation and (first or lamport <= state.observed_since)
     for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
-        if dependency not in log:
-            waits = not (unproven and dependency in state.unproven)
+        if not in_log(dependency):
+            waits = not (unproven and dependency in state.unproven.doubts)
             _sort(state, message, lamport, dependency, before, waits, found)
     if found.missing:
         known = state.incoming.missing

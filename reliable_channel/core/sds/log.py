@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from reliable_channel.core.sds.shares import OVERHEAD, size_of
+from reliable_channel.core.sds.shares import size_of
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 from reliable_channel.core.wire.sds import HistoryEntry
 
@@ -137,6 +137,10 @@ class MessageLog:
         self._slack = max(1, max_entries // 16)
         self._weight = 0
         self._entries: dict[str, LogEntry | _Stored] = {}
+        self.holds = self._entries.__contains__
+        """Whether an id is in the log."""
+        self.find = self._entries.get
+        """:meth:`get` in less time; a tuple is an entry that is not decoded yet."""
         self._order: list[Position] = []
         self.horizon: Position | None = None
         """The highest position that may have been dropped of a sender without a horizon of its own."""
@@ -162,8 +166,9 @@ class MessageLog:
         """Insert at the entry's position."""
         position = (entry.lamport, entry.message_id)
         self._entries[entry.message_id] = entry
-        entry.size = self._size(entry)
-        self._weight += entry.size or self._unit
+        size, unit = size_of(entry.message_id, entry.sender_id, *entry.history), self._unit
+        entry.size = size if size > unit else 0
+        self._weight += entry.size or unit
         order = self._order
         if not order or order[-1] < position:
             order.append(position)
@@ -171,13 +176,6 @@ class MessageLog:
             insort(order, position)
         if self._weight > (self._max + self._slack) * self._unit:
             self._make_room(now)
-
-    def _size(self, entry: LogEntry) -> int:
-        characters = len(entry.message_id) + len(entry.sender_id) + len("".join(entry.history))
-        if characters * 4 + OVERHEAD <= self._unit:
-            return 0
-        size = size_of(entry.message_id, entry.sender_id, *entry.history)
-        return size if size > self._unit else 0
 
     def remove(self, message_id: str) -> None:
         """Take an entry out (another message with its id has won)."""
@@ -316,7 +314,7 @@ class MessageLog:
             senders = [names[number] for number in state.log_senders]
             sizes = list(state.log_sizes) or [0] * len(ids)
         columns = zip(state.log_lamports, data, senders, sizes, strict=True)
-        log._entries = dict(zip(ids, columns, strict=True))
+        log._entries.update(zip(ids, columns, strict=True))
         unit = log._unit
         log._weight = sum([size if size > unit else unit for size in sizes])
         if state.HasField("horizon_id"):

@@ -10,10 +10,12 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 
-from reliable_channel.core.sds.acks import Tracked
 from reliable_channel.core.sds.conflicts import (
+    COPY,
+    FURTHER_SEND,
+    LOSER,
     RESERVED,
-    Relation,
+    WINNER,
     forget_loser,
     known_under,
     relation,
@@ -93,7 +95,7 @@ class SdsReceiver:
                 events.append(EphemeralReceived(now, message.message_id, message.sender_id, content))
             return events
         config = state.config
-        if lamport > state.clock_time(now) and lamport > state.lamport_ceiling(now):
+        if lamport > now // config.clock_unit_ms and lamport > state.lamport_ceiling(now):
             ahead = f"{(lamport - state.clock_time(now)) * config.clock_unit_ms} ms ahead"
             self._refuse(message, RefusalReason.LAMPORT_TOO_FAR, ahead, now, events)
             return events
@@ -107,21 +109,24 @@ class SdsReceiver:
             # A channel that was forgotten begins with what is new, not with what a store brings back.
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             return events
-        state.open(now, lamport)
+        if first:
+            state.open(now, lamport)
         if digest is None:
             self._receive_sync(message, lamport, first, id_verified is not False, now, events)
             return events
         message_id = message.message_id
-        known = known_under(state, message_id)
+        known = None
         wins = further = False
         unproven = id_verified is False and config.unproven_id_ms > 0
-        if known is not None or state.repeats or state.incoming.waiting:
+        waiting_there = state.incoming.waiting
+        if state.log.holds(message_id) or waiting_there or state.repeats.sends or state.unproven.doubts:
+            known = known_under(state, message_id)
             found = relation(state, message, digest, known, id_verified, now, events)
-            if found is Relation.COPY:
+            if found is COPY:
                 self._receive_again(message, known, retrieval_hint, now, events)
-            if found is Relation.COPY or found is Relation.LOSER:
+            if found is COPY or found is LOSER:
                 return events
-            wins, further = found is Relation.WINNER, found is Relation.FURTHER_SEND
+            wins, further = found is WINNER, found is FURTHER_SEND
             unproven = unproven and not further
         if further and (lamport <= state.repeats.horizon or state.log.forgotten(position, message.sender_id)):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
@@ -131,6 +136,16 @@ class SdsReceiver:
             self._no_longer_missing(message_id, repaired, now, events)
             self.settle([message_id], now, events, past=True)
             return events
+        if known is None and not unproven and message_id not in state.incoming.missing:
+            in_log = state.log.holds
+            for entry in message.causal_history:
+                if not in_log(entry.message_id):
+                    break
+            else:
+                self._receive_in_order(
+                    message, lamport, digest, retrieval_hint, repaired, bool(id_verified), data, now, events
+                )
+                return events
         waiting = Waiting(
             send_key(message_id, message.sender_id, lamport) if further or unproven else message_id,
             message.sender_id,
@@ -152,6 +167,66 @@ class SdsReceiver:
 
     # ---- kinds ---------------------------------------------------------------------------------------------------
 
+    def _receive_in_order(
+        self,
+        message: SdsMessage,
+        lamport: int,
+        digest: bytes,
+        hint: bytes | None,
+        repaired: bool,
+        verified: bool,
+        data: bytes | None,
+        now: int,
+        events: list[SdsEvent],
+    ) -> None:
+        """:meth:`_receive_content` for what most messages are: new, not missed, and all that it names is in the log.
+        Such a message is delivered at once."""
+        state = self._state
+        message_id, sender_id = message.message_id, message.sender_id
+        self._heard(message, verified, now, events)
+        late = self._stand(message, data, now, events)
+        if lamport > (state.clock or 0):
+            state.clock = lamport
+        state.sequence += 1
+        entry = LogEntry(message_id, lamport, sender_id, kept_history(message.causal_history), digest, hint)
+        entry.verified = verified
+        state.log.add(entry, now)
+        content, sequence = message.content, state.sequence
+        events.append(
+            Delivered(
+                now, message_id, sender_id, lamport, sequence, now, content, hint, (), (), late, repaired, False, digest
+            )
+        )
+        if state.incoming.waiting:
+            self.settle([message_id], now, events)
+            self._make_room({}, now, events)
+        if state.sync is not None:
+            self._content_heard(message, now, owed=True)
+
+    def _heard(self, message: SdsMessage, verified: bool, now: int, events: list[SdsEvent]) -> None:
+        """What content says of other messages and of its sender."""
+        if message.repair_request:
+            self._repair_bookkeeping(message, now, events)
+        review = self._state.review
+        review.review(message, now, events)
+        if verified:
+            review.participants.record_proof(message.sender_id)
+
+    def _stand(self, message: SdsMessage, data: bytes | None, now: int, events: list[SdsEvent]) -> bool:
+        """Let content stand for its id. Returns whether it was lost, or named before observation: it comes late."""
+        state = self._state
+        message_id, sender_id = message.message_id, message.sender_id
+        state.review.track(message_id, sender_id, message.lamport_timestamp or 0, now, now, events)
+        if state.filter is not None:
+            state.insert_into_filter(message_id, now, events)
+        if state.repair is not None:
+            state.repair.keep(message_id, data if data is not None else message)
+        incoming = state.incoming
+        lost, before_observation = incoming.lost, incoming.before_observation
+        if message_id not in lost.owners and message_id not in before_observation.owners:
+            return False
+        return lost.discard(message_id) or before_observation.discard(message_id)
+
     def _receive_content(
         self,
         message: SdsMessage,
@@ -170,21 +245,13 @@ class SdsReceiver:
         message_id, further = waiting.sds_id, waiting.is_further_send
         if wins:
             forget_loser(state, message_id)
-        if message.repair_request:
-            self._repair_bookkeeping(message, now, events)
-        state.review.review(message, now, events)
-        if waiting.verified:
-            state.review.participants.record_proof(waiting.sender_id)
+        self._heard(message, waiting.verified, now, events)
         missing = None
         if unproven:
             state.unproven.add(message_id, Doubt(waiting, now, now + state.config.unproven_id_ms, refuted))
         elif not further:
-            state.review.track(Tracked(message_id, waiting.sender_id, waiting.lamport, now), events, now)
-            state.insert_into_filter(message_id, now, events)
-            waiting.late = incoming.lost.discard(message_id) or incoming.before_observation.discard(message_id)
+            waiting.late = self._stand(message, data, now, events)
             missing = self._no_longer_missing(message_id, waiting.repaired, now, events)
-            if state.repair is not None:
-                state.repair.keep(message_id, data if data is not None else message)
         given_up: dict[str, str] = {}
         if dependencies is not NONE:
             given_up = self._report(message, dependencies, now, events)
@@ -201,11 +268,12 @@ class SdsReceiver:
             self._deliver(waiting, now, events)
         if missing is not None:
             state.review.arrived(missing, now, events)
-        if incoming.waiting and message_id in state.log:
+        if incoming.waiting and state.log.holds(message_id):
             self.settle([message_id], now, events)
         while unproven and (surplus := state.unproven.surplus()) is not None:
             self.end_doubt(surplus, now, events)
-        self._make_room(given_up, now, events)
+        if given_up or incoming.waiting:
+            self._make_room(given_up, now, events)
         self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
     def _receive_sync(
@@ -274,9 +342,9 @@ class SdsReceiver:
         sync = self._state.sync
         if sync is not None:
             sync.named(message.causal_history, message.sender_id)
-            if owed and message.message_id not in self._state.unproven:
+            if owed and message.message_id not in self._state.unproven.doubts:
                 sync.owe(message.message_id, message.sender_id)
-                if message.message_id in self._state.log:
+                if self._state.log.holds(message.message_id):
                     sync.nameable(message.message_id, now)
             sync.content_heard(now, self._state.repairs_pending())
 
@@ -394,13 +462,14 @@ class SdsReceiver:
             waiting.past,
         )
         entry.verified, entry.won = waiting.verified, waiting.won
-        if waiting.unproven and message_id in state.unproven:
+        doubted = message_id in state.unproven.doubts
+        if waiting.unproven and doubted:
             state.unproven.delivered(message_id, entry)
             return
-        if waiting.unproven or message_id in state.unproven:  # it never stands for its id, or repeats what may not
+        if waiting.unproven or doubted:  # it never stands for its id, or repeats what may not
             state.repeats.add((waiting.lamport, message_id, waiting.sender_id), now)
             return
-        before = state.log.get(message_id)
+        before = state.log.get(message_id) if state.log.holds(message_id) else None
         if before is not None:
             other = min((entry, before), key=lambda each: (each.lamport, each.sender_id))
             state.repeats.add((other.lamport, message_id, other.sender_id), now)
@@ -462,7 +531,7 @@ class SdsReceiver:
             state.incoming.hold(record)
         else:
             state.log.add(record, now)
-        state.review.track(Tracked(message_id, record.sender_id, record.lamport, doubt.since), events, now)
+        state.review.track(message_id, record.sender_id, record.lamport, doubt.since, now, events)
         state.insert_into_filter(message_id, now, events)
         state.incoming.lost.discard(message_id)
         state.incoming.before_observation.discard(message_id)

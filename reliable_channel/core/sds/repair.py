@@ -169,10 +169,14 @@ def _size(message: bytes | SdsMessage) -> int:
     """The bytes that a message counts for; an estimate where it is not encoded yet."""
     if isinstance(message, bytes):
         return len(message)
-    size = len(message.content or b"") + len(message.bloom_filter or b"") + 512
+    entries = message.causal_history + message.repair_request
+    size = len(message.content or b"") + len(message.bloom_filter or b"") + 512 + _PER_ENTRY * len(entries)
     texts = [message.message_id, message.sender_id]
-    for entry in (*message.causal_history, *message.repair_request):
-        texts += (entry.message_id, entry.sender_id or "")
-        size += _PER_ENTRY + len(entry.retrieval_hint or b"")
+    for entry in entries:
+        texts.append(entry.message_id)
+        if entry.sender_id is not None:
+            texts.append(entry.sender_id)
+        if entry.retrieval_hint is not None:
+            size += len(entry.retrieval_hint)
     text = "".join(texts)
     return size + (len(text) if text.isascii() else len(text.encode()))

@@ -20,12 +20,13 @@ class Repeats:
     def __init__(self, max_sends: int, sends: Iterable[Send] = (), horizon: int = -1) -> None:
         self._max = max_sends
         self._order = sorted(sends)
-        self._sends = set(self._order)
+        self.sends = set(self._order)
+        """Read it; it is changed here only."""
         self.horizon = horizon
         """The highest Lamport timestamp (ms) that was forgotten: what is not above it may have been delivered."""
 
     def __contains__(self, send: object) -> bool:
-        return send in self._sends
+        return send in self.sends
 
     def __len__(self) -> int:
         return len(self._order)
@@ -36,11 +37,11 @@ class Repeats:
     def add(self, send: Send, now: int) -> None:
         """Remember a send. The horizon is never later than ``now``: messages that are dated ahead must not cause the
         refusal of everything that is sent until then."""
-        if send in self._sends:
+        if send in self.sends:
             return
-        self._sends.add(send)
+        self.sends.add(send)
         insort(self._order, send)
         if len(self._order) > self._max:
             forgotten = self._order.pop(0)
-            self._sends.discard(forgotten)
+            self.sends.discard(forgotten)
             self.horizon = max(self.horizon, min(forgotten[0], now))

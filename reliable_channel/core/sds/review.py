@@ -5,7 +5,7 @@ once a filter of that participant holds it too. Filters alone make an acknowledg
 
 from __future__ import annotations
 
-from reliable_channel.core.sds.acks import AckTable, Participants, Tracked
+from reliable_channel.core.sds.acks import BY_FILTER, IMPLIED, NAMED, AckTable, Participants, Tracked
 from reliable_channel.core.sds.config import SdsConfig, Tracking
 from reliable_channel.core.sds.events import (
     Acknowledged,
@@ -51,16 +51,17 @@ class AckReview:
         self._others = Shares(config.max_tracked, config.max_tracked * OVERHEAD)
         """Tracked messages of others, by their senders."""
 
-    def track(self, tracked: Tracked, events: list[SdsEvent], now: int) -> None:
-        """Follow the acknowledgements of a message that is new here, if they are to be followed."""
-        if tracked.sender_id != self._me:
+    def track(
+        self, message_id: str, sender_id: str, lamport: int, since: int, now: int, events: list[SdsEvent]
+    ) -> None:
+        """Follow the acknowledgements of a message that is new here since ``since``, if they are to be followed."""
+        if sender_id != self._me:
             if not self._everyone:
                 return
-            self._others.add(tracked.message_id, tracked.sender_id, OVERHEAD)
-        self.table.add(tracked)
-        while self._others.is_over():
-            oldest = self._others.oldest_of(self._others.greediest())
-            self.untrack(oldest)
+            self._others.add(message_id, sender_id, OVERHEAD)
+        self.table.add(Tracked(message_id, sender_id, lamport, since))
+        while self._others.surplus > 0 and (oldest := self._others.take_surplus()) is not None:
+            self.table.discard(oldest)
             events.append(TrackingEnded(now, oldest))
 
     def restore(self, tracked: list[Tracked]) -> None:
@@ -86,7 +87,7 @@ class AckReview:
         if number is None:
             return
         self.participants.record_heard(number, message.lamport_timestamp)
-        if len(self.table):
+        if message.causal_history and self.table.tracked:
             self._review_history(message, number, now, events)
         if message.bloom_filter:
             self._review_filter(message, number, now, events)
@@ -112,23 +113,20 @@ class AckReview:
                 continue
             if tracked is not None and tracked.sender_id != by:
                 if directly:
-                    self._acknowledge(tracked, by, number, Evidence.CAUSAL_HISTORY, via, now, events)
+                    self._acknowledge(tracked, by, number, NAMED, via, now, events)
                 else:
                     self._reach(tracked, number)
             self._walk(by, number, [missing.message_id], via)
 
     def _review_history(self, message: SdsMessage, number: int, now: int, events: list[SdsEvent]) -> None:
-        by = message.sender_id
-        table = self.table
-        named = []
-        for entry in message.causal_history:
-            message_id = entry.message_id
-            named.append(message_id)
-            tracked = table.get(message_id)
-            if tracked is not None and tracked.sender_id != by:
-                self._acknowledge(tracked, by, number, Evidence.CAUSAL_HISTORY, message.message_id, now, events)
-        if named:
-            self._walk(by, number, named, message.message_id)
+        by, bit = message.sender_id, 1 << number
+        tracked_as = self.table.get
+        named = [entry.message_id for entry in message.causal_history]
+        for message_id in named:
+            tracked = tracked_as(message_id)
+            if tracked is not None and not tracked.certain & bit and tracked.sender_id != by:
+                self._acknowledge(tracked, by, number, NAMED, message.message_id, now, events)
+        self._walk(by, number, named, message.message_id)
 
     def _walk(self, by: str, number: int, start: list[str], via: str) -> None:
         """Mark the causal past of what ``by`` names, each message once per participant, no further back than is
@@ -137,9 +135,10 @@ class AckReview:
         if floor is None:
             return
         bit = 1 << number
-        in_log, waiting, missing = self._log.get, self._incoming.waiting, self._incoming.missing
+        find, decoded = self._log.find, self._log.get
+        waiting, missing = self._incoming.waiting, self._incoming.missing
         tracked_as = self.table.get
-        stack = [entry for each in start if (entry := in_log(each) or waiting.get(each)) is not None]
+        stack = [entry for each in start if (entry := decoded(each) or waiting.get(each)) is not None]
         left = MAX_WALK
         while stack and left > 0:
             entry = stack.pop()
@@ -155,7 +154,8 @@ class AckReview:
                         self._reach(tracked, number)
                 elif dependency in missing:
                     self._incoming.reach(missing[dependency], by, via, directly=False)
-                earlier = in_log(dependency) or waiting.get(dependency)
+                found = find(dependency)
+                earlier = decoded(dependency) if isinstance(found, tuple) else found or waiting.get(dependency)
                 if earlier is not None and not earlier.past & bit:
                     stack.append(earlier)
 
@@ -185,7 +185,7 @@ class AckReview:
         by, via = message.sender_id, message.message_id
         for tracked in self.table.held_by(words, number, filter_format):
             if tracked.reached >> number & 1:
-                self._acknowledge(tracked, by, number, Evidence.IMPLIED, via, now, events)
+                self._acknowledge(tracked, by, number, IMPLIED, via, now, events)
             else:
                 self._hit(tracked, by, number, via, now, events)
 
@@ -196,7 +196,7 @@ class AckReview:
             return
         threshold = self._config.possible_acks_threshold
         if len(vias) >= threshold:
-            self._acknowledge(tracked, by, number, Evidence.FILTER, via, now, events)
+            self._acknowledge(tracked, by, number, BY_FILTER, via, now, events)
             return
         count = tracked.hit_count()
         events.append(PossiblyAcknowledged(now, tracked.message_id, by, via, count))
@@ -204,18 +204,19 @@ class AckReview:
         if segment is None:
             return
         if count >= threshold:
-            self._outgoing.acknowledge(segment, Evidence.FILTER, now, events)
+            self._outgoing.acknowledge(segment, BY_FILTER, now, events)
         else:
             self._outgoing.possibly(segment, now)
 
     def _acknowledge(
         self, tracked: Tracked, by: str, number: int, evidence: Evidence, via: str, now: int, events: list[SdsEvent]
     ) -> None:
-        had = tracked.evidence_of(number)
-        if not evidence.is_stronger_than(had):
+        had = tracked.evidence_of(number) if tracked.acked >> number & 1 else None
+        if had is not None and not evidence.is_stronger_than(had):
             return
         tracked.acknowledge(number, evidence)
-        tracked.hits.pop(by, None)
+        if tracked.hits:
+            tracked.hits.pop(by, None)
         self.table.ask(tracked, number)
         events.append(Acknowledged(now, tracked.message_id, tracked.sender_id, by, evidence, via, tracked.since))
         segment = self._outgoing.segments.get(tracked.message_id)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import islice
 
 from reliable_channel.core.errors import EmptyMessage, LocalError
-from reliable_channel.core.sds.acks import Tracked
 from reliable_channel.core.sds.conflicts import Relation, forget_loser, known_under, relation, report_win
 from reliable_channel.core.sds.events import (
     DuplicateSeen,
@@ -236,7 +235,7 @@ class SdsSender:
         state.log.add(LogEntry(message_id, lamport, message.sender_id, history, digest, None), now)
         state.last_own = message_id
         state.insert_into_filter(message_id, now, events)
-        state.review.track(Tracked(message_id, message.sender_id, lamport, now), events, now)
+        state.review.track(message_id, message.sender_id, lamport, now, now, events)
         if state.repair is not None:
             state.repair.keep(message_id, data)
         return OwnSegment(message_id, index, data, state.config.acknowledgement_timeout_ms)

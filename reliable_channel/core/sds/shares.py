@@ -21,7 +21,8 @@ class Shares:
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self.unit = max(1, max_bytes // max(1, max_entries))
         self._limit = self.unit * max_entries
-        self._total = 0
+        self.surplus = -self._limit
+        """How much more is held than there may be; what is at most 0 is none. Read it; it is changed here only."""
         self._keys: dict[str, OrderedDict[str, int]] = {}
         self._held: dict[str, int] = {}
         self._largest: list[tuple[int, str]] = []
@@ -30,8 +31,11 @@ class Shares:
 
     def add(self, key: str, owner: str, size: int) -> None:
         """Count a new key of ``size`` bytes for its owner."""
-        weight = max(self.unit, size)
-        self._keys.setdefault(owner, OrderedDict())[key] = weight
+        weight = size if size > self.unit else self.unit
+        keys = self._keys.get(owner)
+        if keys is None:
+            keys = self._keys[owner] = OrderedDict()
+        keys[key] = weight
         self._change(owner, weight)
 
     def remove(self, key: str, owner: str) -> None:
@@ -57,7 +61,7 @@ class Shares:
 
     def is_over(self) -> bool:
         """Whether more is held than the memory may hold."""
-        return self._total > self._limit
+        return self.surplus > 0
 
     def oldest_of(self, owner: str) -> str:
         """The key that an owner has held longest."""
@@ -79,14 +83,26 @@ class Shares:
                 if not held:
                     stated.pop(owner, None)
 
+    def take_surplus(self) -> str | None:
+        """Take out the oldest key of the owner that holds most; ``None`` unless more is held than there may be."""
+        if self.surplus <= 0:
+            return None
+        owner = self.greediest()
+        keys = self._keys[owner]
+        key, weight = keys.popitem(last=False)
+        if not keys:
+            del self._keys[owner]
+        self._change(owner, -weight)
+        return key
+
     def _change(self, owner: str, weight: int) -> None:
-        self._total += weight
+        self.surplus += weight
         held = self._held.get(owner, 0) + weight
         if held:
             self._held[owner] = held
         else:
             del self._held[owner]
-        if held > self._stated.get(owner, 0):
+        if weight > 0 and held > self._stated.get(owner, 0):
             self._stated[owner] = held
             heapq.heappush(self._largest, (-held, owner))
             if len(self._largest) > 64 + 4 * len(self._held):
@@ -100,31 +116,32 @@ class Remembered:
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._shares = Shares(max_entries, max_bytes)
-        self._owners: dict[str, str] = {}
+        self.owners: dict[str, str] = {}
+        """Ids with their owners, oldest first. Read it; it is changed here only."""
 
     def __contains__(self, message_id: object) -> bool:
-        return message_id in self._owners
+        return message_id in self.owners
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._owners)
+        return iter(self.owners)
 
     def items(self) -> Iterator[tuple[str, str]]:
         """Ids with their owners, oldest first."""
-        return iter(self._owners.items())
+        return iter(self.owners.items())
 
     def add(self, message_id: str, owner: str) -> None:
         """Remember an id; when there are too many, the sender with most forgets its oldest."""
-        if message_id in self._owners:
+        if message_id in self.owners:
             return
         shares = self._shares
-        self._owners[message_id] = owner
+        self.owners[message_id] = owner
         shares.add(message_id, owner, size_of(message_id, owner))
-        while shares.is_over():
-            self.discard(shares.oldest_of(shares.greediest()))
+        while (oldest := shares.take_surplus()) is not None:
+            del self.owners[oldest]
 
     def discard(self, message_id: str) -> bool:
         """Forget an id; returns whether it was there."""
-        owner = self._owners.pop(message_id, None)
+        owner = self.owners.pop(message_id, None)
         if owner is None:
             return False
         self._shares.remove(message_id, owner)

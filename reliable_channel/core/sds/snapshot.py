@@ -7,6 +7,7 @@ who waits for whom) is not stored.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
@@ -173,7 +174,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
         state.sync.counter = proto.sync_counter
         state.sync.interval_due = proto.sync_due if proto.HasField("sync_due") else None
         state.sync.owed_due = proto.sync_owed_due if proto.HasField("sync_owed_due") else None
-        state.sync.owed = dict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))
+        state.sync.owed = OrderedDict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))
         state.sync.owing_since = proto.sync_waiting_since if proto.HasField("sync_waiting_since") else None
     if state.repair is not None:
         for request in proto.repair_requests:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from reliable_channel.core.sds.config import SdsConfig
@@ -41,9 +42,14 @@ class SyncTimer:
         self.counter = 0
         """Own timestamped messages so far: each begins a round with a jitter of its own."""
         self._share: float | None = None
+        self._waits: dict[float, int] = {}
+        """Part of the interval → ms, of this round."""
         self.owing_since: int | None = None
         """Since when others' content has come without a message of one's own to acknowledge it."""
-        self.owed: dict[str, str] = {}
+        self._may_owe = min(MAX_OWED_KEPT, config.max_log_entries)
+        if not config.acknowledge_within_ms or not config.sync_min_interval_ms:
+            self._may_owe = 0
+        self.owed: OrderedDict[str, str] = OrderedDict()
         """Content that is held and not yet named by anyone but its sender: SDS id → sender id, oldest first."""
         self.owed_due: int | None = None
 
@@ -63,6 +69,7 @@ class SyncTimer:
         """Begin the next interval: an own message went out with history and filter, or there was nothing to say."""
         self.counter += 1
         self._share = None
+        self._waits.clear()
         self.restart(now, repairs_pending)
 
     def content_heard(self, now: int, repairs_pending: bool) -> None:
@@ -77,17 +84,14 @@ class SyncTimer:
         latest = self.owing_since + self._config.sync_min_interval_ms
         if self.interval_due is None or now < latest:
             self._restart(now, factor)
-            if self.interval_due is not None:
-                self.interval_due = max(now, min(self.interval_due, latest))
+            if self.interval_due is not None and self.interval_due > latest:
+                self.interval_due = max(now, latest)
 
     def owe(self, message_id: str, sender_id: str) -> None:
         """Note content of ``sender_id`` that is held here and has to be acknowledged once it is in the log."""
-        within = self._config.acknowledge_within_ms
-        if not within or not self._config.sync_min_interval_ms:
-            return
         self.owed[message_id] = sender_id
-        if len(self.owed) > min(MAX_OWED_KEPT, self._config.max_log_entries):
-            del self.owed[next(iter(self.owed))]
+        if len(self.owed) > self._may_owe:
+            self.owed.popitem(last=False)
 
     def nameable(self, message_id: str, now: int) -> None:
         """Begin the wait if ``message_id`` is owed and in the log: what waits for its dependencies cannot be named."""
@@ -130,6 +134,9 @@ class SyncTimer:
     def _restart(self, now: int, factor: float) -> None:
         interval = self._config.sync_min_interval_ms
         if interval:
-            if self._share is None:
-                self._share = self._config.jitter(self._channel_id, self._participant_id, self.counter)
-            self.interval_due = now + max(1, round(interval * factor * (1 + self._share)))
+            wait = self._waits.get(factor)
+            if wait is None:
+                if self._share is None:
+                    self._share = self._config.jitter(self._channel_id, self._participant_id, self.counter)
+                wait = self._waits[factor] = max(1, round(interval * factor * (1 + self._share)))
+            self.interval_due = now + wait

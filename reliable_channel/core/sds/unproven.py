@@ -32,36 +32,37 @@ class Unproven:
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._shares = Shares(max_entries, max_bytes)
-        self._doubts: dict[str, Doubt] = {}
+        self.doubts: dict[str, Doubt] = {}
+        """Read it; it is changed here only."""
 
     def __contains__(self, message_id: object) -> bool:
-        return message_id in self._doubts
+        return message_id in self.doubts
 
     def __len__(self) -> int:
-        return len(self._doubts)
+        return len(self.doubts)
 
     def items(self) -> tuple[tuple[str, Doubt], ...]:
         """Ids with their doubts, the first to end before the others."""
-        return tuple(self._doubts.items())
+        return tuple(self.doubts.items())
 
     def get(self, message_id: str) -> LogEntry | Waiting | None:
         """The unproven message of an id."""
-        doubt = self._doubts.get(message_id)
+        doubt = self.doubts.get(message_id)
         return None if doubt is None else doubt.record
 
     def add(self, message_id: str, doubt: Doubt) -> None:
         """An unproven message has come."""
         record = doubt.record
-        self._doubts[message_id] = doubt
+        self.doubts[message_id] = doubt
         self._shares.add(message_id, record.sender_id, size_of(message_id, record.sender_id, *record.history))
 
     def delivered(self, message_id: str, entry: LogEntry) -> None:
         """The unproven message of an id no longer waits in the incoming buffer."""
-        self._doubts[message_id].record = entry
+        self.doubts[message_id].record = entry
 
     def take(self, message_id: str) -> Doubt | None:
         """The doubt of an id is over, one way or the other."""
-        doubt = self._doubts.pop(message_id, None)
+        doubt = self.doubts.pop(message_id, None)
         if doubt is not None:
             self._shares.remove(message_id, doubt.record.sender_id)
         return doubt
@@ -73,4 +74,4 @@ class Unproven:
 
     def next_due(self) -> int | None:
         """When the next doubt ends (ms)."""
-        return next(iter(self._doubts.values())).until if self._doubts else None
+        return next(iter(self.doubts.values())).until if self.doubts else None

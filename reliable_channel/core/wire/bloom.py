@@ -96,9 +96,13 @@ class FilterFormat:
         return _HASHES[self.family]
 
     @cached_property
+    def _is_spec(self) -> bool:
+        return self.family is FilterFamily.SPEC
+
+    @cached_property
     def _byte_flip(self) -> int:
         """Reverse the bytes within each word: the ``spec`` family writes the most significant byte first."""
-        return 7 if self.family is FilterFamily.SPEC else 0
+        return 7 if self._is_spec else 0
 
     def bit_positions(self, message_id: str) -> list[int]:
         """The k bits of an id: ``(A + i·B) mod m``."""
@@ -139,7 +143,7 @@ class FilterFormat:
 
     def saturation(self, words: Bytes) -> float:
         """The part of the m bits that is set, 0 to 1. 0.49 at capacity; all ones would acknowledge everything."""
-        return float(np.bitwise_count(words.view(np.uint64)).sum()) / self.bit_count
+        return float(np.add.reduce(np.bitwise_count(words.view(np.uint64)), dtype=np.uint32)) / self.bit_count
 
     def encode(self, words: bytes | bytearray) -> bytes:
         """The bytes of the ``bloom_filter`` field."""
@@ -176,7 +180,7 @@ class FilterFormat:
         """Decode a ``bloom_filter`` field into a read-only array of words, or return why it is refused: a filter of
         another size cannot be queried."""
         words = field
-        if self.family is not FilterFamily.SPEC:
+        if not self._is_spec:
             try:
                 proto = pb.NimBloomFilter.FromString(field)
             except DecodeError as error:

@@ -37,6 +37,10 @@ class SdsKind(StrEnum):
     EPHEMERAL = "ephemeral"
 
 
+_NIM, _CONTENT, _SYNC, _EPHEMERAL = WireFamily.NIM, SdsKind.CONTENT, SdsKind.SYNC, SdsKind.EPHEMERAL
+"""Looked up once: a member of an enumeration costs as much as three calls of a function."""
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class HistoryEntry:
     """A reference to another message: its id and, where known, the hash of its newest envelope and its sender. ``None``
@@ -65,8 +69,8 @@ class SdsMessage:
         """The kind, or ``None`` for a message with neither timestamp nor content, which is invalid. Empty content
         counts as none (``nim`` always writes the field)."""
         if self.lamport_timestamp is not None:
-            return SdsKind.CONTENT if self.content else SdsKind.SYNC
-        return SdsKind.EPHEMERAL if self.content else None
+            return _CONTENT if self.content else _SYNC
+        return _EPHEMERAL if self.content else None
 
 
 def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC) -> bytes:
@@ -74,7 +78,7 @@ def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC
     history = [_entry_to_proto(entry) for entry in message.causal_history]
     repair = [_entry_to_proto(entry) for entry in message.repair_request]
     bloom_filter, content = message.bloom_filter, message.content
-    if family is WireFamily.NIM:
+    if family is _NIM:
         nim_head = pb.NimMessage(
             message_id=message.message_id,
             lamport_timestamp=message.lamport_timestamp or 0,
@@ -104,7 +108,7 @@ def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC
 def decode_sds_message(data: bytes, family: WireFamily = WireFamily.SPEC) -> SdsMessage | Malformed:
     """Parse and validate an SDS message of the given family, or say why not (docs/spec/sds.md, *Bounds*)."""
     try:
-        proto = pb.NimMessage.FromString(data) if family is WireFamily.NIM else pb.SpecMessage.FromString(data)
+        proto = pb.NimMessage.FromString(data) if family is _NIM else pb.SpecMessage.FromString(data)
     except DecodeError as error:
         return Malformed(Reason.MALFORMED_SDS, str(error)[:200])
     return _validated(proto, family)
@@ -114,7 +118,7 @@ def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> Sds
     # Every access to a field makes a new object, so each is read once: a quarter of the time of decoding.
     message_id, sender_id, channel_id = proto.message_id, proto.sender_id, proto.channel_id
     # Older builds of nim-sds have no sender id: all such messages are of one sender without a name.
-    if not message_id or (not sender_id and family is not WireFamily.NIM):
+    if not message_id or (not sender_id and family is not _NIM):
         return Malformed(Reason.SDS_WITHOUT_ID, "an SDS message needs a message id and a sender id")
     if not channel_id:
         return Malformed(Reason.SDS_WITHOUT_CHANNEL, "an SDS message needs a channel id")
@@ -158,7 +162,7 @@ def _lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int |
     if not proto.HasField("lamport_timestamp"):
         return None
     value: int = proto.lamport_timestamp
-    return None if family is WireFamily.NIM and value == 0 else value
+    return None if family is _NIM and value == 0 else value
 
 
 def _entry_to_proto(entry: HistoryEntry) -> pb.HistoryEntry:
