@@ -115,6 +115,8 @@ def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[R
     rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS), columns)
     newest: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for row in rows:
+        if any(row[name] is None for name in columns[1:5]):  # nobody can be asked for it
+            continue
         key = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"])
         if row["attempt"] > newest.get(key, {"attempt": 0})["attempt"]:
             newest[key] = row
@@ -209,10 +211,10 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
         query = StoreQuery(
             pubsub_topic=pubsub_topic,
             content_topics=(content_topic,),
-            start_time_ns=_ns(min(times) - NAMED_WITHIN),
-            end_time_ns=_ns(max(times) + GAP_MARGIN),
+            start_time_ns=_ns(min(times), -NAMED_WITHIN),
+            end_time_ns=_ns(max(times), GAP_MARGIN),
         )
-        channel = settings.channels.topic_for(content_topic, pubsub_topic)
+        channel = settings.channels.topic_for(content_topic, pubsub_topic or "")
         family = WireFamily.SPEC if channel is None else channel.family
         encrypted = channel is not None and bool(channel.decryption_key_files)
         missing = {request.sds_id for request in wanted}
@@ -301,6 +303,8 @@ def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
             (t["pubsub_topic"], t["content_topic"])
             for t in topics
             if (t["kafka_topic"], t["kafka_partition"]) == (gap["kafka_topic"], gap["kafka_partition"])
+            and t["content_topic"] is not None
+            and t["pubsub_topic"] is not None
             and settings.channels.topic_for(t["content_topic"], t["pubsub_topic"]) is not None
         )
     return gaps
@@ -314,8 +318,8 @@ def _fill(settings: Settings, client: StoreClient, write_back: WriteBack, gap: d
         query = StoreQuery(
             pubsub_topic=pubsub_topic,
             content_topics=(content_topic,),
-            start_time_ns=_ns(gap["from_time"] - GAP_MARGIN),
-            end_time_ns=_ns(gap["to_time"] + GAP_MARGIN),
+            start_time_ns=_ns(gap["from_time"], -GAP_MARGIN),
+            end_time_ns=_ns(gap["to_time"], GAP_MARGIN),
         )
         known: set[bytes] = set()
         for node, page in client.walk_each(query):
@@ -357,5 +361,7 @@ def _presence(
     }
 
 
-def _ns(moment: dt.datetime) -> int:
-    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1) * 1000
+def _ns(moment: dt.datetime, later: dt.timedelta) -> int:
+    """``moment`` and a bit, of times that stores understand."""
+    since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + later
+    return min(max(0, since // dt.timedelta(microseconds=1) * 1000), 2**63 - 1)

@@ -28,8 +28,8 @@ def hexed(value: bytes | None) -> str:
 
 
 def moment(value: dt.datetime | None) -> str:
-    """A time in UTC to the ms."""
-    if value is None:
+    """A time in UTC to the ms; a dash for none, also pandas'."""
+    if value is None or value != value:
         return "–"
     return value.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 

@@ -14,10 +14,10 @@ class ChannelFilter(NamedTuple):
     channel_id: str | None
 
     @classmethod
-    def named_by(cls, subject: str) -> ChannelFilter | None:
+    def named_by(cls, subject: str | None) -> ChannelFilter | None:
         """The channel that is the subject of an alert (a JSON list of the three), where it is one."""
         try:
-            key = json.loads(subject)
+            key = json.loads(subject or "")
         except (ValueError, RecursionError):
             return None
         is_key = isinstance(key, list) and len(key) == 3 and all(part is None or isinstance(part, str) for part in key)

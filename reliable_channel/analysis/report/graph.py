@@ -95,8 +95,10 @@ def _edges(
     rows = source.query(
         """
         SELECT sds_id, sender_id, lamport_timestamp,
-               list_transform(causal_history, lambda entry: entry.sds_id) AS history
-        FROM sds_messages WHERE channel_id = $channel AND content_topic = $topic AND pubsub_topic = $pubsub
+               list_filter(list_transform(causal_history, lambda entry: entry.sds_id), lambda id: id IS NOT NULL)
+                   AS history
+        FROM sds_messages WHERE sds_id IS NOT NULL
+              AND channel_id = $channel AND content_topic = $topic AND pubsub_topic = $pubsub
         QUALIFY row_number() OVER (PARTITION BY sds_id ORDER BY event_time, kafka_offset) = 1
         """,
         channel=message.channel_id,

@@ -243,7 +243,7 @@ def _message(row: dict[str, Any]) -> MessageFacts:
         row["message_key"],
         some("sender_id"),
         some("payload_hash"),
-        tuple(row["sds_ids"]),
+        tuple(filter(None, row["sds_ids"])),
         some("verdict"),
         some("cause"),
         some("detail"),

@@ -77,7 +77,7 @@ def _message(row: dict[str, Any]) -> MessageFacts:
         message_key=row["message_key"],
         sender_id=row["sender_id"],
         payload_hash=row["payload_hash"],
-        sds_ids=tuple(row["sds_ids"] or ()),
+        sds_ids=tuple(filter(None, row["sds_ids"] or ())),
         verdict=row.get("verdict"),
         cause=row.get("cause"),
         detail=row.get("detail"),

@@ -156,7 +156,8 @@ def quarantine(frame: pd.DataFrame) -> Chart:
     title = "What was refused, and why"
     if frame.empty:
         return nothing(title, "No record was refused in this window.")
-    shown = frame.assign(reason=frame["reason"].str.replace("_", " "))
+    shown = frame.fillna({"stage": "unknown", "reason": "unknown"})
+    shown = shown.assign(reason=shown["reason"].str.replace("_", " "))
     names = list(dict.fromkeys(shown["reason"]))
     stages = list(dict.fromkeys(shown["stage"]))
     chart = (
