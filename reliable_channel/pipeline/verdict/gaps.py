@@ -50,13 +50,16 @@ def unheard(gaps: Collection[Gap], heard: Mapping[str, Span]) -> list[Span]:
     """What is left of ``gaps`` for a topic that bridges have ``heard``.
 
     A bridge followed the topic from the first to the last envelope that it had of it, but for its own gaps."""
+    listening = {
+        vantage: _without([span], (gap.span for gap in gaps if gap.vantage == vantage))
+        for vantage, span in heard.items()
+    }
     left: list[Span] = []
     for gap in gaps:
         parts = [gap.span]
-        for vantage, listened in heard.items():
+        for vantage, spans in listening.items():
             if gap.vantage is not None and vantage != gap.vantage:
-                deaf = [other.span for other in gaps if other.vantage == vantage]
-                parts = _without(parts, _without([listened], deaf))
+                parts = _without(parts, spans)
         left += parts
     return left
 

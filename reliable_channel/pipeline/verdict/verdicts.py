@@ -119,14 +119,15 @@ Topic = tuple[str, str]
 
 
 def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
-    """When nobody listened, for every topic that some bridge has heard; for other topics that is every gap."""
+    """When nobody listened, for every topic that another bridge has heard then; for other topics that is every gap."""
     if all(gap.vantage is None for gap in gaps):
         return {}  # no other bridge can have listened
     heard: dict[Topic, dict[str, Span]] = {}
     for row in spark.sql(HEARD).collect():
         by = heard.setdefault((row["pubsub_topic"], row["content_topic"]), {})
         by[row["vantage"]] = Span(*(EPOCH + dt.timedelta(microseconds=row[name]) for name in ("since", "until")))
-    return {topic: unheard(gaps, by) for topic, by in heard.items()}
+    every = [gap.span for gap in gaps]
+    return {topic: left for topic, by in heard.items() if (left := unheard(gaps, by)) != every}
 
 
 def _suspected(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
