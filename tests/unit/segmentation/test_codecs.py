@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from hypothesis import strategies as st
 from shards import cut, low_bytes, vectors, words
 
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.segmentation import get_codec
+from reliable_channel.core.segmentation import SegmentationConfig, get_codec
 from reliable_channel.core.segmentation.codecs.erasures import products, rebuild_by_transform
 from reliable_channel.core.segmentation.codecs.field import leopard_field, ordinary_field
 from reliable_channel.core.segmentation.codecs.leopard import _rows as leopard_rows
 from reliable_channel.core.segmentation.codecs.leopard import field_bits, next_power_of_two, parity_matrix
-from reliable_channel.core.segmentation.codecs.rows import CHUNK, chunks
+from reliable_channel.core.segmentation.codecs.rows import CHUNK, Rows8, Rows16, chunks
 from reliable_channel.core.segmentation.codecs.transform import multiplications
 
 LEOPARD = vectors("leopard_parity")["cases"]
@@ -224,3 +225,46 @@ def test_a_decoding_of_many_losses_among_long_shards_takes_the_transforms() -> N
     parity = get_codec("leopard").encode(data, m)
     assert products(k, m) < k * k
     assert get_codec("leopard").decode([*[None] * k, *parity], k) == list(data)
+
+
+@pytest.mark.parametrize("length", [64, 320, 384, 1_024, None])
+def test_no_leopard_decoding_of_a_largest_message_is_dear(length: int | None):
+    """5 units a byte are some 16 ms; what is lost costs no less than fewer losses do."""
+    codec, largest = get_codec("leopard"), SegmentationConfig().max_message_bytes
+    for parity_count in range(1, 129):
+        for data_count in range(parity_count, 257 - parity_count):
+            size = length or largest // data_count // 64 * 64
+            assert codec.decoding_work(data_count, parity_count, parity_count, size) <= 5 * largest
+
+
+@pytest.mark.parametrize(
+    ("data_count", "parity_count", "lost"),
+    [(128, 128, 40), (128, 128, 127), (132, 66, 35), (200, 56, 48), (150, 100, 100), (129, 127, 20), (227, 29, 29)],
+)
+def test_leopard_decodes_with_the_look_ups_that_are_counted(
+    monkeypatch: pytest.MonkeyPatch, data_count: int, parity_count: int, lost: int
+):
+    looked_up = 0
+
+    def counting(kind: type[Rows8] | type[Rows16]) -> None:
+        times = kind.times
+
+        def counted(self: Any, factor: int, row: Any) -> Any:
+            nonlocal looked_up
+            looked_up += 1 if factor < 256 else 2
+            return times(self, factor, row)
+
+        monkeypatch.setattr(kind, "times", counted)
+
+    counting(Rows8)
+    counting(Rows16)
+    length = 384
+    data = [bytes([index]) * length for index in range(data_count)]
+    codec = get_codec("leopard")
+    parity = codec.encode(data, parity_count)
+    looked_up = 0
+    held = [None if index < lost else shard for index, shard in enumerate([*data, *parity[:lost]])]
+    held += [None] * (parity_count - lost)
+    assert codec.decode(held, data_count) == data
+    # Of a product in a transform two thirds are counted: that is what it takes.
+    assert looked_up <= codec.decoding_work(data_count, parity_count, lost, length) * 9 // (length + 4_096) * 3 // 2 + 2

@@ -36,12 +36,11 @@ class Codec(Protocol):
         ...
 
 
-def products_work(products: int, length: int, *, short: bool = False, wide: bool = False) -> int:
-    """The work of multiplying so many rows of ``length`` bytes, as measured; ``short``: symbol by symbol, ``wide``: in
-    a 16-bit field."""
+def products_work(products: int, length: int, *, short: bool = False) -> int:
+    """The work of multiplying so many rows of ``length`` bytes, as measured; ``short``: symbol by symbol."""
     if short:
         return products * length
-    return products * (length + 4_096) // (5 if wide else 9)
+    return products * (length + 4_096) // 9
 
 
 def check_encode(codec: Codec, data_shards: Sequence[bytes], parity_count: int) -> int:

@@ -37,10 +37,9 @@ class LeopardCodec:
         if parity_count == 1 or not lost:
             return data_count * length // 30
         direct, encoding, transforms = _ways(data_count, parity_count, lost)
-        wide = field_bits(data_count, parity_count) == 16
         if length <= SHORT:
-            return products_work(direct, length, short=True)
-        return products_work(min(direct, encoding, transforms), length, wide=wide)
+            return products_work(lost * data_count, length, short=True)
+        return products_work(min(direct, encoding, transforms), length)
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
         """The parity shards: copies for one data shard, the xor for one parity shard, else the code proper."""
@@ -92,8 +91,11 @@ def _solve(
 
 
 def _ways(k: int, m: int, lost: int) -> tuple[int, int, int]:
-    """How many rows are multiplied in each of the three ways of decoding."""
-    return lost * k, multiplications(k, m) + lost**2, products(k, m)
+    """What each of the three ways of decoding takes, in products of a matrix over the 8-bit field. In a matrix over the
+    16-bit field each takes twice as long, in the butterflies, whose factors are below 256 but for a few, as long as in
+    8 bits; in transforms over all points 2/3, as many are left out."""
+    each = field_bits(k, m) // 8
+    return each * lost * k, multiplications(k, m) + each * lost**2, products(k, m) * 2 // 3
 
 
 @lru_cache(maxsize=16)

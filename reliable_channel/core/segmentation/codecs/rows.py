@@ -28,15 +28,18 @@ Words = NDArray[np.uint64]
 class ShardRow:
     """Symbols of one shard's chunk. Lengths are multiples of 8 bytes."""
 
-    __slots__ = ("data", "view")
+    __slots__ = ("data", "times_w", "view")
 
     def __init__(self, data: bytearray) -> None:
         self.data = data
+        self.times_w: bytearray | None = None
+        """w times the row, once it is known (:class:`Rows16`)."""
         self.view: Words = np.frombuffer(data, dtype=np.uint64)
 
     def add(self, other: Words) -> None:
         """Add (xor) in place."""
         np.bitwise_xor(self.view, other, out=self.view)
+        self.times_w = None
 
     def copy(self) -> ShardRow:
         """An independent row of the same symbols."""
@@ -78,40 +81,65 @@ class Rows16:
     """Rows over Leopard's 16-bit field. On the wire symbol j of a 64-byte block has its low byte at j and its high byte
     at 32 + j; a row holds all low bytes, then all high bytes, so that one table look-up serves a whole plane.
 
-    Multiplication by a constant is linear: out_low = A[low] ^ B[high], out_high = C[low] ^ D[high]. For a constant
-    below 256, which is in the subfield GF(2^8), C is zero and A = D, so both planes take one look-up and B another.
+    The constants below 256 are a subfield GF(2^8), and w = 256 is not in it: every element is l + h·w with both in the
+    subfield, and w² = n + t·w. A row holds the l and the h of its symbols: h is the high byte, l the low byte xor the
+    low byte of h·w. A constant c of the subfield then maps l to c·l and h to c·h by one table; another one, c + d·w,
+    adds d·n·h to l and d·(l + t·h) to h. All tables are of the subfield: 256 of 256 bytes.
     """
 
     def __init__(self, field: Field) -> None:
         self.field = field
-        self._tables = lru_cache(maxsize=4_096)(self._make_tables)
+        small = np.arange(256)
+        self._low = (field.multiply(small, 256) & 255).astype(np.uint8).tobytes()
+        """Low bytes of h·w."""
+        self._tables = [field.multiply(factor, small).astype(np.uint8).tobytes() for factor in range(256)]
+        square = int(field.multiply(256, 256))
+        self._n, self._t = self._parts(square)
+
+    def _parts(self, element: int) -> tuple[int, int]:
+        """l and h."""
+        high = element >> 8
+        return (element & 255) ^ self._low[high], high
 
     def load(self, chunk: memoryview) -> ShardRow:
         """The row of a shard's bytes (a multiple of 64)."""
         blocks = np.frombuffer(chunk, dtype=np.uint64).reshape(-1, 2, 4)
         row = ShardRow(bytearray(len(chunk)))
         row.view.reshape(2, -1, 4)[:] = blocks.transpose(1, 0, 2)
+        self._change(row)
         return row
 
     def store(self, row: ShardRow) -> bytearray:
         """A row's bytes as they stand in the shard."""
+        row = row.copy()
+        self._change(row)
         data = bytearray(len(row.data))
         np.frombuffer(data, dtype=np.uint64).reshape(-1, 2, 4)[:] = row.view.reshape(2, -1, 4).transpose(1, 0, 2)
         return data
 
+    def _change(self, row: ShardRow) -> None:
+        """From low bytes to l, or back."""
+        half = len(row.data) // 2
+        low = row.view[: half // 8]
+        np.bitwise_xor(low, np.frombuffer(row.data[half:].translate(self._low), dtype=np.uint64), out=low)
+
     def times(self, factor: int, row: ShardRow) -> Words:
         """``factor`` · row, as a new array."""
-        a, b, c, d = self._tables(factor)
+        small, large = self._parts(factor)
+        out = np.frombuffer(row.data.translate(self._tables[small]), dtype=np.uint64)
+        if large:
+            times_w = row.times_w = row.times_w or self._times_w(row)
+            np.bitwise_xor(out, np.frombuffer(times_w.translate(self._tables[large]), dtype=np.uint64), out=out)
+        return out
+
+    def _times_w(self, row: ShardRow) -> bytearray:
+        """w · row."""
         half = len(row.data) // 2
         high = row.data[half:]
-        if factor < 256:
-            out = np.frombuffer(row.data.translate(a), dtype=np.uint64)
-        else:
-            low = row.data[:half]
-            out = np.frombuffer(low.translate(a) + low.translate(c), dtype=np.uint64)
-            np.bitwise_xor(out[half // 8 :], np.frombuffer(high.translate(d), dtype=np.uint64), out=out[half // 8 :])
-        np.bitwise_xor(out[: half // 8], np.frombuffer(high.translate(b), dtype=np.uint64), out=out[: half // 8])
-        return out
+        data = high.translate(self._tables[self._n]) + high.translate(self._tables[self._t])
+        view = np.frombuffer(data, dtype=np.uint64)[half // 8 :]
+        np.bitwise_xor(view, row.view[: half // 8], out=view)
+        return data
 
     def symbols(self, shards: list[bytes]) -> NDArray[np.uint16]:
         """The symbols of shards, one row each."""
@@ -124,14 +152,6 @@ class Rows16:
         blocks = symbols.reshape(len(symbols), -1, 1, 32)
         planes = np.concatenate([blocks & 255, blocks >> 8], axis=2).astype(np.uint8)
         return [row.tobytes() for row in planes.reshape(len(symbols), -1)]
-
-    def _make_tables(self, factor: int) -> tuple[bytes, bytes, bytes, bytes]:
-        of_low: Elements = self.field.multiply(factor, np.arange(256))
-        of_high: Elements = self.field.multiply(factor, np.arange(256) << 8)
-        a, b, c, d = (
-            (part).astype(np.uint8).tobytes() for part in (of_low & 255, of_high & 255, of_low >> 8, of_high >> 8)
-        )
-        return a, b, c, d
 
 
 Rows = Rows8 | Rows16
