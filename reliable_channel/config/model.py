@@ -162,11 +162,13 @@ class Settings(BaseSettings):
     messaging: MessagingConfig | None = Field(default=None, description="the Messaging API; unset: not configured")
     api: ApiSettings = ApiSettings()
 
+    def as_values(self) -> dict[str, Any]:
+        """The effective configuration in JSON types, secrets masked."""
+        return self.model_dump(mode="json", exclude={"sds": {"jitter"}})
+
     def to_yaml(self) -> str:
         """The effective configuration as YAML, secrets masked."""
-        text: str = yaml.safe_dump(
-            self.model_dump(mode="json", exclude={"sds": {"jitter"}}), sort_keys=False, allow_unicode=True
-        )
+        text: str = yaml.safe_dump(self.as_values(), sort_keys=False, allow_unicode=True)
         return text
 
     def with_servers(self, bootstrap_servers: str) -> Settings:

@@ -9,6 +9,7 @@ A command takes ``context: typer.Context`` when it needs the configuration: ``in
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ TablesOption = Annotated[
     Path | None, typer.Option("--tables", metavar="DIR", help="Where the tables are; paths.data_dir by default.")
 ]
 """The option of every command that reads tables."""
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+"""The option of every command that lists something."""
 
 
 @dataclass
@@ -63,6 +66,13 @@ def place_of(folder: str, name: str = "") -> Path:
         known = ", ".join(sorted(one.name for one in Path(str(shipped("", folder))).iterdir() if one.is_file()))
         raise LocalError(f"There is no {folder}/{name[:80]}.", f"There are {known}.")
     return place
+
+
+def list_files(folder: str, pattern: str, as_json: bool) -> None:
+    """Print the files of a folder that comes with this package, one a line, or as a JSON list of name and path."""
+    found = sorted(place_of(folder).glob(pattern))
+    rows = [{"name": file.stem if file.suffix == ".py" else file.name, "path": str(file)} for file in found]
+    typer.echo(json.dumps(rows, indent=1) if as_json else "\n".join(row["name"] for row in rows))
 
 
 def invocation(context: typer.Context) -> Invocation:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation, place_of
+from reliable_channel.cli.commands import JsonOption, invocation, list_files, place_of
 
 
 def register(app: typer.Typer) -> None:
@@ -18,9 +18,17 @@ def register(app: typer.Typer) -> None:
         """The configuration in effect."""
 
     @config.command()
-    def show(context: typer.Context) -> None:
+    def show(context: typer.Context, as_json: JsonOption = False) -> None:
         """Print the effective configuration as YAML: defaults, file and environment together, secrets masked."""
-        typer.echo(invocation(context).settings().to_yaml(), nl=False)
+        import json
+
+        settings = invocation(context).settings()
+        typer.echo(json.dumps(settings.as_values(), indent=1) + "\n" if as_json else settings.to_yaml(), nl=False)
+
+    @config.command("list")
+    def list_(as_json: JsonOption = False) -> None:
+        """The files that come with this package: configurations, alert rules, the Grafana board."""
+        list_files("conf", "*.*", as_json)
 
     @config.command()
     def path(

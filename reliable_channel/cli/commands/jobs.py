@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import place_of
+from reliable_channel.cli.commands import JsonOption, list_files, place_of
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +16,11 @@ def register(app: typer.Typer) -> None:
     @jobs.callback()
     def _group() -> None:
         """The jobs for spark-submit."""
+
+    @jobs.command("list")
+    def list_(as_json: JsonOption = False) -> None:
+        """The names of the jobs."""
+        list_files("jobs", "[!_]*.py", as_json)
 
     @jobs.command()
     def path(name: Annotated[str, typer.Argument(help="Such as ingest; without: the folder.")] = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import JsonOption, invocation
 
 
 def register(app: typer.Typer) -> None:
@@ -35,26 +35,33 @@ def register(app: typer.Typer) -> None:
         typer.echo("Kafka stopped" if broker.stop(invocation(context).settings()) else "Kafka was not running")
 
     @kafka.command()
-    def status(context: typer.Context) -> None:
+    def status(context: typer.Context, as_json: JsonOption = False) -> None:
         """Say whether the broker runs and serves; exit code 3 when it does not run, 1 when it does not serve."""
+        import json
+
         from reliable_channel.runtime import broker
         from reliable_channel.runtime.topics import probe
 
         settings = invocation(context).settings()
+        servers, log = f"127.0.0.1:{settings.kafka.broker.port}", str(broker.files(settings).log)
         pid = broker.running_pid(broker.files(settings))
-        if pid is None:
+        serves = pid is not None and probe(settings.kafka.model_copy(update={"bootstrap_servers": None}), 10.0)
+        if as_json:
+            found = {"running": pid is not None, "serves": serves, "pid": pid, "servers": servers, "log": log}
+            typer.echo(json.dumps(found, indent=1))
+        elif pid is None:
             typer.echo("Kafka is not running")
-            raise typer.Exit(3)
-        serves = probe(settings.kafka.model_copy(update={"bootstrap_servers": None}), 10.0)
-        typer.echo(f"Kafka runs at 127.0.0.1:{settings.kafka.broker.port} (pid {pid})" + (
-            "" if serves else f" but does not serve: read {broker.files(settings).log}"
-        ))  # fmt: skip
+        else:
+            state = "" if serves else f" but does not serve: read {log}"
+            typer.echo(f"Kafka runs at {servers} (pid {pid}){state}")
         if not serves:
-            raise typer.Exit(1)
+            raise typer.Exit(3 if pid is None else 1)
 
     @kafka.command()
-    def topics(context: typer.Context) -> None:
-        """Create the topics that do not exist, on the configured cluster."""
+    def topics(context: typer.Context, as_json: JsonOption = False) -> None:
+        """Create the topics that do not exist, on the configured cluster, and list them."""
+        import json
+
         from reliable_channel.runtime.own_broker import require_own_broker
         from reliable_channel.runtime.topics import ensure_topics
 
@@ -62,5 +69,6 @@ def register(app: typer.Typer) -> None:
         require_own_broker(settings)
         created = ensure_topics(settings.kafka)
         names = settings.kafka.topics
-        for name in (names.envelopes, names.outgoing):
-            typer.echo(f"{name}: {'created' if name in created else 'exists'}")
+        found = [{"topic": name, "created": name in created} for name in (names.envelopes, names.outgoing)]
+        lines = [f"{row['topic']}: {'created' if row['created'] else 'exists'}" for row in found]
+        typer.echo(json.dumps(found, indent=1) if as_json else "\n".join(lines))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import place_of
+from reliable_channel.cli.commands import JsonOption, list_files, place_of
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +18,11 @@ def register(app: typer.Typer) -> None:
     @notebooks.callback()
     def _group() -> None:
         """Notebooks over the tables."""
+
+    @notebooks.command("list")
+    def list_(as_json: JsonOption = False) -> None:
+        """The names of the notebooks."""
+        list_files("notebooks", "*.ipynb", as_json)
 
     @notebooks.command()
     def copy(place: Annotated[Path, typer.Argument(metavar="DIR", help="Made when it does not exist.")]) -> None:

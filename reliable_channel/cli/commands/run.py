@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 VERDICTS = "verdicts"
 """The group of the Spark jobs that judge while the pipeline runs."""
 LAST_ROUND_S = 20.0
+STATUS_S = 60.0
+LAST_BATCH = "reliable_channel_query_last_batch_timestamp_seconds"
 
 
 def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
@@ -128,6 +132,35 @@ def result(settings: Settings) -> str:
     return f"Done: {done}. What and why: {command_name()} report"
 
 
+def status_line(metrics: PrometheusMetrics, now: float) -> str:
+    """How a continuous run stands, in one line; ``now`` is the time in Unix s."""
+    value = metrics.registry.get_sample_value
+
+    def age(name: str, **labels: str) -> str:
+        at = value(name, labels)
+        return "never" if not at else f"{max(0, now - at):.0f} s ago"
+
+    read = value("reliable_channel_query_rows_total", {"query": "ingest", "metric": "input_rows"}) or 0
+    batches = (f"{job} {age(LAST_BATCH, query=job)}" for job in ("ingest", "reassembly", "ack"))
+    line = f"{read:,.0f} records read; last micro-batch: {', '.join(batches)}"
+    counts = {verdict: value("reliable_channel_messages", {"verdict": verdict}) for verdict in ("delivered", "missing")}
+    if None in counts.values():
+        return f"{line}; no verdicts yet"
+    return f"{line}; {counts['delivered']:,.0f} messages delivered, {counts['missing']:,.0f} missing"
+
+
+def keep_status(stop: threading.Event, metrics: PrometheusMetrics, terminal: bool) -> None:
+    """Write the status line to standard error until ``stop``: every second into the same line of a terminal, else once
+    a minute."""
+    while not stop.wait(1 if terminal else STATUS_S):
+        line = status_line(metrics, time.time())
+        typer.echo(
+            f"\r\033[K  {line[: shutil.get_terminal_size().columns - 3]}" if terminal else f"  {line}",
+            err=True,
+            nl=not terminal,
+        )
+
+
 def register(app: typer.Typer) -> None:
     @app.command()
     def run(
@@ -160,8 +193,10 @@ def register(app: typer.Typer) -> None:
         settings = invocation(context).settings()
         require_own_broker(settings)
 
+        terminal = continuous and sys.stderr.isatty()
+
         def say(what: str) -> None:
-            typer.echo(f"  {what}", err=True)
+            typer.echo(f"\r\033[K  {what}" if terminal else f"  {what}", err=True)
 
         typer.echo("Starting Spark …", err=True)
         with spark_session(settings) as spark:
@@ -183,6 +218,7 @@ def register(app: typer.Typer) -> None:
                 if settings.store.nodes:
                     threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
                 with measured(spark, settings, serve=True) as metrics:
+                    threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
                     judge = threading.Thread(
                         target=judge_until, args=(spark, settings, stop, say, metrics), daemon=True
                     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import JsonOption, invocation
 
 
 def register(app: typer.Typer) -> None:
@@ -30,9 +30,12 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"Jars verified in {home}")
 
     @app.command("jars")
-    def jars_(context: typer.Context) -> None:
+    def jars_(context: typer.Context, as_json: JsonOption = False) -> None:
         """Print the jars that Spark needs, comma separated: ``spark-submit --jars "$(reliable-channel jars)"``."""
+        import json
+
         from reliable_channel.runtime import jars
 
         cache_dir = invocation(context).settings().paths.cache_dir
-        typer.echo(",".join(str(jar) for jar in jars.paths("spark", cache_dir)))
+        found = [str(jar) for jar in jars.paths("spark", cache_dir)]
+        typer.echo(json.dumps(found, indent=1) if as_json else ",".join(found))

@@ -1,0 +1,89 @@
+"""Whatever lists something does so in JSON as well; and the line that says how a continuous run stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from reliable_channel.cli import build, main
+from reliable_channel.cli.commands.run import status_line
+from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
+
+LISTS = {
+    "alerts check", "alerts rules", "bridge", "channel status", "config list", "config show", "jars", "jobs list",
+    "kafka status", "kafka topics", "listen", "notebooks list", "report", "send", "sql", "status", "tables list",
+}  # fmt: skip
+ACTS = {
+    "api serve", "config path", "dashboard", "demo", "jobs path", "kafka start", "kafka stop", "maintain",
+    "notebooks copy", "rebuild", "requeue", "run", "setup", "simulate", "store serve", "tables docs",
+}  # fmt: skip
+"""Commands that do something, and say in a line that it is done."""
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(path), command
+        return
+    for name, one in inner.items():
+        yield from commands(one, (*path, name))
+
+
+ALL = dict(commands(typer.main.get_command(build())))
+
+
+def test_every_command_lists_or_acts() -> None:
+    assert set(ALL) == LISTS | ACTS
+
+
+@pytest.mark.parametrize("name", sorted(LISTS))
+def test_what_lists_does_so_in_json_too(name: str) -> None:
+    assert "--json" in {option for parameter in ALL[name].params for option in parameter.opts}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("config list", 0), ("config show", 0), ("jobs list", 0), ("notebooks list", 0), ("tables list", 0),
+        ("alerts rules", 0), ("kafka status", 3),
+    ],
+)  # fmt: skip
+def test_what_needs_nothing_prints_json(
+    line: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main([*line.split(), "--json"])
+    assert (ended.value.code or 0) == code
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_files_are_listed_by_the_names_that_path_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    for group, name in (("jobs", "ingest"), ("config", "grafana-dashboard.json")):
+        for arguments in ([group, "list"], [group, "path", name]):
+            with pytest.raises(SystemExit) as ended:
+                main(arguments)
+            assert not ended.value.code
+            assert name in capsys.readouterr().out
+
+
+def test_the_line_of_a_continuous_run_says_what_was_read_and_when_each_job_last_did_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics = PrometheusMetrics()
+    assert status_line(metrics, 0) == (
+        "0 records read; last micro-batch: ingest never, reassembly never, ack never; no verdicts yet"
+    )
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
+    metrics.progress("ingest", {"input_rows": 1_234.0})
+    metrics.progress("ack", {})
+    metrics.judged({"delivered": 300, "missing": 35}, {}, {}, None)
+    assert status_line(metrics, 1_007) == (
+        "1,234 records read; last micro-batch: ingest 7 s ago, reassembly never, ack 7 s ago;"
+        " 300 messages delivered, 35 missing"
+    )
