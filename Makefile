@@ -11,7 +11,7 @@ QUICK = not node and not waku and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup docs docs-serve docs-pages screenshots demo test test-slow test-faults test-e2e test-node coverage fuzz soak bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages screenshots notebooks demo test test-slow test-faults test-e2e test-node coverage fuzz soak bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -70,6 +70,10 @@ docs-serve: setup  ## the same on http://127.0.0.1:8000, rebuilt while one write
 screenshots: setup  ## renew docs/assets/screens from the demo's tables (needs Chromium; runs the demo if there are none)
 	@[ -d build/demo/truth ] || $(BIN)/reliable-channel demo
 	@$(BIN)/python -m scripts.screenshots
+
+notebooks: setup  ## renew docs/rendered, the notebooks with their results, from the demo's tables
+	@[ -d build/demo/truth ] || $(BIN)/reliable-channel demo
+	@$(BIN)/python -m scripts.notebooks
 
 docs-pages: setup  ## write the generated pages of docs/ anew: tables, configuration, command line, REST
 	@$(BIN)/python -m scripts.reference

@@ -1,21 +1,29 @@
-"""Sets up a notebook: which tables to read, charts that need neither a browser extension nor a network, and what the
-figures come to: in a sentence, or beside those of another time."""
+"""Sets up a notebook: which tables to read, what there is to choose from, tables with units, charts that need neither
+a browser extension nor a network, and what the figures come to: in a sentence, or beside those of another time."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from reliable_channel.analysis import conclusion as sentences
-from reliable_channel.analysis.report import delivery, loss, times
+from reliable_channel.analysis.report import delivery, loss, text, times
 from reliable_channel.analysis.report.source import TableWindow, Window
 
 DEMO = Path("build/demo/tables")
 TABLES = "RELIABLE_CHANNEL_TABLES"
 """The environment variable that names the directory of the tables."""
+MOST_ROWS = 50
+SHARES = frozenset({"loss", "share", "change", "refused_share"})
+"""Columns that are shares of one."""
 
 
 def tables() -> Path:
@@ -26,16 +34,77 @@ def tables() -> Path:
     return DEMO if DEMO.exists() else Path("..") / DEMO
 
 
-def open_tables(since: str | None = None, until: str | None = None, channel: str | None = None) -> TableWindow:
-    """The tables in a window (``times.py`` says how times are written); charts become pictures in the notebook.
+def open_tables(since: str = "", until: str = "", channel: str = "", sender: str = "") -> TableWindow:
+    """The tables in a window (``times.py`` says how times are written), of a channel or sender where one is named;
+    charts become pictures in the notebook, and frames tables with units.
 
     Raises ``EnvironmentFault`` when there are none."""
     alt.renderers.enable("svg")
     alt.data_transformers.disable_max_rows()
-    window = Window(times.moment(since) if since else None, times.moment(until) if until else None, channel)
-    source = TableWindow(tables(), window)
+    ipython = sys.modules.get("IPython")
+    if shell := ipython and ipython.get_ipython():
+        shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, html)
+    begin, end = (times.moment(text) if text else None for text in (since, until))
+    source = TableWindow(tables(), Window(begin, end, channel or None, sender_id=sender or None))
     source.require_any()
     return source
+
+
+def choices(source: TableWindow) -> pd.DataFrame:
+    """What :func:`open_tables` can be given: the channels and senders of the window with their messages, and the time
+    from the first of them to the last."""
+    return source.query(
+        """
+        SELECT channel_id AS channel, sender_id AS sender, count(*) AS messages, min(first_seen) AS since,
+               max(first_seen) AS until
+        FROM delivery_status GROUP BY ALL ORDER BY channel, messages DESC, sender
+        """
+    )
+
+
+def html(frame: pd.DataFrame) -> str:
+    """A frame as a table with units and without an index of mere numbers; the first :data:`MOST_ROWS` rows."""
+    shown = frame.head(MOST_ROWS)
+    index = frame.index.dtype == object
+    names = [str(name) for name in shown.columns]
+    writers = [_writer(name, shown[column]) for name, column in zip(names, shown.columns, strict=True)]
+    headings = [name.removesuffix("_ms").replace("_", " ") for name in names]
+    rows = [
+        [*([str(label)] if index else []), *(write(_plain(value)) for write, value in zip(writers, row, strict=True))]
+        for label, row in zip(shown.index, shown.itertuples(index=False, name=None), strict=True)
+    ]
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in ([""] if index else []) + headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    more = len(frame) - len(shown)
+    caption = f"<caption>{more:,} rows more</caption>" if more else ""
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _writer(name: str, values: pd.Series) -> Callable[[Any], str]:
+    """How the cells of a column are written, by its name and type."""
+    if name.endswith("_ms"):
+        return text.duration
+    if name in SHARES or name.startswith("loss_"):
+        return text.percent
+    if name.endswith("_bytes"):
+        return text.size
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return text.time
+    if pd.api.types.is_bool_dtype(values):
+        return str
+    return text.number if pd.api.types.is_numeric_dtype(values) else _word
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return ", ".join(text.name(one) for one in value) or text.DASH
+    return text.number(value) if isinstance(value, (int, float)) else text.name(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return value
+    return None if pd.isna(value) else value
 
 
 def conclusion(source: TableWindow) -> str:

@@ -62,12 +62,14 @@ _TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (1
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows with ``since`` ≤ time < ``until`` of one channel; ``None`` means no bound. Times with a time zone."""
+    """Rows with ``since`` ≤ time < ``until`` of one channel and sender; ``None`` means no bound. Times with a time
+    zone."""
 
     since: dt.datetime | None = None
     until: dt.datetime | None = None
     channel_id: str | None = None
     content_topic: str | None = None
+    sender_id: str | None = None
 
     def rows(self, table: str, columns: Sequence[str]) -> ds.Expression | None:
         """The restriction as an expression of values, for a table with these columns."""
@@ -78,10 +80,9 @@ class Window:
                 wanted.append(ds.field(time) >= pa.scalar(self.since, pa.timestamp("us", tz="UTC")))
             if self.until is not None:
                 wanted.append(ds.field(time) < pa.scalar(self.until, pa.timestamp("us", tz="UTC")))
-        if self.channel_id is not None and "channel_id" in columns:
-            wanted.append(ds.field("channel_id") == self.channel_id)
-        if self.content_topic is not None and "content_topic" in columns:
-            wanted.append(ds.field("content_topic") == self.content_topic)
+        for name in ("channel_id", "content_topic", "sender_id"):
+            if getattr(self, name) is not None and name in columns:
+                wanted.append(ds.field(name) == getattr(self, name))
         if not wanted:
             return None
         found = wanted[0]

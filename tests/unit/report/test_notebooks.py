@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import altair as alt
 import nbformat
+import pandas as pd
 import pytest
 
 from reliable_channel.analysis.report import investigate
-from reliable_channel.analysis.report.notebook import compare, conclusion, open_tables, tables
+from reliable_channel.analysis.report.notebook import choices, compare, conclusion, html, open_tables, tables
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import EnvironmentFault
 
@@ -39,6 +41,36 @@ def test_the_tables_of_a_notebook_are_those_of_the_variable_in_a_window(
     source = open_tables("2026-11-01T12:00", "2026-11-01T12:10", channel="talk")
     assert source.rows("delivered_messages", ["channel_id"]).num_rows == 10
     assert alt.renderers.active == "svg"
+
+
+def test_a_notebook_chooses_a_channel_and_a_sender_from_what_there_is(
+    sample_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL_TABLES", str(sample_tables))
+    offered = choices(open_tables())
+    row = next(row for row in offered.itertuples() if row.channel == "talk" and row.sender)
+    chosen = choices(open_tables(channel=row.channel, sender=row.sender))
+    assert [(r.channel, r.sender, r.messages) for r in chosen.itertuples()] == [(row.channel, row.sender, row.messages)]
+
+
+def test_tables_have_units_and_everything_in_them_is_escaped() -> None:
+    frame = pd.DataFrame(
+        {
+            "channel_id": ["<script>x</script>", "b"],
+            "loss": [0.125, None],
+            "p50_ms": [1500.0, float("nan")],
+            "payload_bytes": [2048, 1],
+            "messages": [12345, 2],
+            "first_seen": [pd.Timestamp("2026-11-01 12:00:00.5", tz="UTC"), pd.NaT],
+            "sds_ids": [["a", "b"], []],
+        }
+    )
+    cells = re.findall(r"<td>(.*?)</td>", html(frame))
+    assert cells[:7] == [
+        "&lt;script&gt;x&lt;/script&gt;", "12.5 %", "1.5 s", "2 KiB", "12,345", "2026-11-01 12:00:00", "a, b",
+    ]  # fmt: skip
+    assert cells[7:] == ["b", "–", "–", "1 B", "2", "–", "–"]
+    assert "<caption>50 rows more</caption>" in html(pd.DataFrame({"n": range(100)}))
 
 
 def test_without_the_variable_they_are_those_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
