@@ -4,6 +4,7 @@ of its own: a participant without extras, and the demo with all of them."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -50,6 +51,17 @@ def test_the_configuration_is_shipped(installed: Path) -> None:
 
 def test_the_list_of_jars_is_shipped_and_leads_to_the_same_cache(installed: Path) -> None:
     assert "Jars verified in" in run(installed, sys.executable, "-m", "reliable_channel.cli", "setup")
+
+
+def test_the_same_files_make_the_same_wheel_at_another_time_in_another_folder(wheel: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere"
+    for name in ("reliable_channel", "conf", "jobs", "notebooks"):
+        shutil.copytree(ROOT / name, copy / name, copy_function=shutil.copyfile)  # with other times
+    for file in (*ROOT.glob("LICENSE*"), ROOT / "README.md", ROOT / "pyproject.toml", ROOT / ".gitignore"):
+        shutil.copyfile(file, copy / file.name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(copy)], check=True, timeout=300)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 def test_the_jobs_the_notebooks_and_the_board_are_shipped(installed: Path, tmp_path: Path) -> None:

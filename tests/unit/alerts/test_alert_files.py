@@ -20,7 +20,7 @@ GROUPS: list[dict[str, Any]] = yaml.safe_load((CONF / "prometheus-rules.yml").re
 RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
 DASHBOARD: dict[str, Any] = json.loads((CONF / "grafana-dashboard.json").read_text(encoding="utf-8"))
 TARGETS: list[str] = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-VARIABLES: list[str] = [v["definition"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+VARIABLES: list[str] = [v["query"]["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
 
 each_expression = pytest.mark.parametrize("expression", [*(rule["expr"] for rule in RULES), *TARGETS, *VARIABLES])
 
