@@ -68,7 +68,8 @@ def look(chromium: Browser, site: str) -> Iterator[Open]:
         watched = Watched(chromium.new_context(**LOOKS[name], **options).new_page(), address)
         opened.append(watched)
         watched.page.goto(address + path)
-        drawn(watched.page)
+        if options.get("java_script_enabled", True):
+            drawn(watched.page)
         return watched.page
 
     yield one
@@ -78,8 +79,12 @@ def look(chromium: Browser, site: str) -> Iterator[Open]:
 
 
 def drawn(page: Page) -> None:
-    """Wait until every picture is there."""
+    """Wait until every picture is there, and answers where scripts run."""
     page.wait_for_function("() => [...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    page.wait_for_function(
+        "() => document.querySelectorAll('figure.chart picture').length"
+        " === document.querySelectorAll('.chart-live svg').length"
+    )
 
 
 def message_of(tables: Path, **wanted: Any) -> str:
@@ -141,6 +146,41 @@ def test_a_page_can_be_printed(look: Open, screenshots: Path) -> None:
     page.screenshot(path=screenshots / "overview-print.png", full_page=True)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".search").is_visible()
+
+
+def test_pictures_answer_lead_on_and_zoom(look: Open, tables: Path, screenshots: Path) -> None:
+    page = look("/?last=all")
+    mark = page.locator("#verdicts a path").first
+    mark.hover()
+    assert re.fullmatch(r".+: [\d,]+ messages?, [\d: -]+", page.locator("#verdicts .tip").inner_text())
+    page.locator("#verdicts").screenshot(path=screenshots / "chart-hover.png")
+    whole = page.locator("#verdicts svg").get_attribute("viewBox")
+    page.locator("#verdicts button", has_text="+").click()
+    assert page.locator("#verdicts svg").get_attribute("viewBox") != whole
+    page.locator("#verdicts button", has_text="Whole").click()
+    assert page.locator("#verdicts svg").get_attribute("viewBox") == whole
+    mark.click()
+    page.wait_for_url(re.compile(r"/messages\?last=all&verdict="))
+    page.goto(page.url.split("/messages")[0] + message_of(tables, channel_id="files", cause="segment_missing"))
+    drawn(page)
+    node = page.locator("#graph a").first
+    node.focus()
+    assert re.match(r"(this message|came|did not come)", page.locator("#graph .tip").inner_text())
+    page.locator("#graph").screenshot(path=screenshots / "graph-focus.png")
+    before = page.url
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: url != before)
+    assert page.locator("h1").inner_text().startswith("Message")
+
+
+def test_without_scripts_the_pictures_are_there_and_lead_on_alone(look: Open) -> None:
+    page = look("/?last=all", java_script_enabled=False)
+    assert page.locator("#verdicts picture").is_visible()
+    page.locator("#verdicts a", has_text="The picture alone").click()
+    link = page.locator("a path").first
+    assert page.locator("a title").first.text_content()
+    link.click()
+    page.wait_for_url(re.compile(r"/messages\?last=all&verdict="))
 
 
 def focused(page: Page) -> str:

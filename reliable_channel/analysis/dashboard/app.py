@@ -38,7 +38,12 @@ PageNumber = Annotated[int, Query(ge=1, le=10_000)]
 Window_ = Annotated[Last, Query()]
 Theme = Literal["light", "dark"]
 Width = Literal["wide", "narrow"]
-STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+STATIC = {
+    "style.css": "text/css",
+    "live.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 
 
 @dataclass(frozen=True)
@@ -147,12 +152,13 @@ def create_app(
         last: Window_ = "24h",
         verdict: Annotated[messages.VerdictFilter, Query()] = "",
         cause: Annotated[str, Query(max_length=64)] = "",
+        channel: Text = "",
         page: PageNumber = 1,
     ) -> Response:
         def make(lake: TableSnapshot) -> PageContent:
             span = window(lake, last)
-            known = {"q": q, "last": last, "verdict": verdict, "cause": cause, "page": page}
-            parts = messages.page(lake, span, q, verdict, cause, page)
+            known = {"q": q, "last": last, "verdict": verdict, "cause": cause, "channel": channel, "page": page}
+            parts = messages.page(lake, span, q, messages.MessageFilter(verdict, cause, channel), page)
             return PageContent("messages.html", {**parts, "window": span}, known)
 
         return cached_page(request, messages.TABLES, make)

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bins
+from reliable_channel.analysis.dashboard.picture import answering, link
 from reliable_channel.analysis.dashboard.text import moment, words
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report import capacity, delivery
+from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.dark import DARK
 from reliable_channel.analysis.report.graph import graph as causal_graph
 from reliable_channel.analysis.report.investigate import MessageFacts, timeline
@@ -56,12 +59,19 @@ def outcome(verdict: str, cause: str | None) -> str:
 def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """Messages by verdict and cause over time."""
     found = verdict_bins(lake, window)
-    bins = [{**row, "outcome": outcome(row["verdict"], row["cause"])} for row in found["bins"]]
+    bins = [
+        {
+            **row,
+            "outcome": outcome(row["verdict"], row["cause"]),
+            "link": link("/messages", last=window.last, verdict=row["verdict"], cause=row["cause"]),
+        }
+        for row in found["bins"]
+    ]
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.dashboard.verdict_chart import chart
 
-        return chart(pd.DataFrame(bins), found["seconds"])
+        return chart(pd.DataFrame(bins), found["seconds"], window.now)
 
     total = sum(row["messages"] for row in bins)
     return _figure(
@@ -76,6 +86,8 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
 def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """Messages delivered over time, by channel."""
     frame = delivery.rate(source(lake, window))
+    frame["link"] = [link("/channels", last=window.last, text=name) for name in frame["name"]]
+    frame.attrs["until"] = window.now
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.delivery import rate as chart
@@ -142,7 +154,7 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.message import causal_graph as chart
 
-        return chart(found, width)
+        return chart(found, width, partial(_message_link, message))
 
     named_by: dict[str, list[str]] = {}
     for later, earlier in found.edges:
@@ -208,7 +220,7 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
         _one_column(spec)
     config.setdefault("header", {}).update(labelColor=text, titleColor=text)
     config.setdefault("text", {}).update(color=text)
-    return drawn(spec).encode()
+    return answering(drawn(spec)).encode()
 
 
 def _prepared(value: Any, colours: Mapping[str, str]) -> Any:
@@ -230,6 +242,11 @@ def _one_column(value: Any) -> None:
         _one_column(inner)
     if isinstance(value, dict) and isinstance(value.get("legend"), dict):
         value["legend"]["columns"] = 1
+
+
+def _message_link(message: MessageFacts, sds_id: str) -> str:
+    """The page of the message that an SDS id of the same channel belongs to."""
+    return link("/message", key=sds_id, **{name: getattr(message, name) for name in ChannelFilter._fields})
 
 
 def _word(value: Any, longest: int = 48) -> str:

@@ -1,7 +1,9 @@
-"""Builds the list of messages: the newest ones, filtered by verdict, or those that a hash or id matches."""
+"""Builds the list of messages: the newest ones, filtered by verdict, cause and channel, or those that a hash or id
+matches."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
@@ -14,17 +16,28 @@ from reliable_channel.analysis.report.source import TableWindow
 TABLES = ("clock", "delivery_status", "sds_messages", "lost_dependencies", "refetch_requests")
 VerdictFilter = Literal["", "delivered", "missing", "unknown"]
 MOST_FOUND = 50
+MOST_CHOICES = 200
+"""Causes and channels that can be chosen; others are reached by their page."""
 
 
-def page(
-    lake: TableSnapshot, window: TimeWindow, wanted: str, verdict: VerdictFilter, cause: str, number: int
-) -> dict[str, Any]:
-    """The parts of the page: what was found, or the newest messages."""
+@dataclass(frozen=True)
+class MessageFilter:
+    """Which judged messages are listed; an empty text is no condition. ``channel`` is the whole channel id."""
+
+    verdict: VerdictFilter = ""
+    cause: str = ""
+    channel: str = ""
+
+
+def page(lake: TableSnapshot, window: TimeWindow, wanted: str, chosen: MessageFilter, number: int) -> dict[str, Any]:
+    """The parts of the page: what was found, or the newest messages and what there is to choose from."""
     if wanted:
-        return {"found": section(lake, ("sds_messages",), lambda: search(lake, wanted)), "messages": None}
+        found = section(lake, ("sds_messages",), lambda: search(lake, wanted))
+        return {"found": found, "messages": None, "choices": None}
     return {
         "found": None,
-        "messages": section(lake, ("delivery_status",), lambda: newest(lake, window, verdict, cause, number)),
+        "messages": section(lake, ("delivery_status",), lambda: newest(lake, window, chosen, number)),
+        "choices": section(lake, ("delivery_status",), lambda: choices(lake, window, chosen)),
     }
 
 
@@ -51,7 +64,25 @@ def _named(message: MessageFacts, head: str, tail: str) -> bool:
     return any(name.startswith(head) and name.endswith(tail) for name in names)
 
 
-def newest(lake: TableSnapshot, window: TimeWindow, verdict: VerdictFilter, cause: str, number: int) -> Rows:
+def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> dict[str, list[str]]:
+    """The causes and channels of the window's messages with the chosen verdict, those with most messages first."""
+
+    def names(column: str) -> list[str]:
+        rows = lake.select(
+            f"""
+            SELECT {column} AS name FROM delivery_status
+            WHERE first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
+                  AND {column} IS NOT NULL
+            GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {MOST_CHOICES}
+            """,  # noqa: S608 - one of two columns
+            {**window.bounds, "verdict": chosen.verdict},
+        )
+        return [row["name"] for row in rows]
+
+    return {"causes": names("cause"), "channels": names("channel_id")}
+
+
+def newest(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter, number: int) -> Rows:
     """Judged messages, newest first."""
     return Rows.of(
         lake,
@@ -60,9 +91,9 @@ def newest(lake: TableSnapshot, window: TimeWindow, verdict: VerdictFilter, caus
                delivered_at, len(acknowledged_by) AS acknowledged
         FROM delivery_status
         WHERE first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
-              AND ($cause = '' OR cause = $cause)
+              AND ($cause = '' OR cause = $cause) AND ($channel = '' OR channel_id = $channel)
         ORDER BY first_seen DESC, message_key
         """,
-        {**window.bounds, "verdict": verdict, "cause": cause},
+        {**window.bounds, **asdict(chosen)},
         number,
     )

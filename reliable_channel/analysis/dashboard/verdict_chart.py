@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import altair as alt
 import pandas as pd
 
@@ -12,6 +14,8 @@ from reliable_channel.analysis.report.charts.look import (
     SKY,
     VERMILION,
     Chart,
+    answers,
+    counted,
     every,
     named_colours,
     nothing,
@@ -27,8 +31,9 @@ _MISSING = (VERMILION, ORANGE, PURPLE, "#A6761D", "#F0C0A0")
 _UNKNOWN = "#BDBDBD"
 
 
-def chart(bins: pd.DataFrame, seconds: int) -> Chart:
-    """``bins``: time, verdict, outcome (verdict and cause in words), messages; ``seconds``: the width of a bin."""
+def chart(bins: pd.DataFrame, seconds: int, until: dt.datetime | None = None) -> Chart:
+    """``bins``: time, verdict, outcome (verdict and cause in words), messages, link (to the list of these messages);
+    ``seconds``: the width of a bin; ``until``: where the axis of time ends, if not at the last bar."""
     title = "Verdicts over time"
     if bins.empty:
         return nothing(title, "No message is judged in this window.")
@@ -42,7 +47,9 @@ def chart(bins: pd.DataFrame, seconds: int) -> Chart:
         return outcome if verdict == "delivered" or outcome in few else OTHERS
 
     named = [label(verdict, outcome) for verdict, outcome in zip(bins["verdict"], bins["outcome"], strict=True)]
-    shown = bins.assign(name=named).groupby(["time", "name"], as_index=False)["messages"].sum()
+    together = {"messages": ("messages", "sum"), "link": ("link", "first")}
+    shown = bins.assign(name=named).groupby(["time", "name"], as_index=False).agg(**together)
+    shown["link"] = shown["link"].where(shown["name"] != OTHERS)
     present = set(shown["name"])
     reds = [name for name in [*few, OTHERS] if name in present]
     order = [name for name in ("delivered", "delivered late", *reds, "not known yet") if name in present]
@@ -53,11 +60,15 @@ def chart(bins: pd.DataFrame, seconds: int) -> Chart:
     shown["high"] = shown.groupby("time")["messages"].cumsum()
     shown["low"] = shown["high"] - shown["messages"]
     shown["until"] = shown["time"] + pd.Timedelta(seconds=seconds)
+    shown["hover"] = [
+        f"{r.name}: {counted(r.messages, 'messages')}, {r.time:%Y-%m-%d %H:%M:%S}" for r in shown.itertuples(False)
+    ]
     drawn = (
         alt.Chart(shown, title=titled(title, f"By the time of the first trace; one bar for {every(seconds)}."))
         .mark_rect(stroke="white", strokeWidth=0.4)
         .encode(
-            x=time_axis(shown["until"]),
+            **answers(shown),
+            x=time_axis(pd.concat([shown["time"], shown["until"]]), until=until),
             x2="until:T",
             y=alt.Y("low:Q", title="messages", axis=whole_numbers(shown["high"])),
             y2="high:Q",

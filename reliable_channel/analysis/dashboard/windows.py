@@ -21,6 +21,8 @@ SPANS: dict[Last, tuple[str, int | None]] = {
 """Label and length in seconds."""
 BINS_S = (15, 60, 300, 900, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400)
 MOST_BINS = 120
+LIVE = dt.timedelta(minutes=2)
+"""As far as the recorded clock of a live pipeline may be from the wall clock."""
 BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -39,6 +41,14 @@ class TimeWindow:
     def bounds(self) -> dict[str, dt.datetime]:
         """The bounds as parameters of a query."""
         return {"since": self.since, "until": self.until}
+
+    @property
+    def now(self) -> dt.datetime | None:
+        """The recorded clock while it follows the wall clock: then axes run to it, and a silence at their end is seen.
+        None for a recording, which ends with its last record."""
+        if self.clock is None or self.newest is None or abs(self.newest - self.clock) > LIVE:
+            return None
+        return self.clock
 
     def bin_s(self, first: dt.datetime | None, last: dt.datetime | None) -> int:
         """A width of bins, seconds, of which the time from ``first`` to ``last`` fills at most :data:`MOST_BINS`."""

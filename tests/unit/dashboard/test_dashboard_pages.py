@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import shutil
 from collections.abc import Callable
@@ -10,17 +11,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from starlette.testclient import TestClient
 
-from reliable_channel.analysis.dashboard import page_cache
+from reliable_channel.analysis.dashboard import page_cache, verdict_chart
 from reliable_channel.analysis.dashboard import text as shown_as
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.figures import _prepared
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
+from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report.dark import DARK
 from reliable_channel.config import PathSettings
 from reliable_channel.core.wire.malformed import Reason
@@ -37,7 +40,8 @@ ATTRIBUTES = {
     "aria-live", "aria-pressed", "autocomplete", "charset", "class", "content", "d", "data-copy", "data-job",
     "data-live", "data-newest",
     "data-refresh-ms", "data-tag", "datetime", "decoding", "defer", "for", "height", "hidden", "href", "id", "lang",
-    "maxlength", "media", "method", "name", "placeholder", "rel", "role", "scope", "spellcheck", "src", "srcset",
+    "maxlength", "media", "method", "name", "placeholder", "rel", "role", "scope", "selected", "spellcheck", "src",
+    "srcset",
     "tabindex", "title", "type", "value", "viewbox", "width",
 }  # fmt: skip
 
@@ -91,7 +95,7 @@ class Page(HTMLParser):
         given = dict(attrs)
         assert set(given) <= ATTRIBUTES, f"an attribute that no template has: {sorted(set(given) - ATTRIBUTES)}"
         assert tag not in {"style", "iframe", "object", "embed", "base"}
-        assert tag != "script" or (given.get("src") or "").startswith("/static/live.js")
+        assert tag != "script" or (given.get("src") or "").startswith("/static/")
         if tag not in VOID:
             self.open.append(tag)
         if given.get("id"):
@@ -134,7 +138,7 @@ def test_every_page_is_well_formed_and_safe_whatever_the_names_are(client: TestC
     assert page.headings[0] == "h1" and page.headings.count("h1") == 1
     assert page.tables == page.captions
     assert all(target.startswith(("/", "#")) and not target.startswith("//") for target in page.addresses)
-    without_inputs = re.sub(r"<input [^>]+>", "", answer.text)  # they give back what was typed
+    without_inputs = re.sub(r"<(input|option) [^>]+>", "", answer.text)  # they give back what was typed or chosen
     steering = [c for c in without_inputs if not c.isprintable() and c != "\n"]
     assert steering == [], "nothing that could turn the direction of writing or move a cursor"
 
@@ -224,6 +228,55 @@ def test_a_message_is_found_by_its_id_as_pages_shorten_it(client: TestClient, sa
         assert urlencode({"channel_id": "files"}) in text.split('id="found-table"')[1], name
     wrong = one["sds_id"][:12] + "…" + "zzzz"
     assert "found-table" not in client.get("/messages?" + urlencode({"q": wrong})).text
+
+
+def test_the_missing_messages_are_filtered_by_cause_and_channel_and_turned_over(
+    client: TestClient, sample_tables: Path
+) -> None:
+    status = [s for s in rows_of(DeltaTable(str(sample_tables / "delivery_status"))) if s["verdict"] == "missing"]
+    assert len({s["cause"] for s in status}) > 1 and len({s["channel_id"] for s in status}) > 1
+
+    def listed(**chosen: str) -> int:
+        return client.get("/messages?" + urlencode({"verdict": "missing", "last": "all", **chosen})).text.count(
+            'class="chip chip-missing"'
+        )
+
+    one = next(s for s in status if s["cause"] and s["channel_id"] == "files")
+    assert listed() == len(status) <= 50
+    for names in ({"cause"}, {"channel"}, {"cause", "channel"}):
+        chosen = {"cause": one["cause"], "channel": one["channel_id"]}
+        same = [s for s in status if all(s[{"channel": "channel_id"}.get(n, n)] == chosen[n] for n in names)]
+        assert listed(**{name: chosen[name] for name in names}) == len(same)
+    text = client.get("/messages?verdict=missing&last=all&channel=files").text
+    assert '<option value="files" selected>files</option>' in text
+    assert f'<option value="{one["cause"]}">' in text
+
+
+def test_marks_of_pictures_say_what_they_are_and_lead_on(client: TestClient, sample_tables: Path) -> None:
+    verdicts = client.get("/charts/verdicts.svg?last=all").text
+    assert re.search(r'<a href="/messages\?last=all&amp;verdict=missing&amp;cause=segment_missing">', verdicts)
+    assert re.search(r"<title>missing: segment missing: \d+ messages?, [\d: -]+</title>", verdicts)
+    assert '<a href="/channels?last=all&amp;text=files">' in client.get("/charts/rate.svg?last=all").text
+    status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
+    one = next(s for s in status if s["cause"] == "segment_missing")
+    key = {name: one[name] for name in ("pubsub_topic", "content_topic", "channel_id")}
+    graph = client.get("/charts/message/graph.svg?" + urlencode({**key, "key": one["message_key"]})).text
+    nodes = re.findall(r'<a href="(/message\?[^"]+)">', graph)
+    assert nodes
+    for node in nodes:
+        assert client.get(node.replace("&amp;", "&")).status_code == 200
+    assert "dashboard.invalid" not in verdicts + graph
+
+
+def test_axes_of_time_run_to_the_recorded_clock_of_a_live_pipeline() -> None:
+    clock = dt.datetime(2026, 11, 23, 9, 30, tzinfo=dt.UTC)
+    assert TimeWindow("all", clock, clock, clock, clock + dt.timedelta(seconds=3)).now == clock
+    assert TimeWindow("all", clock, clock, clock, clock + dt.timedelta(days=1)).now is None
+    first = pd.Timestamp("2026-11-23 08:00", tz="UTC")
+    bins = pd.DataFrame([{"time": first, "verdict": "delivered", "outcome": "delivered", "messages": 1, "link": "x"}])
+    drawn = verdict_chart.chart(bins, 60, clock).to_dict()
+    end = drawn["encoding"]["x"]["scale"]["domainMax"]
+    assert (end["date"], end["hours"], end["minutes"], end["utc"]) == (23, 9, 30, True)
 
 
 @pytest.mark.parametrize("name", ["quiet", "carol"])

@@ -108,12 +108,17 @@
     }
     const changed = [];
     for (const [n, part] of parts.entries()) {
-      const without = (e) => e.outerHTML.replaceAll(" open=\"\"", "").replace(/ data-age="[^"]*"/g, "");
+      const without = (e) => {
+        const plain = e.cloneNode(true);
+        for (const added of plain.querySelectorAll("[data-added]")) added.remove();
+        return plain.outerHTML.replaceAll(" open=\"\"", "").replace(/ data-(age|answers)="[^"]*"/g, "");
+      };
       if (without(part) !== without(others[n])) {
         changed.push(part.dataset.live);
         await replace(part, others[n]);
       }
     }
+    if (changed.length) document.dispatchEvent(new Event("renewed"));
     if (changed.length && performance.now() - announced >= QUIET_MS) {
       announced = performance.now();
       say("Updated: " + changed.join(", ") + ".");

@@ -8,6 +8,7 @@ import pandas as pd
 from reliable_channel.analysis.report.capacity import PHASES
 from reliable_channel.analysis.report.charts.look import (
     Chart,
+    answers,
     named_colours,
     nothing,
     sized,
@@ -47,10 +48,14 @@ def lag(frame: pd.DataFrame) -> Chart:
         return nothing(title, NO_METRICS)
     units = list(dict.fromkeys(frame["unit"]))
     names = list(dict.fromkeys(frame["query"]))
+    shown = frame.assign(
+        hover=[f"{r.query}: {r.lag:,.0f} {r.unit} behind, {r.time:%Y-%m-%d %H:%M:%S}" for r in frame.itertuples(False)]
+    )
     chart = (
-        alt.Chart(frame)
+        alt.Chart(shown)
         .mark_line(point=alt.OverlayMarkDef(size=28), strokeWidth=1.5)
         .encode(
+            **answers(shown),
             x=time_axis(frame["time"], title=WALL_CLOCK),
             y=alt.Y("lag:Q", title="behind"),
             color=named_colours("query", names),

@@ -51,16 +51,33 @@ def titled(text: str, *how_to_read: str) -> alt.TitleParams:
     return alt.TitleParams(text, subtitle=list(how_to_read), anchor="start", frame="group")
 
 
-def time_axis(times: pd.Series, column: str = "time", title: str = "event time (UTC)") -> alt.X:
-    """Time from left to right, in UTC wherever it is looked at, with labels as fine as the span asks for."""
-    span = (times.max() - times.min()).total_seconds() if len(times) else 0
+def answers(frame: pd.DataFrame) -> dict[str, Any]:
+    """Encodings for what a mark says when one points at it (column ``hover``) and where it leads (column ``link``, an
+    absolute address), if the frame has that."""
+    found: dict[str, Any] = {"description": alt.Description("hover:N")}
+    return found | ({"href": alt.Href("link:N")} if "link" in frame else {})
+
+
+def time_axis(times: pd.Series, column: str = "time", title: str = "event time (UTC)", until: Any = None) -> alt.X:
+    """Time from left to right, in UTC wherever it is looked at, with labels as fine as the span asks for. It runs to
+    ``until`` (a time) when that is later than the last of ``times``."""
+    end = times.max() if until is None or not len(times) else max(times.max(), pd.Timestamp(until))
+    span = (end - times.min()).total_seconds() if len(times) else 0
     form = (
         "%Y-%m-%d" if span > 4 * 86_400 else "%d %b %H:%M" if span > 86_400 else "%H:%M" if span > 600 else "%H:%M:%S"
     )
     scale, ticks = alt.Scale(type="utc"), 10 if form == "%H:%M" else 6
+    if until is not None and len(times):
+        scale.domainMax = alt.DateTime(utc=True, **_parts(end))
     return alt.X(
         f"{column}:T", title=title, scale=scale, axis=alt.Axis(labelOverlap=True, format=form, tickCount=ticks)
     )
+
+
+def _parts(time: pd.Timestamp) -> dict[str, int]:
+    """A time in the words of Vega-Lite."""
+    day = {"year": time.year, "month": time.month, "date": time.day}
+    return day | {"hours": time.hour, "minutes": time.minute, "seconds": time.second}
 
 
 def stacked(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple[pd.DataFrame, list[str]]:
@@ -71,6 +88,8 @@ def stacked(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple
     names = sorted(totals.index, key=lambda n: (n == OTHER, -totals[n]))
     summed = summed.assign(order=summed[name].map({n: number for number, n in enumerate(names)}))
     summed = summed.sort_values(["time", "order"], ignore_index=True)
+    if "link" in frame:
+        summed["link"] = summed[name].map(frame.groupby(name)["link"].first()).where(summed[name] != OTHER)
     high = summed.groupby("time")[value].cumsum()
     return summed.assign(
         until=summed["time"] + pd.Timedelta(seconds=seconds), low=high - summed[value], high=high
@@ -81,11 +100,15 @@ def bars_over_time(frame: pd.DataFrame, name: str, value: str, title: str, how: 
     """Stacked bars over bins of time; ``frame.attrs["seconds"]`` is the width of a bin."""
     seconds = frame.attrs.get("seconds", 0)
     rows, names = stacked(frame, name, value, seconds)
+    rows["hover"] = [
+        f"{row[name]}: {counted(row[value], what)}, {row['time']:%Y-%m-%d %H:%M:%S}" for row in rows.to_dict("records")
+    ]
     chart = (
         alt.Chart(rows, title=titled(title, f"{how}; one bar for {every(seconds)}."))
         .mark_rect(stroke="white", strokeWidth=0.4)
         .encode(
-            x=time_axis(rows["until"]),
+            **answers(rows),
+            x=time_axis(_bounds(rows), until=frame.attrs.get("until")),
             x2="until:T",
             y=alt.Y("low:Q", title=f"{what} {_each(seconds)}", axis=whole_numbers(rows["high"])),
             y2="high:Q",
@@ -93,6 +116,16 @@ def bars_over_time(frame: pd.DataFrame, name: str, value: str, title: str, how: 
         )
     )
     return sized(chart)
+
+
+def _bounds(rows: pd.DataFrame) -> pd.Series:
+    """Where bars begin and end."""
+    return pd.concat([rows["time"], rows["until"]])
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things (a plural in ``s``) in words."""
+    return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
 
 
 def whole_numbers(values: pd.Series) -> alt.Axis:

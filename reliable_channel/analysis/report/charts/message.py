@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import altair as alt
@@ -14,6 +15,7 @@ from reliable_channel.analysis.report.charts.look import (
     VERMILION,
     WIDTH,
     Chart,
+    answers,
     named_colours,
     nothing,
     readable,
@@ -23,6 +25,7 @@ from reliable_channel.analysis.report.charts.look import (
 )
 from reliable_channel.analysis.report.graph import Graph, Kind
 from reliable_channel.analysis.report.investigate import LANES
+from reliable_channel.analysis.status_text import shown as shown_text
 
 MOST_MARKS = 400
 
@@ -36,6 +39,8 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
     lanes = [lane for lane in LANES if lane in set(shown["lane"])]
     shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
     labels = labels_of(shown, width)
+    moments = [f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d}" for time in shown["time"]]
+    shown["hover"] = shown["label"] + ", " + pd.Series(moments, shown.index) + (", " + shown["detail"]).fillna("")
     y = alt.Y("lane:N", sort=lanes, title=None, axis=alt.Axis(grid=True))
     subtitle = f"{len(frame):,} events from {_moment(frame['time'].min())} to {_moment(frame['time'].max())}"
     subtitle += "; store nodes answered long after, at the right edge" if later else ""
@@ -43,6 +48,7 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
         alt.Chart(shown, title=titled(title, subtitle))
         .mark_point(filled=True, size=60, opacity=0.7, color=BLUE)
         .encode(
+            **answers(shown),
             x=time_axis(shown["time"], title="time (UTC)"),
             y=y,
             color=alt.Color("lane:N", sort=lanes, legend=None, scale=_lanes(lanes)),
@@ -50,7 +56,7 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
     )
     words = [
         alt.Chart(labels[labels["align"] == align])
-        .mark_text(align=align, dx=4 if align == "left" else -4, dy=-11, fontSize=10, limit=LABEL)
+        .mark_text(align=align, dx=4 if align == "left" else -4, dy=-11, fontSize=10, limit=LABEL, aria=False)
         .encode(x="time:T", y=y, text="label:N")
         for align in ("left", "right")
     ]
@@ -119,8 +125,9 @@ KINDS = {
 }
 
 
-def causal_graph(graph: Graph, width: int = WIDTH) -> Chart:
-    """The message between its past (left) and what names it (right)."""
+def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str] | None = None) -> Chart:
+    """The message between its past (left) and what names it (right). ``link_of`` gives the address that the node of an
+    SDS id leads to."""
     title = "The causal graph around the message"
     if len(graph.nodes) <= 1 and not graph.edges:
         return nothing(title, "It names nothing that is known here, and nothing that came names it.")
@@ -139,6 +146,14 @@ def causal_graph(graph: Graph, width: int = WIDTH) -> Chart:
     nodes["label"] = nodes["sds_id"].str[:8].map(lambda text: text if text.isprintable() else "…")
     if width / (1 + max(columns) - min(columns)) > ROOM:
         nodes["label"] += (" " + nodes["sender"]).fillna("")
+    nodes["hover"] = (
+        nodes["kind"]
+        + ": "
+        + nodes["sds_id"].map(lambda sds_id: shown_text(sds_id, 80))
+        + (" of " + nodes["sender"]).fillna("")
+    )
+    if link_of is not None:
+        nodes["link"] = nodes["sds_id"].map(link_of)
     place = nodes.set_index("sds_id")
     lines = pd.DataFrame(
         [
@@ -166,13 +181,14 @@ def causal_graph(graph: Graph, width: int = WIDTH) -> Chart:
     )
     rules = (
         alt.Chart(lines)
-        .mark_rule(color="#BBBBBB")
+        .mark_rule(color="#BBBBBB", aria=False)
         .encode(x=alt.X("x:Q", title=steps), y=y, x2=alt.X2("x2:Q", title=steps), y2="y2:Q")
     )
     points = (
         alt.Chart(nodes, title=titled(title, subtitle))
         .mark_point(filled=True, size=110, opacity=1)
         .encode(
+            **answers(nodes),
             x=x,
             y=y,
             color=named_colours("kind", kinds, [colour for colour, _ in KINDS.values()]),
@@ -187,7 +203,7 @@ def causal_graph(graph: Graph, width: int = WIDTH) -> Chart:
     # Words, and behind them what keeps the lines away.
     words = [
         alt.Chart(nodes)
-        .mark_text(align="left", dx=-5, dy=-13, fontSize=10, limit=140, **behind)
+        .mark_text(align="left", dx=-5, dy=-13, fontSize=10, limit=140, aria=False, **behind)
         .encode(x=x, y=y, text="label:N")
         for behind in ({"stroke": "white", "strokeWidth": 4}, {})
     ]
