@@ -77,8 +77,8 @@ def main() -> None:
             "alerts": f"{server}/alerts",
             "report": report.as_uri(),
         }
-        for name in ("overview", "message"):
-            picture(opened, pages[name], SCREENS / f"{name}.png")
+        picture(opened, pages["overview"], SCREENS / "overview.png", size=(1100, 960))
+        picture(opened, pages["message"], SCREENS / "message.png")
         picture(opened, pages["report"], SCREENS / "report.png")
         for name, where in pages.items():
             for scheme in ("light", "dark"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import subprocess
@@ -190,13 +189,6 @@ def test_every_command_that_reads_tables_says_where_in_the_same_way(
 ) -> None:
     _, out, _ = run(capsys, *command.split(), "--help")
     assert re.search(r"--tables +DIR", out)
-
-
-@pytest.mark.parametrize("command", ["tables list", "alerts rules"])
-def test_what_is_listed_can_be_had_as_json(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    status, out, _ = run(capsys, *command.split(), "--json")
-    assert status == 0
-    assert all(isinstance(row, dict) for row in json.loads(out))
 
 
 def test_the_shell_completes_commands() -> None:

@@ -3,6 +3,7 @@ matches."""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from reliable_channel.analysis.report.source import TableWindow
 TABLES = ("clock", "delivery_status", "sds_messages", "lost_dependencies", "refetch_requests")
 VerdictFilter = Literal["", "delivered", "missing", "unknown"]
 MOST_FOUND = 50
+MOST_NAMES = 5_000
 MOST_CHOICES = 200
 """Causes and channels that can be chosen; others are reached by their page."""
 
@@ -33,7 +35,8 @@ def page(lake: TableSnapshot, window: TimeWindow, wanted: str, chosen: MessageFi
     """The parts of the page: what was found, or the newest messages and what there is to choose from."""
     if wanted:
         found = section(lake, ("sds_messages",), lambda: search(lake, wanted))
-        return {"found": found, "messages": None, "choices": None}
+        like = [] if found.data else section(lake, ("delivery_status",), lambda: names_like(lake, wanted)).data
+        return {"found": found, "messages": None, "choices": None, "like": like}
     return {
         "found": None,
         "messages": section(lake, ("delivery_status",), lambda: newest(lake, window, chosen, number)),
@@ -57,6 +60,16 @@ def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
         if (m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) not in known and not names & {*m.sds_ids}
     ]
     return (found or of_channel_or_sender(lake, wanted, MOST_FOUND))[:MOST_FOUND]
+
+
+def names_like(lake: TableSnapshot, wanted: str) -> list[str]:
+    """Channels and senders with a name much like this one, the likest first."""
+    rows = lake.select(
+        f"""SELECT channel_id AS name FROM delivery_status UNION SELECT sender_id FROM delivery_status
+            ORDER BY name LIMIT {MOST_NAMES}"""  # noqa: S608 - a number of ours
+    )
+    known = {row["name"].lower(): row["name"] for row in rows if row["name"]}
+    return [known[name] for name in difflib.get_close_matches(wanted.strip().lower()[:200], known, n=3)]
 
 
 def _named(message: MessageFacts, head: str, tail: str) -> bool:
