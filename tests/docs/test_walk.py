@@ -1,4 +1,4 @@
-"""The five-minute walk: its pictures are there, small, and of the same conversation as its text."""
+"""The first pages. The five-minute walk: its pictures are there, small, and of the same conversation as its text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.doc_blocks import ROOT
+from tests.support.doc_blocks import ROOT, blocks_of
 
 SCREENS = ROOT / "docs" / "assets" / "screens"
 WALK = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
@@ -34,3 +34,9 @@ def test_pictures_and_text_are_of_one_conversation() -> None:
     for cause, count in answer:
         assert re.search(rf"{cause.replace('_', ' ')} *{count}\D", TERMINAL)
     assert f"conversation of {sent} messages" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_chat_of_the_tutorial_has_thirty_lines() -> None:
+    chat = blocks_of(ROOT / "docs" / "tutorial.md")[1]
+    assert chat.language == "python"
+    assert len([line for line in chat.text.splitlines() if line.strip()]) <= 30
