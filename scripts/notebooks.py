@@ -24,7 +24,8 @@ PAGE = """<!doctype html>
 <style>
 body {{ margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: #fff; color: #1f2328;
   font: 16px/1.5 system-ui, "Liberation Sans", sans-serif; }}
-pre {{ padding: .6rem .8rem; background: #f6f8fa; border-radius: 6px; overflow-x: auto; font-size: .82rem; }}
+pre {{ padding: .6rem .8rem; background: #f6f8fa; border-radius: 6px; overflow-x: auto;
+  font-size: .82rem; white-space: pre-wrap; }}
 .jp-OutputArea-output, .output_area {{ overflow-x: auto; }}
 .jp-InputPrompt, .jp-OutputPrompt, .prompt, .anchor-link {{ display: none; }}
 svg {{ max-width: 100%; height: auto; }}

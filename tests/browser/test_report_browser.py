@@ -40,6 +40,8 @@ def test_the_report_fits_and_loads_nothing(chromium: Browser, report: str, scree
     page.goto(report)
     page.screenshot(path=screenshots / f"report-{name}.png", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    small = "[...document.querySelectorAll('figure img')].filter(i => i.width < 0.95 * i.naturalWidth).map(i => i.alt)"
+    assert page.evaluate(small) == [], "letters of charts keep their size"
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     page.close()
 

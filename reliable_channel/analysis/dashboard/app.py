@@ -177,9 +177,9 @@ def create_app(
             found = lookup(lake, key, where, 1)
             if not found:
                 return _nothing("No table tells of this message.", "Search for its id: it may be in another channel.")
-            values = message.page(lake, window(lake, "all"), found[0])
-            known = {"key": key, **where.query}
-            return PageContent("message.html", {**values, "message": found[0], "key": where}, known)
+            span = window(lake, "all")
+            values = {**message.page(lake, span, found[0]), "window": span, "message": found[0], "key": where}
+            return PageContent("message.html", values, {"key": key, **where.query})
 
         return cached_page(request, MESSAGE_TABLES, make)
 

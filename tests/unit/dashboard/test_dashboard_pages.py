@@ -333,6 +333,12 @@ def test_the_page_of_a_message_says_where_it_was_seen_and_where_not(client: Test
     assert "vantage" in picture
 
 
+def test_the_page_of_a_message_says_how_old_the_data_is(client: TestClient, sample_tables: Path) -> None:
+    one = rows_of(DeltaTable(str(sample_tables / "delivery_status")))[0]
+    key = {name: one[name] for name in ("pubsub_topic", "content_topic", "channel_id")}
+    assert 'data-newest="' in client.get("/message?" + urlencode({**key, "key": one["message_key"]})).text
+
+
 def test_quarantine_has_hex_and_a_command_only_for_reasons_that_exist(client: TestClient) -> None:
     text = client.get("/quarantine?last=all&reason=malformed_sds").text
     assert 'data-copy="reliable-channel requeue --reason malformed_sds"' in text
