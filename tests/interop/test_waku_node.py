@@ -46,7 +46,6 @@ from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.runtime.build import kafka_node, make_bridge
 from reliable_channel.transport.base import Node, Source
 from reliable_channel.transport.bridge import Bridge
-from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
@@ -272,16 +271,6 @@ def in_kafka(settings: Settings) -> Counter[bytes]:
     return Counter(one.message.payload for one in envelopes(settings, PLAIN))
 
 
-def gaps_told(settings: Settings) -> list[dict[str, Any]]:
-    """What the bridge said of gaps, in order."""
-    reader = OffsetReader(settings.kafka.client_options(), settings.bridge.evidence_topic, None, "earliest")
-    found: list[dict[str, Any]] = []
-    while records := reader.poll(2_000):
-        found += [json.loads(record.value or b"{}") for record in records]
-    reader.close()
-    return [one for one in found if one["kind"] == "gap"]
-
-
 @contextmanager
 def bridging(settings: Settings) -> Iterator[Bridge]:
     """A bridge that reads its node."""
@@ -397,27 +386,6 @@ def test_a_participant_over_kafka_is_told_what_the_node_behind_the_bridge_took(
     dispatched = envelopes(here, topic)
     gone = {message_hash(one.pubsub_topic, one.message) for one in dispatched if one.source is Source.SENDER}
     assert gone >= {event.message_hash for event in alice.told if isinstance(event, SegmentSent)}
-
-
-def test_a_bridge_reads_again_soon_after_its_node_is_back_and_has_one_gap(
-    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
-) -> None:
-    first, _, third = nodes
-    here = settings_of(third)
-    with bridging(here) as bridge:
-        third.kill()
-        until(lambda: not bridge.status().reachable, "the bridge notices")
-        time.sleep(3 * REJOIN_MAX_S)  # by then its waits are the longest
-        third.start()
-        back = time.monotonic()
-        until(lambda: bridge.status().reachable, "the bridge reads again")
-        assert time.monotonic() - back < REJOIN_MAX_S + 2
-        until(lambda: bridge.status().open_gaps == 0, "the store of the node fills the gap")
-    told = gaps_told(here)
-    assert len({gap["name"] for gap in told}) == 1
-    assert {gap["cause"] for gap in told} == {"node_unreachable"}
-    assert [gap["status"] for gap in told][:: len(told) - 1] == ["open", "filled"]
-    until(lambda: first.peer_count() == 2, "the nodes find each other again")
 
 
 def test_envelopes_of_one_timestamp_keep_the_order_in_which_the_node_took_them(

@@ -87,6 +87,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         for row in came
         for vantage, source in (("north", "relay"), ("south", "relay" if row["sds_id"][0] == "h" else "store"))
     ]
+    sightings.append({**sightings[-1], "vantage": "west", "source": "relay", "seen_at": None})  # no time at all
     gap = {
         "kafka_topic": "waku.envelopes",
         "kafka_partition": -1,

@@ -14,7 +14,8 @@ from reliable_channel.lake.tables import SOURCE_GAPS
 HEARD = """
     select vantage, pubsub_topic, content_topic, unix_micros(min(seen_at)) as since,
         unix_micros(max(seen_at)) as until
-    from (select vantage, message_hash, seen_at from v_sightings where source in ('relay', 'filter'))
+    from (select vantage, message_hash, seen_at from v_sightings
+        where source in ('relay', 'filter') and seen_at is not null)
     join (select distinct pubsub_topic, content_topic, envelope_hash from v_sds_messages)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
 """
