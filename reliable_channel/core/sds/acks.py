@@ -209,6 +209,8 @@ class AckTable:
         self._by_lamport: list[tuple[int, str]] = []
         """Ascending; also of messages that are tracked no more. The first ``_passed`` are such."""
         self._passed = 0
+        self.is_asked = False
+        """Whether a filter has come: there is something to keep for the next ones. Read it; it is changed here only."""
         k = self._format.hash_count
         self._at: npt.NDArray[np.intp] = np.zeros((k, 0), np.intp)
         self._masks: Bytes = np.zeros((k, 0), np.uint8)
@@ -253,7 +255,7 @@ class AckTable:
         tracked.row = row
         self._unlocated.add(row)
         own = self._participants.number(tracked.sender_id)
-        if self._open.size:
+        if self.is_asked:
             self._open[:, row] = True
             if own is not None and own < self._open.shape[0]:
                 self._open[own, row] = False
@@ -277,14 +279,14 @@ class AckTable:
             return
         self._by_row[tracked.row] = None
         self._free.append(tracked.row)
-        if self._open.size:
+        if self.is_asked:
             self._other_places.pop(message_id, None)
             self._open[:, tracked.row] = False
             self._views.clear()
 
     def ask(self, tracked: Tracked, number: int) -> None:
         """Decide whether the filters of a participant can still tell something of a message."""
-        if self._open.size and number < self._open.shape[0]:
+        if number < self._open.shape[0]:
             self._open[number, tracked.row] = not tracked.closed() >> number & 1
             self._views.pop(number, None)
 
@@ -366,5 +368,5 @@ class AckTable:
             owner = self._participants.number(tracked.sender_id)
             if owner is not None and had <= owner < grown.shape[0]:
                 grown[owner, tracked.row] = False
-        self._open = grown
+        self._open, self.is_asked = grown, True
         self._views.clear()

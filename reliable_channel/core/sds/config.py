@@ -100,7 +100,7 @@ class SdsConfig:
     max_refetches_per_sweep: int = 200
     max_refetches_per_sender_and_sweep: int = 100
     max_waiting: int = 3_000
-    """Messages in the incoming buffer. One message may release them all: some 6 µs each."""
+    """Messages in the incoming buffer. One message may release them all: some 3 µs each."""
     max_waiting_bytes: int = 32 * 1024 * 1024
     """Bytes of their contents, histories and ids."""
     max_log_entries: int = 10_000

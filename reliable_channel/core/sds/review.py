@@ -217,7 +217,8 @@ class AckReview:
         tracked.acknowledge(number, evidence)
         if tracked.hits:
             tracked.hits.pop(by, None)
-        self.table.ask(tracked, number)
+        if self.table.is_asked:
+            self.table.ask(tracked, number)
         events.append(Acknowledged(now, tracked.message_id, tracked.sender_id, by, evidence, via, tracked.since))
         segment = self._outgoing.segments.get(tracked.message_id)
         if segment is None:

@@ -36,7 +36,7 @@ class Shares:
         if keys is None:
             keys = self._keys[owner] = OrderedDict()
         keys[key] = weight
-        self._change(owner, weight)
+        self._more(owner, weight)
 
     def remove(self, key: str, owner: str) -> None:
         """Stop counting a key."""
@@ -44,7 +44,7 @@ class Shares:
         weight = keys.pop(key)
         if not keys:
             del self._keys[owner]
-        self._change(owner, -weight)
+        self._less(owner, weight)
 
     def resize(self, key: str, owner: str, size: int) -> None:
         """Count a key of ``owner`` for another number of bytes; it stays as old as it is."""
@@ -52,8 +52,10 @@ class Shares:
         weight = max(self.unit, size)
         change = weight - keys[key]
         keys[key] = weight
-        if change:
-            self._change(owner, change)
+        if change > 0:
+            self._more(owner, change)
+        elif change:
+            self._less(owner, -change)
 
     def held_by(self, owner: str) -> int:
         """The weight of what an owner holds."""
@@ -92,23 +94,27 @@ class Shares:
         key, weight = keys.popitem(last=False)
         if not keys:
             del self._keys[owner]
-        self._change(owner, -weight)
+        self._less(owner, weight)
         return key
 
-    def _change(self, owner: str, weight: int) -> None:
+    def _more(self, owner: str, weight: int) -> None:
         self.surplus += weight
-        held = self._held.get(owner, 0) + weight
-        if held:
-            self._held[owner] = held
-        else:
-            del self._held[owner]
-        if weight > 0 and held > self._stated.get(owner, 0):
+        held = self._held[owner] = self._held.get(owner, 0) + weight
+        if held > self._stated.get(owner, 0):
             self._stated[owner] = held
             heapq.heappush(self._largest, (-held, owner))
             if len(self._largest) > 64 + 4 * len(self._held):
                 self._stated = dict(self._held)
                 self._largest = [(-held, owner) for owner, held in self._held.items()]
                 heapq.heapify(self._largest)
+
+    def _less(self, owner: str, weight: int) -> None:
+        self.surplus -= weight
+        held = self._held[owner] - weight
+        if held:
+            self._held[owner] = held
+        else:
+            del self._held[owner]
 
 
 class Remembered:
