@@ -386,17 +386,3 @@ def test_a_participant_over_kafka_is_told_what_the_node_behind_the_bridge_took(
     dispatched = envelopes(here, topic)
     gone = {message_hash(one.pubsub_topic, one.message) for one in dispatched if one.source is Source.SENDER}
     assert gone >= {event.message_hash for event in alice.told if isinstance(event, SegmentSent)}
-
-
-def test_envelopes_of_one_timestamp_keep_the_order_in_which_the_node_took_them(
-    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
-) -> None:
-    topic = "/reliable-channel/1/one-time/proto"
-    here = settings_of(nodes[0])
-    api, at = WakuApi(BoundedHttp(nodes[0].url)), time.time_ns()
-    payloads = [b"%d" % number for number in range(40)]
-    with bridging(here):
-        for payload in payloads:
-            assert api.relay_publish(PUBSUB_TOPIC, WakuMessage(payload, topic, timestamp=at)).reason is None
-        until(lambda: len(envelopes(here, topic)) == len(payloads), "all of it is in Kafka")
-    assert [one.message.payload for one in envelopes(here, topic)] == payloads
