@@ -46,7 +46,7 @@ coverage: setup  ## line and branch coverage of the protocol core by its unit te
 	@$(BIN)/python -m coverage report
 
 soak: setup  ## mixed traffic with maintenance, retention, verdicts and alerts beside it: SECONDS=600, RATE=100; checked in the end
-	@$(BIN)/python -m scripts.soak --seconds $(or $(SECONDS),600) --rate $(or $(RATE),100)
+	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) --rate $(or $(RATE),100)
 
 bench: setup  ## measure, and print one table; ends well when all ran, whether targets are met or missed
 	@$(BIN)/python -m bench

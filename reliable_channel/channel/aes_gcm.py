@@ -1,8 +1,6 @@
 """Provides an encryption hook: AES-256-GCM with one key per channel, several during a rotation.
 
-Layout: ``0x01 ‖ key id (4 bytes) ‖ nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``, 33 bytes of overhead. The
-additional authenticated data are layout byte, key id, pubsub topic and content topic, each length-prefixed, so that a
-ciphertext is good on its own topics only.
+:mod:`reliable_channel.core.aes_gcm` has the layout of a ciphertext; this module has keys, nonces and their count.
 
 **Nonce rules** (NIST SP 800-38D §8). A nonce must never come twice under one key: two messages with the same nonce give
 away the xor of their plaintexts and the authentication key with it. Nonces are 96 random bits of the operating system,
@@ -22,29 +20,26 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import string
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from Crypto.Cipher import AES
-
+from reliable_channel.core.aes_gcm import (
+    KEY_BYTES,
+    NONCE_BYTES,
+    OVERHEAD_BYTES,
+    Topics,
+    decrypt,
+    encrypt,
+    key_id,
+    key_in,
+)
 from reliable_channel.core.errors import ConfigurationError, LocalError
 
-LAYOUT = 0x01
-KEY_BYTES = 32
-KEY_ID_BYTES = 4
-NONCE_BYTES = 12
-TAG_BYTES = 16
-OVERHEAD_BYTES = 1 + KEY_ID_BYTES + NONCE_BYTES + TAG_BYTES
 MAX_MESSAGES_PER_KEY = 2**32
 
 _encrypted: Counter[bytes] = Counter()
 """Messages of this process by key (a one-way digest of it): channels come and go, and their objects with them."""
-
-
-class DecryptionRefusedError(ValueError):
-    """Not for these keys and topics, or damaged. The text names neither keys nor bytes."""
 
 
 class AesGcm:
@@ -90,37 +85,19 @@ class AesGcm:
         if _encrypted[self._counted_as] >= MAX_MESSAGES_PER_KEY:
             raise LocalError("This AES-GCM key has encrypted 2^32 messages.", "Rotate: give a new key first.")
         _encrypted[self._counted_as] += 1
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        header = bytes([LAYOUT]) + self._current
-        cipher = AES.new(self._keys[self._current], AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
-        cipher.update(self._associated(header))
-        ciphertext, tag = cipher.encrypt_and_digest(content)
-        return header + nonce + ciphertext + tag
+        return encrypt(self._keys[self._current], secrets.token_bytes(NONCE_BYTES), self._bound_to(), content)
 
     def decrypt(self, payload: bytes) -> bytes:
-        """The content back. Raises :class:`DecryptionRefusedError` for what these keys did not encrypt for these
-        topics."""
-        if len(payload) < OVERHEAD_BYTES or payload[0] != LAYOUT:
-            raise DecryptionRefusedError("not a ciphertext of this layout")
-        header = payload[: 1 + KEY_ID_BYTES]
-        key = self._keys.get(header[1:])
-        if key is None:
-            raise DecryptionRefusedError("encrypted with a key that is not configured")
-        nonce = payload[len(header) : len(header) + NONCE_BYTES]
-        cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
-        cipher.update(self._associated(header))
-        try:
-            return cipher.decrypt_and_verify(payload[len(header) + NONCE_BYTES : -TAG_BYTES], payload[-TAG_BYTES:])
-        except ValueError:
-            raise DecryptionRefusedError("the tag does not fit: damaged, or bound to other topics") from None
+        """The content back. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for what these keys
+        did not encrypt for these topics."""
+        return decrypt(self._keys, self._bound_to(), payload)
 
-    def _associated(self, header: bytes) -> bytes:
+    def _bound_to(self) -> Topics:
         if self._topics is None:
             raise LocalError(
                 "This AES-GCM is bound to no topics.", "Use for_topics(pubsub_topic, content_topic); channels do."
             )
-        fields = [topic.encode("utf-8") for topic in self._topics]
-        return header + b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+        return self._topics
 
 
 def _read_key(path: Path) -> bytes:
@@ -130,24 +107,4 @@ def _read_key(path: Path) -> bytes:
         raise ConfigurationError(
             f"The key file {path} cannot be read: {error.strerror}.", "Name a file with 64 hex digits or 32 bytes."
         ) from None
-    text = all(byte in _TEXT for byte in content)
-    try:
-        key = bytes.fromhex(content.decode("ascii").strip()) if text else content
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise ConfigurationError(
-            f"The key file {path} holds neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
-        )
-    return key
-
-
-_TEXT = frozenset(string.printable.encode())
-"""Bytes of a text file. A file of nothing else holds digits, never the key itself: 32 hex digits are 16 bytes, too few,
-and no random key is text (one in 10^14)."""
-
-
-def key_id(key: bytes) -> bytes:
-    """The id of a key on the wire: 4 bytes of a one-way digest of the key. If two keys of one channel share an id (one
-    pair in 2^32), the configuration holds fewer keys than were given: make another key."""
-    return hashlib.sha256(b"reliable-channel aes-gcm key id\0" + key).digest()[:KEY_ID_BYTES]
+    return key_in(content, str(path))

@@ -19,8 +19,6 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.transport.base import ReceivedEnvelope
 
-STAGES = ("decrypt", "sds", "reassemble", "deliver")
-
 
 class IncomingPipeline:
     """One channel's way in."""

@@ -23,8 +23,6 @@ from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
 from reliable_channel.transport.base import Node, NodeStoppedError, RequestId, SendBufferFull
 
-STAGES = ("segment", "apply_sds", "encrypt", "rate_limit", "dispatch")
-
 BLOCKED_RETRY_MS = 250
 """How long a node that takes nothing is left alone: it is back-pressure, not a fault to be retried."""
 

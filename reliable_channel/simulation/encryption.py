@@ -7,24 +7,30 @@ are derived from what they encrypt.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
-from Crypto.Cipher import AES
-
-from reliable_channel.channel.aes_gcm import LAYOUT, NONCE_BYTES, TAG_BYTES, AesGcm
+from reliable_channel.core.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, decrypt, encrypt, key_id
 from reliable_channel.simulation.scenario import ChannelPlan
 
 
-class RepeatableAesGcm(AesGcm):
-    """AES-GCM that encrypts the same bytes to the same bytes."""
+@dataclass(frozen=True)
+class RepeatableAesGcm:
+    """AES-GCM for one channel that encrypts the same bytes to the same bytes: the first of ``keys`` encrypts, all
+    decrypt."""
+
+    plan: ChannelPlan
+    keys: tuple[bytes, ...]
+    overhead_bytes = OVERHEAD_BYTES
 
     def encrypt(self, content: bytes) -> bytes:
         """``content`` encrypted under the first key."""
         nonce = hashlib.sha256(content).digest()[:NONCE_BYTES]
-        header = bytes([LAYOUT]) + self._current
-        cipher = AES.new(self._keys[self._current], AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
-        cipher.update(self._associated(header))
-        ciphertext, tag = cipher.encrypt_and_digest(content)
-        return header + nonce + ciphertext + tag
+        return encrypt(self.keys[0], nonce, (self.plan.pubsub_topic, self.plan.content_topic), content)
+
+    def decrypt(self, payload: bytes) -> bytes:
+        """The content back. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for anything else."""
+        by_id = {key_id(key): key for key in self.keys}
+        return decrypt(by_id, (self.plan.pubsub_topic, self.plan.content_topic), payload)
 
 
 def channel_key(plan: ChannelPlan) -> bytes:
@@ -39,4 +45,4 @@ def unknown_key(plan: ChannelPlan) -> bytes:
 
 def cipher(plan: ChannelPlan, *keys: bytes) -> RepeatableAesGcm:
     """A cipher for the channel's topics: the first key encrypts, all decrypt."""
-    return RepeatableAesGcm(keys, pubsub_topic=plan.pubsub_topic, content_topic=plan.content_topic)
+    return RepeatableAesGcm(plan, keys)

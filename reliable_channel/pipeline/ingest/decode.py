@@ -12,7 +12,7 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
 from reliable_channel.core.wire.segment import Segment, decode_segment, lookalike
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, message_hash
-from reliable_channel.pipeline.ingest.decryption import Opener
+from reliable_channel.pipeline.ingest.decryption import Decryptor
 
 SOURCES = frozenset({"relay", "filter", "store", "repair", "sender"})
 """What the Kafka header ``source`` may say (14/WAKU2-MESSAGE)."""
@@ -89,7 +89,7 @@ class RecordDecoder:
     def __init__(self, channels: ChannelsSettings, pipeline: PipelineSettings) -> None:
         self._channels = channels
         self._store_plaintext = pipeline.store_plaintext
-        self._opener = Opener()
+        self._decryptor = Decryptor()
         self._topics: dict[tuple[str, str], ChannelTopic | None] = {}
         self._headers: dict[bytes, str | None] = {}
 
@@ -122,7 +122,7 @@ class RecordDecoder:
             return row
         payload = envelope.payload
         if topic.decryption_key_files:
-            opened = self._opener.open(envelope.payload, topic, pubsub_topic, envelope.content_topic)
+            opened = self._decryptor.open(envelope.payload, topic, pubsub_topic, envelope.content_topic)
             if isinstance(opened, Malformed):
                 return refused(row, "decryption", opened)
             payload = opened

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.channel import AesGcm, IncompleteEncryptionError, MessageSendError, aes_gcm
-from reliable_channel.channel.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, DecryptionRefusedError
+from reliable_channel.core.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, DecryptionRefusedError
 from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.segmentation import SegmentationConfig
 

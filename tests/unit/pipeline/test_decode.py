@@ -224,6 +224,28 @@ def test_what_no_key_opens_is_kept_as_undecryptable(tmp_path: Path) -> None:
     assert (row.kind, row.reason) == ("quarantined", Reason.UNDECRYPTABLE.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "detail"),
+    [(None, "is not set"), ("00" * 31, "does not hold 64 hex digits"), ("no digits", "does not hold 64 hex digits")],
+)
+def test_a_key_comes_from_the_environment_too(value: str | None, detail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that holds no key leaves its records in quarantine, and names itself without its content."""
+    topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=("env:CHANNEL_KEY",))
+    channels = ChannelsSettings(content_topics=(topic,))
+    key = AesGcm.generate_key()
+    sealed = envelope(AesGcm(key).for_topics(PUBSUB.decode(), TOPIC).encrypt(sds(b"secret")))
+    monkeypatch.setenv("CHANNEL_KEY", key.hex())
+    good = RecordDecoder(channels, PipelineSettings()).decode(sealed, PUBSUB, b"relay", NOW_MS * 1000)
+    assert (good.kind, good.content) == ("sds", b"secret")
+    if value is None:
+        monkeypatch.delenv("CHANNEL_KEY")
+    else:
+        monkeypatch.setenv("CHANNEL_KEY", value)
+    row = RecordDecoder(channels, PipelineSettings()).decode(sealed, PUBSUB, b"relay", NOW_MS * 1000)
+    assert row.reason == Reason.UNDECRYPTABLE.value
+    assert row.detail == f"The environment variable CHANNEL_KEY {'with a decryption key ' * (value is None)}{detail}."
+
+
 def test_without_plaintext_only_hash_and_size_are_kept(tmp_path: Path) -> None:
     reader, cipher = encrypted(tmp_path, store_plaintext=False)
     sealed = cipher.encrypt(sds(b"secret"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plain_observer import PlainObserver
 
 from reliable_channel.analysis.report.check import check
-from reliable_channel.channel.aes_gcm import DecryptionRefusedError
+from reliable_channel.core.aes_gcm import DecryptionRefusedError
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message

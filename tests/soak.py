@@ -265,7 +265,7 @@ def limit(name: str) -> float:
 
 def main() -> int:
     """Parse the arguments, run, print the result."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.soak", description="Hours of traffic, checked in the end.")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Hours of traffic, checked in the end.")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long traffic is sent")
     parser.add_argument("--rate", type=float, default=100.0, help="records/s")
     parser.add_argument(

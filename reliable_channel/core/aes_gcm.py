@@ -1,0 +1,91 @@
+"""AES-256-GCM as channels use it: the layout of a ciphertext, and its two operations as pure functions.
+
+Layout: ``0x01 ‖ key id (4 bytes) ‖ nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``, 33 bytes of overhead. The
+additional authenticated data are layout byte, key id, pubsub topic and content topic, each length-prefixed, so that a
+ciphertext is good on its own topics only.
+
+The caller chooses the nonce, which must never come twice under one key: :mod:`reliable_channel.channel.aes_gcm` draws
+them and counts. Keys are 32 bytes; a channel has several during a rotation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from collections.abc import Mapping
+
+from Crypto.Cipher import AES
+
+from reliable_channel.core.errors import ConfigurationError
+
+LAYOUT = 0x01
+KEY_BYTES = 32
+KEY_ID_BYTES = 4
+NONCE_BYTES = 12
+TAG_BYTES = 16
+OVERHEAD_BYTES = 1 + KEY_ID_BYTES + NONCE_BYTES + TAG_BYTES
+
+Topics = tuple[str, str]
+"""Pubsub topic and content topic."""
+
+
+class DecryptionRefusedError(ValueError):
+    """Not for these keys and topics, or damaged. The text names neither keys nor bytes."""
+
+
+def encrypt(key: bytes, nonce: bytes, topics: Topics, content: bytes) -> bytes:
+    """``content`` encrypted for ``topics``, :data:`OVERHEAD_BYTES` longer. ``nonce``: 12 bytes, new for this key."""
+    header = bytes([LAYOUT]) + key_id(key)
+    cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
+    cipher.update(_associated(header, topics))
+    ciphertext, tag = cipher.encrypt_and_digest(content)
+    return header + nonce + ciphertext + tag
+
+
+def decrypt(keys: Mapping[bytes, bytes], topics: Topics, payload: bytes) -> bytes:
+    """What :func:`encrypt` was given. ``keys``: by their ids. Raises :class:`DecryptionRefusedError` for what these
+    keys did not encrypt for these topics."""
+    if len(payload) < OVERHEAD_BYTES or payload[0] != LAYOUT:
+        raise DecryptionRefusedError("not a ciphertext of this layout")
+    header = payload[: 1 + KEY_ID_BYTES]
+    key = keys.get(header[1:])
+    if key is None:
+        raise DecryptionRefusedError("encrypted with a key that is not configured")
+    nonce = payload[len(header) : len(header) + NONCE_BYTES]
+    cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
+    cipher.update(_associated(header, topics))
+    try:
+        return cipher.decrypt_and_verify(payload[len(header) + NONCE_BYTES : -TAG_BYTES], payload[-TAG_BYTES:])
+    except ValueError:
+        raise DecryptionRefusedError("the tag does not fit: damaged, or bound to other topics") from None
+
+
+def key_id(key: bytes) -> bytes:
+    """The id of a key on the wire: 4 bytes of a one-way digest of the key. If two keys of one channel share an id (one
+    pair in 2^32), the configuration holds fewer keys than were given: make another key."""
+    return hashlib.sha256(b"reliable-channel aes-gcm key id\0" + key).digest()[:KEY_ID_BYTES]
+
+
+def key_in(content: bytes, place: str) -> bytes:
+    """The key in the content of the key file ``place``: 64 hex digits, or the 32 bytes themselves. Raises
+    ``ConfigurationError`` naming the file, never its content."""
+    text = all(byte in _TEXT for byte in content)
+    try:
+        key = bytes.fromhex(content.decode("ascii").strip()) if text else content
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ConfigurationError(
+            f"The key file {place} holds neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
+        )
+    return key
+
+
+_TEXT = frozenset(string.printable.encode())
+"""Bytes of a text file. A file of nothing else holds digits, never the key itself: 32 hex digits are 16 bytes, too few,
+and no random key is text (one in 10^14)."""
+
+
+def _associated(header: bytes, topics: Topics) -> bytes:
+    fields = [topic.encode("utf-8") for topic in topics]
+    return header + b"".join(len(field).to_bytes(4, "big") + field for field in fields)
