@@ -22,7 +22,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WakuProcess
     with WakuProcess(place / "0") as first:
         peers = (first.address(),)
         with WakuProcess(place / "1", peers) as second, WakuProcess(place / "2", peers) as third:
-            until(lambda: first.peer_count() == 2, "the nodes find each other")
+            until(lambda: first.sees(second, third), "the nodes find each other")
             yield [first, second, third]
 
 

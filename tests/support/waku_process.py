@@ -89,14 +89,21 @@ class WakuProcess:
         found = self.get("/debug/v1/info")["listenAddresses"]
         return next(str(one) for one in found if ("/ws/" in one) is websocket)
 
-    def peer_count(self) -> int:
-        """Connected peers. Their shards are not asked for: the node's list of them stays empty now and then."""
-        return sum(peer["connected"] for peer in self.get("/admin/v1/peers"))
+    def sees(self, *others: WakuProcess) -> bool:
+        """Whether it is connected to all of these. Others, such as a light node, come and go beside them."""
+        connected = {peer["id"] for peer in self.get("/admin/v1/peers") if peer["connected"]}
+        return connected >= {other.address().rpartition("/")[2] for other in others}
 
     def connect(self, other: WakuProcess) -> None:
-        """Connect to a node now: of itself a node tries one that was away again only after minutes."""
+        """Connect to a node now: of itself a node tries one that was away again only after minutes. It is asked until
+        the other sees it, as it refuses to dial for seconds after a dial of its own that failed."""
         body = {"multiaddr": other.address(), "shards": [SHARD], "protocols": ["/vac/waku/relay/2.0.0"]}
-        httpx.post(self.url + "/admin/v1/peers", json=body, timeout=10, trust_env=False).raise_for_status()
+
+        def connected() -> bool:
+            httpx.post(self.url + "/admin/v1/peers", json=body, timeout=10, trust_env=False)
+            return other.sees(self)
+
+        until(connected, f"{self.url} connects to {other.url}")
 
     def stored(self, content_topic: str) -> int:
         """How many messages its own archive has (Store v1), up to a page of 100."""
