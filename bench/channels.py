@@ -1,7 +1,7 @@
 """Whether the ack job costs what the rows cost, however many channels they are in and however long their logs are.
 
 Two cases are compared in the same session, micro-batch by micro-batch, in time and in CPU time. The first micro-batches
-count for nothing: Java compiles in them.
+count for nothing: Java compiles in them. Then many channels with logs are held and touched at random.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from statistics import median
 
+import numpy as np
+
 from bench.jobs.channels import Batch, Case
 from bench.jobs.children import child
 from bench.registry import SIZES, Result, bench
@@ -23,12 +25,16 @@ PATIENCE_S = 300.0
 CHECKPOINT_TARGET = 4_096.0
 """Bytes of checkpoint a row."""
 
+HELD, HELD_LOG, HELD_RATE, HELD_S = 20_000, 500, 200, 600
+"""Channels, messages in the log of each, records/s, seconds."""
+HELD_P95_S, FLAT = 10.0, 1.25
+
 SHORT, LONG = 1.5, 1.3
 """Targets: many channels against few, with short logs and with long ones."""
 
 
 def pairs(scale: float, only: Sequence[str] = ()) -> list[tuple[float, Case, Case]]:
-    """Target, many channels, few channels; ``only``: ``short`` logs or ``long`` ones."""
+    """Target, many channels, few channels; ``only``: ``short`` logs, ``long`` ones, or neither (``held``)."""
 
     def scaled(count: int) -> int:
         return max(16, int(count * scale))
@@ -59,7 +65,8 @@ def channels() -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         settings = load("local", paths={"run_dir": place})
         jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
-        chosen = pairs(SIZES.scale, SIZES.workloads)
+        if not (chosen := pairs(SIZES.scale, SIZES.workloads)):
+            return
         spec = {
             "run_dir": place,
             "cores": 2,
@@ -74,6 +81,48 @@ def channels() -> Iterator[Result]:
             process.finish(PATIENCE_S)
     for target, many, few in chosen:
         yield from compared(target, *(measured(batches, case) for case in (many, few)))
+
+
+@bench
+def held() -> Iterator[Result]:
+    """Many channels with logs, touched at random for ten minutes: latency, and whether memory and checkpoint grow."""
+    from reliable_channel.config import load
+    from reliable_channel.runtime import jars
+
+    if SIZES.workloads and "held" not in SIZES.workloads:
+        return
+    count = max(HELD_RATE, int(HELD * SIZES.scale))
+    seconds = max(60, int(HELD_S * SIZES.scale))
+    with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        settings = load("local", paths={"run_dir": place})
+        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        spec = {
+            "run_dir": place,
+            "cores": 2,
+            "channels": count,
+            "log": HELD_LOG,
+            "rate": HELD_RATE,
+            "seconds": seconds,
+        }
+        answers = []
+        with child("bench.jobs.held", spec) as process:
+            for answer in process.answers():
+                answers.append(answer)
+                if "latency_s" not in answer:
+                    sys.stderr.write(f"  {json.dumps(answer)}\n")
+            process.finish(PATIENCE_S)
+    first, *_, last = [answer for answer in answers if "memory_mb" in answer]
+    told = {name: value for answer in answers for name, value in answer.items()}
+    what = f"ack, {count} channels with logs of {HELD_LOG} at {HELD_RATE} records/s for {seconds} s"
+    p95 = float(np.percentile(told["latency_s"], 95))
+    yield Result(f"{what}: latency, median", float(np.median(told["latency_s"])), "s")
+    yield Result(f"{what}: latency, p95", p95, "s", HELD_P95_S, lower_is_better=True)
+    yield Result(f"{what}: CPU", told["cpu_s"] / seconds, "cores")
+    for name in ("memory_mb", "checkpoint_bytes"):
+        growth = last[name] / first[name]
+        yield Result(f"{what}: {name} in the end / after a tenth", growth, "ratio", FLAT, lower_is_better=True)
+    yield Result(f"{what}: checkpoint", last["checkpoint_bytes"] / 1e9, "GB")
+    yield Result(f"{what}: first micro-batch after a restart", told["restarted_s"], "s")
 
 
 def measured(batches: Sequence[Batch], case: Case) -> list[Batch]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reliable_channel.config import Settings
 
 START_US = 1_767_225_600_000_000
+PUBSUB_TOPIC = "/waku/2/rs/1/0"
 PRELOADED = 20_000
 """Rows of a micro-batch that only fills the logs, at most."""
 SENDERS = 3
@@ -62,45 +63,47 @@ class Traffic:
         self._sent = 0
 
     def rows(self, count: int) -> Iterator[dict[str, Any]]:
-        blank = {"retrieval_hint": None}
         for number in range(self._sent, self._sent + count):
             channel, place = number % self._case.channels, number // self._case.channels
-            digest = self._digest(channel, place)
-            at = START_US // 1000 + place * 1000
-            yield {
-                "kafka_topic": "bench",
-                "kafka_partition": 0,
-                "kafka_offset": number,
-                "sub_order": 0,
-                "row_kind": "message",
-                "event_time": at * 1000,
-                "pubsub_topic": "/waku/2/rs/1/0",
-                "content_topic": f"/bench/1/{channel}/proto",
-                "channel_id": f"channel-{channel}",
-                "sender_id": f"sender-{place % SENDERS}",
-                "sds_id": digest.hex(),
-                "sds_kind": "content",
-                "lamport_timestamp": at,
-                "causal_history": [
-                    {
-                        **blank,
-                        "sds_id": self._digest(channel, earlier).hex(),
-                        "sender_id": f"sender-{earlier % SENDERS}",
-                    }
-                    for earlier in range(max(place - 2, 0), place)
-                ],
-                "content_digest": digest,
-                "content_bytes": 200,
-                "envelope_hash": digest,
-                "entire_message_hash": digest,
-                "segment_kind": "bare",
-                "sender_timestamp_ns": at * 1_000_000,
-                "id_verified": True,
-            }
+            at_ms = START_US // 1000 + place * 1000
+            yield message_row(number, channel, place, at_ms, f"{self._case.name} {channel}")
         self._sent += count
 
-    def _digest(self, channel: int, place: int) -> bytes:
-        return hashlib.sha256(f"{self._case.name} {channel} {place}".encode()).digest()
+
+def message_row(offset: int, channel: int, place: int, at_ms: int, seed: str) -> dict[str, Any]:
+    """The row of a channel's message number ``place``, of the time ``at_ms``, which names the two before it. What makes
+    ids other ones is ``seed``."""
+
+    def digest_of(number: int) -> bytes:
+        return hashlib.sha256(f"{seed} {number}".encode()).digest()
+
+    digest = digest_of(place)
+    return {
+        "kafka_topic": "bench",
+        "kafka_partition": 0,
+        "kafka_offset": offset,
+        "sub_order": 0,
+        "row_kind": "message",
+        "event_time": at_ms * 1000,
+        "pubsub_topic": PUBSUB_TOPIC,
+        "content_topic": f"/bench/1/{channel}/proto",
+        "channel_id": f"channel-{channel}",
+        "sender_id": f"sender-{place % SENDERS}",
+        "sds_id": digest.hex(),
+        "sds_kind": "content",
+        "lamport_timestamp": at_ms,
+        "causal_history": [
+            {"sds_id": digest_of(earlier).hex(), "retrieval_hint": None, "sender_id": f"sender-{earlier % SENDERS}"}
+            for earlier in range(max(place - 2, 0), place)
+        ],
+        "content_digest": digest,
+        "content_bytes": 200,
+        "envelope_hash": digest,
+        "entire_message_hash": digest,
+        "segment_kind": "bare",
+        "sender_timestamp_ns": at_ms * 1_000_000,
+        "id_verified": True,
+    }
 
 
 class Running:

@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from unit.pipeline.buckets import FakeBucket
 
 import bench.codecs  # registers its own before a test replaces them
 from bench.__main__ import main
+from bench.jobs.channels import START_US
 from bench.jobs.children import child
 from bench.jobs.compare import best_of, ratios, steady
+from bench.jobs.held import as_text, filling, key_of, latencies, row
 from bench.jobs.stages import THROUGH_STATE, Stage
 from bench.registry import REGISTERED, Result
+from reliable_channel.config import load
+from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
+from reliable_channel.pipeline.ack.records import row_of
 
 
 def good() -> Iterator[Result]:
@@ -105,3 +111,31 @@ def test_a_run_whose_batches_grow_is_not_flat() -> None:
     assert found["steady, other: state rows, second half / first"] is False
     assert found["steady, reassembly: state rows"] is True, "one row more is no growth"
     assert found["steady: latency p95"] is True
+
+
+def test_the_held_channels_have_the_state_of_one_that_took_the_rows() -> None:
+    settings = load("local")
+    rules = Rules(None, settings.sds, None)
+    texts = [as_text(row(number, 0, number, START_US // 1000 + number)) for number in range(20)]
+    bucket = FakeBucket()
+    given: list[object] = []
+
+    def update(key: object, frames: Iterator[object], state: object) -> Iterator[object]:
+        given.append(key)
+        yield from frames
+
+    fill = filling(update, rules, {7: [3, 5]}, texts)  # type: ignore[arg-type]
+    for _ in range(2):  # the second time the bucket has a head
+        assert list(fill((7,), iter(["rows"]), bucket)) == ["rows"]  # type: ignore[list-item]
+    taken = rules.observer(key_of(5), None)
+    for text in texts:
+        taken.take(row_of(json.loads(text), None))
+    held = Channels(bucket, 7, lambda _: rules, live=LiveChannels())
+    assert held.load(key_of(5)).observer.to_bytes() == taken.to_bytes()
+    assert given == [(7,), (7,)]
+
+
+def test_the_latency_of_rows_ends_with_the_micro_batch_that_took_the_last_of_them() -> None:
+    sent, done = [(10, 1.0), (20, 2.0), (30, 3.0)], [(0, 0.0), (10, 2.5), (30, 6.0)]
+    assert latencies(sent, done, since=0.0) == [1.5, 4.0, 3.0]
+    assert latencies(sent, done, since=2.0) == [4.0, 3.0]

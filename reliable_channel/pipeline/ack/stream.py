@@ -72,15 +72,18 @@ BUCKETS = 64
 """Keys of the state: a touched key costs milliseconds, and the rows of one are in memory together. Another number needs
 new checkpoints."""
 
+Update = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], BucketState], Iterator[pd.DataFrame]]
+"""Key of a bucket, its rows, its stored state → packed results."""
+
 _OUT = "kind string, results binary"
 _KINDS = {table.name: table.name for table in _OF_STATE} | {"timer": None, "failed_rows": None}
 
 
-def acknowledged(settings: Settings) -> Callable[[DataFrame], DataFrame]:
+def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
     """The transformation of the stream of ``ordered_sds_messages``: packed results, by one SDS state machine per
-    channel."""
+    channel. ``update``: what is done with the rows of a bucket, :func:`stateful` by default."""
 
-    update = stateful(
+    update = update or stateful(
         settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms, settings.channels
     )
 
@@ -119,9 +122,6 @@ def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], It
     return timers.due_rows(
         paths, JOB, _TICK_COLUMNS, lambda key: {**dict(zip(_KEY, json.loads(key), strict=True)), "row_kind": "tick"}
     )
-
-
-Update = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], BucketState], Iterator[pd.DataFrame]]
 
 
 class Buckets(StatefulProcessor):
