@@ -1,14 +1,14 @@
-"""The snapshot of a channel (``proto/sds_state.proto``): version 4; versions 1 to 3 are read as well.
+"""The snapshot of a channel (``proto/sds_state.proto``): version 5; versions 1 to 4 are read as well.
 
 The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
 needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,
-who waits for whom) is not stored.
+who waits for whom) is not stored. A text that one message makes stand at many entries is stored once.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -25,9 +25,28 @@ from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 
-VERSION = 4
-_READ = (1, 2, 3, VERSION)
+VERSION = 5
+_READ = (1, 2, 3, 4, VERSION)
 _STATES = tuple(SegmentState)
+
+
+class _Texts:
+    """Texts by number. Up to version 4 each stood where it is used."""
+
+    def __init__(self, proto: pb.SdsState) -> None:
+        self._all, self._numbers = proto.texts, {text: number for number, text in enumerate(proto.texts)}
+        self._by_number = proto.version >= 5
+
+    def number(self, text: str) -> int:
+        """The number of a text, new or known."""
+        number = self._numbers.setdefault(text, len(self._numbers))
+        if number == len(self._all):
+            self._all.append(text)
+        return number
+
+    def of(self, number: int, before: str) -> str:
+        """The text of a number; ``before`` is what stands there up to version 4."""
+        return self._all[number] if self._by_number else before
 
 
 def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
@@ -44,20 +63,21 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         participants=state.review.participants,
         finished_sends=state.outgoing.finished,
     )
+    texts = _Texts(proto)
     state.log.write(proto)
     for message_id, owner in state.incoming.lost.items():
         proto.lost.append(message_id)
-        proto.lost_by.append(owner)
+        proto.lost_owners.append(texts.number(owner))
     for message_id, owner in state.incoming.before_observation.items():
         proto.before_observation.append(message_id)
-        proto.before_observation_by.append(owner)
+        proto.before_observation_owners.append(texts.number(owner))
     for message_id, owner in state.incoming.syncs.items():
         proto.syncs.append(message_id)
         proto.sync_senders.append(owner)
     for waiting in state.incoming.waiting.values():
         _write_waiting(proto.waiting.add(), waiting)
     for missing in state.incoming.missing.values():
-        _write_missing(proto.missing.add(), missing)
+        _write_missing(proto.missing.add(), missing, texts)
     for message_id, doubt in state.unproven.items():
         unproven = proto.unproven.add(
             message_id=message_id, since=doubt.since, until=doubt.until, refuted=doubt.refuted
@@ -70,7 +90,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         proto.repeats.add(lamport=lamport, message_id=sds_id, sender_id=sender)
     if state.repeats.horizon >= 0:
         proto.repeats_horizon = state.repeats.horizon
-    _write_tracked(proto, state.review)
+    _write_tracked(proto, state.review, texts)
     for send in state.outgoing.sends.values():
         _write_send(proto.sends.add(), send)
     if state.filter is not None:
@@ -126,18 +146,20 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     state.last_own = proto.last_own_id
     state.log = MessageLog.read(proto, config.max_log_entries, config.max_log_bytes)
     incoming = state.incoming
-    nobody = [""] if proto.version < 4 else []
-    for message_id, owner in zip(proto.lost, proto.lost_by or nobody * len(proto.lost), strict=True):
+    texts = _Texts(proto)
+    for message_id, owner in _with_owners(proto, proto.lost, proto.lost_owners, proto.lost_by):
         incoming.lost.add(message_id, owner)
-    owners = proto.before_observation_by or nobody * len(proto.before_observation)
-    for message_id, owner in zip(proto.before_observation, owners, strict=True):
+    earlier = _with_owners(
+        proto, proto.before_observation, proto.before_observation_owners, proto.before_observation_by
+    )
+    for message_id, owner in earlier:
         incoming.before_observation.add(message_id, owner)
     for message_id, owner in zip(proto.syncs, proto.sync_senders, strict=True):
         incoming.syncs.add(message_id, owner)
     for waiting in proto.waiting:
         incoming.hold(_read_waiting(waiting))
     for missing in proto.missing:
-        incoming.restore_missing(_read_missing(missing))
+        incoming.restore_missing(_read_missing(missing, texts))
     for each in proto.unproven:
         record: LogEntry | Waiting
         if each.HasField("key"):
@@ -154,7 +176,7 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
     for number in range(len(participants)):
         state.review.participants.restore(number, heard.get(number), spoken.get(number, (1, 0)))
     state.review.participants.proving = int.from_bytes(proto.participants_proving, "little")
-    state.review.restore(_read_tracked(proto, participants))
+    state.review.restore(_read_tracked(proto, participants, texts))
     state.repeats = Repeats(
         config.max_repeats,
         ((each.lamport, each.message_id, each.sender_id) for each in proto.repeats),
@@ -167,6 +189,15 @@ def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
         state.filter.restore(proto.filter_words, proto.filter_count)
     _read_timers(proto, state)
     return state
+
+
+def _with_owners(
+    proto: pb.SdsState, ids: Sequence[str], numbers: Sequence[int], names: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Ids and on whose account each is remembered, which versions up to 3 do not say."""
+    if proto.version < 5:
+        return zip(ids, names or [""] * len(ids), strict=True)
+    return zip(ids, (proto.texts[number] for number in numbers), strict=True)
 
 
 def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
@@ -233,37 +264,45 @@ def _read_waiting(proto: pb.Waiting) -> Waiting:
     return waiting
 
 
-def _write_missing(proto: pb.Missing, missing: Missing) -> None:
+def _write_missing(proto: pb.Missing, missing: Missing, texts: _Texts) -> None:
     proto.message_id, proto.hint, proto.since = missing.message_id, missing.hint or b"", missing.since
-    proto.refetches, proto.due, proto.named_by_sender = missing.refetches, missing.due, missing.charged_to
+    proto.refetches, proto.due, proto.charged_to = missing.refetches, missing.due, texts.number(missing.charged_to)
     if missing.sender_id is not None:
-        proto.sender_id = missing.sender_id
+        proto.sender = texts.number(missing.sender_id)
     if missing.lost_at is not None:
         proto.lost_at = missing.lost_at
     for sender_id, hint in missing.others:
-        proto.others.add(sender_id=sender_id, hint=hint or b"")
+        proto.others.add(sender=None if sender_id is None else texts.number(sender_id), hint=hint or b"")
     for by, (via, directly) in missing.reached.items():
-        proto.reached.add(by=by, via=via, directly=directly)
+        proto.reached.add(by_text=texts.number(by), via_text=texts.number(via), directly=directly)
 
 
-def _read_missing(proto: pb.Missing) -> Missing:
+def _read_missing(proto: pb.Missing, texts: _Texts) -> Missing:
     missing = Missing(
         proto.message_id,
-        proto.sender_id if proto.HasField("sender_id") else None,
+        _sender(proto, texts),
         proto.hint or None,
         proto.since,
         proto.due,
         proto.lost_at if proto.HasField("lost_at") else None,
-        proto.named_by_sender,
+        texts.of(proto.charged_to, proto.named_by_sender),
     )
     missing.refetches = proto.refetches
     for each in proto.others:
-        missing.others.append((each.sender_id if each.HasField("sender_id") else None, each.hint or None))
-    missing.reached = {reached.by: (reached.via, reached.directly) for reached in proto.reached}
+        missing.others.append((_sender(each, texts), each.hint or None))
+    for reached in proto.reached:
+        via = texts.of(reached.via_text, reached.via)
+        missing.reached[texts.of(reached.by_text, reached.by)] = (via, reached.directly)
     return missing
 
 
-def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
+def _sender(proto: pb.Missing | pb.Naming, texts: _Texts) -> str | None:
+    if not proto.HasField("sender") and not proto.HasField("sender_id"):
+        return None
+    return texts.of(proto.sender, proto.sender_id)
+
+
+def _write_tracked(proto: pb.SdsState, review: AckReview, texts: _Texts) -> None:
     rows = list(review.table)
     proto.tracked_ids.extend([tracked.message_id for tracked in rows])
     proto.tracked_senders.extend([tracked.sender_id for tracked in rows])
@@ -284,10 +323,10 @@ def _write_tracked(proto: pb.SdsState, review: AckReview) -> None:
     for row, tracked in enumerate(rows):
         for by, vias in tracked.hits.items():
             for via in vias:
-                proto.tracked_hits.add(row=row, by=review.participants.number(by), via=via)
+                proto.tracked_hits.add(row=row, by=review.participants.number(by), via_text=texts.number(via))
 
 
-def _read_tracked(proto: pb.SdsState, participants: list[str]) -> list[Tracked]:
+def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) -> list[Tracked]:
     if proto.version == 1:
         return [_read_tracked_1(tracked, participants) for tracked in proto.tracked]
     acked, certain = _bits(proto.tracked_acked), _bits(proto.tracked_certain)
@@ -301,7 +340,7 @@ def _read_tracked(proto: pb.SdsState, participants: list[str]) -> list[Tracked]:
     columns = (proto.tracked_ids, proto.tracked_senders, proto.tracked_lamports, proto.tracked_since)
     rows = [Tracked(*row) for row in zip(*columns, acked, implied, certain, reached, strict=True)]
     for hit in proto.tracked_hits:
-        rows[hit.row].hits.setdefault(participants[hit.by], []).append(hit.via)
+        rows[hit.row].hits.setdefault(participants[hit.by], []).append(texts.of(hit.via_text, hit.via))
     return rows
 
 

@@ -119,6 +119,20 @@ def test_an_acknowledgement_by_an_unknown_participant_is_refused() -> None:
         SdsChannel.from_bytes(state.SerializeToString())
 
 
+@pytest.mark.parametrize("after_ms", [0, 400_000], ids=["missing", "lost"])
+def test_a_text_that_one_message_makes_stand_at_many_entries_is_stored_once(after_ms: int) -> None:
+    """The naming sender's id and the id of its message stand at every missing id, and the first at every lost one."""
+    sizes = []
+    for long in ("", "x" * 1_000):
+        observer = opened(None, before_observation=False)
+        observer.receive(message("first", "carol", T0), T0)
+        observer.receive(message("naming" + long, "mallory" + long, T0 + 1, [f"gone {n}" for n in range(500)]), T0)
+        observer.tick(T0 + after_ms)
+        assert SdsChannel.from_bytes(observer.to_bytes(), observer.config).to_bytes() == observer.to_bytes()
+        sizes.append(len(observer.to_bytes()))
+    assert sizes[1] - sizes[0] < 20_000
+
+
 def test_a_snapshot_stays_bounded() -> None:
     """Ten times the bound of messages: the snapshot does not grow past what the bound allows."""
     config = small_config(max_log_entries=100, max_tracked=50, max_kept_bytes=10_000, max_remembered=50)
