@@ -202,10 +202,7 @@ class SdsChannel:
         state = self._state
         self._receiver.end_doubts(now, events)
         if state.incoming.next_due() == now:
-            before = len(events)
-            lost = state.incoming.sweep(now, events)
-            self._receiver.want_again(events[before:], now)
-            self._receiver.give_up(lost, now, events)
+            self._receiver.give_up(state.incoming.sweep(now, events), now, events)
         state.outgoing.run(now, outgoing, events)
         if state.repair is not None:
             for message_id, data in state.repair.run(now):

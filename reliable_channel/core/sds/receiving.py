@@ -33,7 +33,6 @@ from reliable_channel.core.sds.events import (
     Memory,
     MessageRefused,
     MissingDependency,
-    RefetchDue,
     RefusalReason,
     RepairCancelled,
     RepairRequestSeen,
@@ -539,15 +538,6 @@ class SdsReceiver:
         if missing is not None:
             state.review.arrived(missing, now, events)
         self.settle([message_id], now, events)
-
-    def want_again(self, events: list[SdsEvent], now: int) -> None:
-        """Ask participants as well for what is looked up: a request that gave way to another participant's comes back,
-        since what was asked for need not have been answered here."""
-        repair = self._state.repair
-        if repair is not None:
-            for event in events:
-                if isinstance(event, RefetchDue) and event.message_id not in repair.requests:
-                    repair.want(event.message_id, event.sender_id, now)
 
     def give_up(self, lost: list[str], now: int, events: list[SdsEvent]) -> None:
         """Deliver what waited for lost ids, with that stated."""

@@ -12,6 +12,7 @@ from sds_network import T0, Network, message, of_type, opened, small_config
 from reliable_channel.core.sds import (
     Delivered,
     OutgoingReason,
+    RefetchDue,
     RepairCancelled,
     RepairRequested,
     RepairRequestSeen,
@@ -197,13 +198,12 @@ def test_participants_repair_a_loss_among_themselves() -> None:
     assert not any(isinstance(event, Delivered) for event in network.events["bob"][1:] if event.at > T0)
 
 
-def test_a_request_that_gave_way_to_anothers_comes_back_while_its_message_is_missing() -> None:
-    """Only the other one may have got the answer, and nobody need name the message again."""
+def test_a_request_that_gave_way_to_anothers_does_not_come_back_with_time() -> None:
+    """To put it off is not enough. Stores are asked all the same."""
     alice = opened(sync_min_interval_ms=30_000)
     alice.receive(message("b", "bob", T0 + 2, ("a",)), T0 + 3)
     asked = SdsMessage("carol", "sync", alice.channel_id, T0 + 4, repair_request=(HistoryEntry("a"),))
     alice.receive(asked, T0 + 4)
-    requested = [
-        entry.message_id for outgoing in alice.tick(T0 + 400_000).outgoing for entry in outgoing.message.repair_request
-    ]
-    assert set(requested) == {"a"}
+    steps = [alice.tick(T0 + 60_000 * minute) for minute in range(1, 60)]
+    assert sum(len(of_type(step, RefetchDue)) for step in steps) > 10
+    assert asked_at(alice, T0 + 3_600_000) == []
