@@ -81,7 +81,7 @@ def unreadable(data_dir: str, name: str, error: BaseException) -> EnvironmentFau
 def dataset(table: DeltaTable) -> ds.Dataset:
     """Its files, to be scanned, with dictionaries for :data:`REPEATED` columns."""
     repeated = {f.name for f in table.schema().fields if f.name in REPEATED and f.type == _STRING}
-    return public_dataset(table, ds.ParquetReadOptions(dictionary_columns=repeated))
+    return public_dataset(table, repeated)
 
 
 def first_line(error: BaseException) -> str:

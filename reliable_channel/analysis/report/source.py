@@ -7,7 +7,6 @@ empty, so that a report can say what is missing. All times are UTC.
 
 from __future__ import annotations
 
-import calendar
 import datetime as dt
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -18,12 +17,12 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.analysis.report import delta
+from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
 
@@ -55,9 +54,6 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
     "quarantine": frozenset({"raw", "raw_digest"}),
 }
 """Columns that are read only by those who name them: they would fill the memory."""
-
-_TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (1950, 2200))
-"""pandas counts no more than 292 years; what a sender says of times before and after these counts as these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +196,4 @@ class TableWindow:
         for column in columns:
             if column not in here:  # of a table that an older version made
                 found = found.append_column(schema.field(column), pa.nulls(found.num_rows, schema.field(column).type))
-        for at, field in enumerate(found.schema):
-            if pa.types.is_timestamp(field.type):
-                times = pc.max_element_wise(found[field.name].cast(pa.int64()), _TIMES[0], skip_nulls=False)
-                times = pc.min_element_wise(times, _TIMES[1], skip_nulls=False)
-                found = found.set_column(at, field, times.cast(field.type))
-        return found
+        return in_our_time(found)

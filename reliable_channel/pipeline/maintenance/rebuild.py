@@ -79,7 +79,8 @@ def rebuild(
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
     create_tables(beside, [table for table in tables.TABLES if found_as(paths, table)])
-    snapshot = spark.read.format("delta").option("versionAsOf", version).load(paths.table(tables.ENVELOPES.name))
+    rows = spark.read.format("delta").option("versionAsOf", version).load(paths.table(tables.ENVELOPES.name))
+    snapshot = rows.dropna(subset=[*_PLACE, "event_time", "ingest_time"])  # without these it is no record of Kafka's
     say("carrying over what cannot be derived")
     _carry_over(spark, paths, beside, snapshot)
     count = _decode_again(spark, settings, beside, snapshot, say)
@@ -206,7 +207,8 @@ def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
     messages = found_as(paths, tables.SDS_MESSAGES)
     if messages is not None:
         found = conformed(read_table(spark, paths, messages).where("sds_kind = 'tick'"), tables.SDS_MESSAGES)
-    recorded = read_table(spark, paths, tables.CLOCK).select(
+    recorded = read_table(spark, paths, tables.CLOCK).where("next_offset >= 0")
+    recorded = recorded.select(
         "kafka_topic",
         "kafka_partition",
         (F.col("next_offset") - 1).alias("kafka_offset"),

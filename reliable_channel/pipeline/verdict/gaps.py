@@ -8,18 +8,17 @@ from typing import NamedTuple
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.read import dataset_of, in_our_time
 from reliable_channel.lake.tables import SOURCE_GAPS
 
 HEARD = """
-    select vantage, pubsub_topic, content_topic, unix_micros(min(seen_at)) as since,
-        unix_micros(max(seen_at)) as until
+    select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
     from (select vantage, message_hash, seen_at from v_sightings
         where source in ('relay', 'filter') and seen_at is not null)
     join (select distinct pubsub_topic, content_topic, envelope_hash from v_sds_messages)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
 """
-"""From when to when (µs) each bridge's own node has given it envelopes of a topic."""
+"""From when to when each bridge's own node has given it envelopes of a topic."""
 
 
 class Span(NamedTuple):
@@ -39,7 +38,8 @@ class Gap(NamedTuple):
 def open_gaps(paths: PathSettings) -> list[Gap]:
     """The gaps that no store has filled, by the last row of each."""
     columns = ["name", "status", "from_time", "to_time", "ingest_time", "vantage"]
-    rows = dataset_of(open_table(paths, SOURCE_GAPS)).to_table(columns=columns).sort_by("ingest_time").to_pylist()
+    found = dataset_of(open_table(paths, SOURCE_GAPS)).to_table(columns=columns).sort_by("ingest_time")
+    rows = in_our_time(found).to_pylist()
     return [
         Gap(Span(row["from_time"], row["to_time"]), row["vantage"])
         for row in {row["name"]: row for row in rows}.values()

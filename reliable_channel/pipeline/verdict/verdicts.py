@@ -11,16 +11,18 @@ import datetime as dt
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import in_our_time
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
     ACKS,
     CLOCK,
@@ -60,6 +62,8 @@ TABLES_READ = (
     STORE_PRESENCE,
 )
 KEY = ("pubsub_topic", "content_topic", "channel_id", "message_key")
+COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
+"""What a row of evidence says already."""
 SDS_ID_TAG = b"\x12"
 """The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
@@ -101,7 +105,7 @@ def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> Dat
         if table in (CLOCK, SOURCE_GAPS):
             continue  # small, and read here in the driver
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
-    spark.sql(SUSPECTS).mapInPandas(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
+    spark.sql(SUSPECTS).mapInArrow(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
     gaps = open_gaps(settings.paths)
     if gaps:
         lost = read_table(spark, settings.paths, LOST_DEPENDENCIES)
@@ -111,7 +115,7 @@ def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> Dat
     spark.sql(FACTS).createOrReplaceTempView("said")
     spark.sql(IDS).createOrReplaceTempView("ids")
     judge = _judge(as_of, settings, [gap.span for gap in gaps], _unheard(spark, gaps))
-    return spark.sql(EVIDENCE).mapInPandas(judge, DELIVERY_STATUS.ddl())
+    return spark.sql(EVIDENCE).mapInArrow(judge, DELIVERY_STATUS.ddl())
 
 
 Topic = tuple[str, str]
@@ -123,23 +127,24 @@ def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
     if all(gap.vantage is None for gap in gaps):
         return {}  # no other bridge can have listened
     heard: dict[Topic, dict[str, Span]] = {}
-    for row in spark.sql(HEARD).collect():
+    for row in in_our_time(spark.sql(HEARD).toArrow()).to_pylist():
         by = heard.setdefault((row["pubsub_topic"], row["content_topic"]), {})
-        by[row["vantage"]] = Span(*(EPOCH + dt.timedelta(microseconds=row[name]) for name in ("since", "until")))
+        by[row["vantage"]] = Span(row["since"], row["until"])
     every = [gap.span for gap in gaps]
     return {topic: left for topic, by in heard.items() if (left := unheard(gaps, by)) != every}
 
 
-def _suspected(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What stands where an SDS message has its own id (text of up to 127 bytes), in bytes that could not be decoded."""
-    for frame in frames:
+    for batch in batches:
         found = {
             raw[at + 1 : at + 1 + raw[at]]
-            for raw in frame["raw"]
+            for raw in batch["raw"].to_pylist()
             for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
             if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
         }
-        yield pd.DataFrame({"sds_id": [text for value in found if (text := _text(value)) is not None]}, dtype=object)
+        ids = [text for value in found if (text := _text(value)) is not None]
+        yield pa.record_batch({"sds_id": pa.array(ids, pa.string())})
 
 
 def _text(value: bytes) -> str | None:
@@ -160,24 +165,19 @@ def _followed(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str
 
 
 def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Span], by_topic: dict[Topic, list[Span]]) -> Any:
-    # Times come without their zone from Spark, whose session is in UTC.
-    here = as_of.replace(tzinfo=None)
-    everywhere = _without_zone(gaps)
-    absent = {topic: _without_zone(spans) for topic, spans in by_topic.items()}
     settle_delay_ms = settings.pipeline.settle_delay_ms
     ask_stores = bool(settings.store.nodes)
     channels, read = settings.channels, frozenset(settings.bridge.content_topics)  # nothing secret goes to executors
 
-    def judge(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         followed = _followed(channels, read)
-        for frame in frames:
-            yield pd.DataFrame(
-                [
-                    _row(row, here, settle_delay_ms, absent.get(_topic(row), everywhere), followed, ask_stores)
-                    for row in frame.to_dict("records")
-                ],
-                columns=[*DELIVERY_STATUS.names()],
-            )
+        for batch in batches:
+            rows = [
+                _row(row, as_of, settle_delay_ms, by_topic.get(_topic(row), gaps), followed, ask_stores)
+                for row in in_our_time(batch).to_pylist()
+                if row["first_seen"] is not None
+            ]
+            yield from as_arrow(rows, DELIVERY_STATUS).to_batches()
 
     return judge
 
@@ -197,36 +197,38 @@ def _row(
     named = row["source"] == "named"
     sent_since = row["sent_since"] if named else first_seen
     settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
-    needed = next((int(said) for name in ("needed", "data_count") if not pd.isna(said := row[name])), 1)
+    needed = next((said for name in ("needed", "data_count") if (said := row[name]) is not None), 1)
     times = Counter(row["acknowledgements"])
     acknowledged_by = sorted(who for who, segments in times.items() if segments >= needed)
     evidence = VerdictEvidence(
         delivered=row["source"] == "delivered",
-        late=_true(row["late"]),
+        late=bool(row["late"]),
         settled=settled,
         needed=needed,
         received=row["received"],
         hash_mismatch=row["reason"] == "hash_mismatch",
-        sent=_true(row["sent"]),
-        held_back=_true(row["held_back"]),
-        given_up=_true(row["given_up"]),
-        undecodable=_true(row["undecodable"]),
-        undecryptable=_true(row["undecryptable"]),
-        heard_by_others=bool(acknowledged_by) or _true(row["asked_for"]) or row["source"] == "named",
-        store_has=True if _true(row["present"]) else (False if _true(row["absent"]) else None),
-        in_gap=any(since <= first_seen and (pd.isna(sent_since) or sent_since <= until) for since, until in gaps),
-        before_observation=_true(row["before_observation"]),
+        sent=bool(row["sent"]),
+        held_back=bool(row["held_back"]),
+        given_up=bool(row["given_up"]),
+        undecodable=bool(row["undecodable"]),
+        undecryptable=bool(row["undecryptable"]),
+        heard_by_others=bool(acknowledged_by) or bool(row["asked_for"]) or row["source"] == "named",
+        store_has=True if bool(row["present"]) else (False if bool(row["absent"]) else None),
+        in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
+        before_observation=bool(row["before_observation"]),
         followed=followed(*_topic(row)),
     )
     verdict, cause = decide(evidence)
     return {
-        **{name: row[name] for name in (*KEY, "sender_id", "entire_message_hash", "first_seen", "data_missing")},
+        **{
+            name: row[name]
+            for name in (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
+        },
         "sds_ids": sorted(row["ids"]),
         "verdict": verdict.value,
         "cause": cause.value if cause else None,
         "detail": None if evidence.delivered else _detail(evidence, cause, ask_stores),
         "acknowledged_by": acknowledged_by,
-        "delivered_at": None if pd.isna(row["delivered_at"]) else row["delivered_at"],
         "as_of": as_of,
         "settled": settled or evidence.delivered,
     }
@@ -246,13 +248,5 @@ def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) ->
     return f"{came}; no store node has answered for it: no retrieval hint and no sender's record names its envelope"
 
 
-def _without_zone(spans: Iterable[Span]) -> list[Span]:
-    return [Span(span.since.replace(tzinfo=None), span.until.replace(tzinfo=None)) for span in spans]
-
-
 def _topic(row: dict[str, Any]) -> Topic:
     return row["pubsub_topic"], row["content_topic"]
-
-
-def _true(value: Any) -> bool:
-    return value is not None and not pd.isna(value) and bool(value)

@@ -12,8 +12,10 @@ import pytest
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import rows_of
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import REASSEMBLED_MESSAGES
+from reliable_channel.lake.tables import CLOCK, REASSEMBLED_MESSAGES
 from reliable_channel.pipeline.reassembly.memory import Rebuilt
 
 NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
@@ -45,3 +47,17 @@ def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -
     found = Rebuilt(paths).rows(hashes, NOON_US + 1_000_000)
     assert found["kafka_offset"].to_pylist() == [1, 2]
     assert found["event_time"][0].as_py() == dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_any_year_is_read(tmp_path: Path, by_spark: bool) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    create_tables(paths, (CLOCK,))
+    times = [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)]
+    row = {"kafka_topic": "t", "kafka_partition": 0, "next_offset": 1, "query_id": "q", "batch_id": 0, "kind": "batch"}
+    rows = [{**row, "event_time": time, "recorded_at": time} for time in times]
+    append_rows(paths, CLOCK, as_arrow(rows, CLOCK))
+    if by_spark:
+        (file,) = Path(paths.table("clock")).glob("*.parquet")
+        pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
+    assert [row["event_time"] for row in rows_of(open_table(paths, CLOCK))] == times

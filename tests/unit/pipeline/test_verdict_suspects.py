@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +11,8 @@ from reliable_channel.pipeline.verdict.verdicts import _suspected
 
 
 def found_in(*records: bytes) -> set[str]:
-    return {name for frame in _suspected(iter([pd.DataFrame({"raw": list(records)})])) for name in frame["sds_id"]}
+    batch = pa.record_batch({"raw": pa.array(records, pa.binary())})
+    return {name for found in _suspected(iter([batch])) for name in found["sds_id"].to_pylist()}
 
 
 @given(st.text(min_size=1, max_size=31), st.text(max_size=8), st.binary(max_size=40), st.binary(max_size=40))
