@@ -22,6 +22,7 @@ from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_health import INTERVAL_S, BridgeHealth
 from reliable_channel.transport.bridge_inbound import Inbound
 from reliable_channel.transport.bridge_outbound import LOOP_POLICY, DispatchPolicy, Outbound, Pending, loop_publish
+from reliable_channel.transport.bridge_recall import last_seen
 from reliable_channel.transport.bridge_state import BridgeState
 from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
@@ -124,6 +125,7 @@ class Bridge:
             reader = OffsetReader(self._options, self._topics.outgoing, self._group_id, "earliest")
             try:
                 self._producer = EnvelopeProducer(self._options)
+                self._recall()
                 works = self._works(self._producer, reader)
             except BaseException:
                 reader.close()
@@ -175,6 +177,15 @@ class Bridge:
             ever_reachable=None if self._inbound is None else self._inbound.ever_reachable,
             fault="" if self._inbound is None else self._inbound.fault,
         )
+
+    def _recall(self) -> None:
+        """Where the state is gone, what Kafka has of this bridge says from when on it may have missed envelopes."""
+        if self._node is None or self._state.acknowledged_ms is not None:
+            return
+        seen = last_seen(self._options, self._topics.evidence, self._node.vantage, self._node.api.name)
+        if seen is not None:
+            _log.warning("The state of this bridge is gone: it goes on from its last sighting in Kafka.")
+            self._state.acknowledge(seen.at_ms, seen.hashes)
 
     def _works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:
         stopping, node = self._stopping, self._node

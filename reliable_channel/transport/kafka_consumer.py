@@ -109,6 +109,15 @@ class OffsetReader:
         """Read on from ``offset``."""
         self._consumer.seek(TopicPartition(self._topic, partition), offset)
 
+    def rewind(self, count: int) -> None:
+        """Read again from ``count`` records before the end of each partition. Raises ``EnvironmentFault``."""
+        try:
+            begins = self._consumer.beginning_offsets(sorted(self._assigned))
+            for tp, end in self._consumer.end_offsets(sorted(self._assigned)).items():
+                self._consumer.seek(tp, max(begins[tp], end - count))
+        except KafkaError as error:
+            raise unreachable(error) from None
+
     def check(self, timeout_ms: int = 5_000) -> int:
         """Ask the brokers; records this reader is behind. Raises ``EnvironmentFault`` when they do not answer."""
         try:

@@ -244,6 +244,37 @@ def test_without_a_store_a_gap_is_recorded_as_unfilled(here: Settings, fake: Fak
     assert {(e["cause"], e["status"]) for e in gaps} == {("bridge_restart", "open"), ("bridge_restart", "unfilled")}
 
 
+def test_a_bridge_that_has_lost_its_state_has_a_gap_from_its_last_sighting(
+    here: Settings, network: FakeWakuNetwork
+) -> None:
+    state = Path(here.paths.run_dir) / "bridge" / "state.json"
+    first = make_bridge(here)
+    first.start()
+    until(lambda: first.status().reachable)
+    publish(network, b"seen")
+    until(lambda: len(envelopes(here)) == 1)
+    first.stop()
+    assert evidence(here) == []
+    state.unlink()
+    for number in range(60):  # more than the cache of the node holds
+        publish(network, b"%d" % number)
+    second = make_bridge(here)
+    second.start()
+    until(lambda: {*{e["name"]: e["status"] for e in evidence(here)}.values()} == {"filled"})
+    second.stop()
+    assert second.failure is None
+    (gap,) = [found for found in evidence(here) if found["status"] == "filled"]
+    assert gap["cause"] == "bridge_restart"
+    assert sorted(e.message.payload for e in envelopes(here)) == sorted([b"seen", *(b"%d" % n for n in range(60))])
+    elsewhere = here.model_copy(update={"bridge": here.bridge.model_copy(update={"vantage": "new"})})
+    state.unlink()
+    new = make_bridge(elsewhere)
+    new.start()
+    until(lambda: new.status().reachable)
+    assert new.status().gaps == 0
+    new.stop()
+
+
 def test_an_envelope_that_the_node_refuses_is_recorded_and_holds_up_nobody(
     bridge: Bridge, here: Settings, fake: FakeWakuNode
 ) -> None:

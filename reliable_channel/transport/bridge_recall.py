@@ -1,0 +1,45 @@
+"""Finds out from Kafka when a bridge that has lost its state last saw an envelope.
+
+Without it a bridge whose state file is gone would take itself for a new one, and the time it was away for no gap."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reliable_channel.transport.bridge_state import KEPT_HASHES
+from reliable_channel.transport.kafka_consumer import OffsetReader
+
+READ_BACK = 20_000
+"""Records at the end of the evidence topic that are looked through."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """The time (Unix ms) of a bridge's last sighting, and the hashes of the last envelopes it saw, oldest first."""
+
+    at_ms: int
+    hashes: tuple[bytes, ...]
+
+
+def last_seen(client_options: Mapping[str, Any], topic: str, vantage: str, node: str) -> LastSeen | None:
+    """What the end of the evidence topic holds of the sightings of this vantage point at this node; ``None``: nothing,
+    so it is a new one. Raises ``EnvironmentFault``."""
+    reader = OffsetReader(client_options, topic, None)
+    try:
+        reader.rewind(READ_BACK)
+        at_ms = 0
+        hashes: deque[bytes] = deque(maxlen=KEPT_HASHES)
+        while reader.check():
+            for record in reader.poll(1_000):
+                if record.key == f"sightings:{vantage}".encode() and record.value is not None:
+                    found = json.loads(record.value)
+                    if found["node"] == node:
+                        at_ms = max(at_ms, int(found["at_ms"]))
+                        hashes.extend(map(bytes.fromhex, found["hashes"]))
+    finally:
+        reader.close()
+    return LastSeen(at_ms, tuple(hashes)) if at_ms else None
