@@ -168,7 +168,7 @@ class Conversation:
     light: LightNode | None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def conversation(nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]) -> Iterator[Conversation]:
     """The bridge and the light node at the first node, Alice at the second, Bob at the third."""
     here = settings_of(nodes[0])
@@ -202,57 +202,61 @@ def others(conversation: Conversation, name: str) -> Counter[bytes]:
     return Counter(payload for who, payloads in conversation.said.items() if who != name for payload in payloads)
 
 
-def test_participants_on_two_nodes_receive_everything_with_segments(conversation: Conversation) -> None:
-    for participant, name in ((conversation.alice, "alice"), (conversation.bob, "bob")):
-        expected = others(conversation, name)
-        until(lambda p=participant, e=expected: len(p.received) >= e.total(), f"{name} receives all")  # type: ignore[misc]
-        assert Counter(participant.received) == expected
+class TestConversation:
+    """What these share ends with them: two bridges at one node take each other's envelopes."""
 
+    def test_participants_on_two_nodes_receive_everything_with_segments(self, conversation: Conversation) -> None:
+        for participant, name in ((conversation.alice, "alice"), (conversation.bob, "bob")):
+            expected = others(conversation, name)
+            until(lambda p=participant, e=expected: len(p.received) >= e.total(), f"{name} receives all")  # type: ignore[misc]
+            assert Counter(participant.received) == expected
 
-def test_participants_on_two_nodes_learn_that_everything_was_delivered(conversation: Conversation) -> None:
-    for participant in (conversation.alice, conversation.bob):
-        until(lambda p=participant: p.delivered >= set(p.sent), "all is delivered")  # type: ignore[misc]
-        assert participant.errors == []
+    def test_participants_on_two_nodes_learn_that_everything_was_delivered(self, conversation: Conversation) -> None:
+        for participant in (conversation.alice, conversation.bob):
+            until(lambda p=participant: p.delivered >= set(p.sent), "all is delivered")  # type: ignore[misc]
+            assert participant.errors == []
 
-
-@pytest.mark.skipif(NODE is None or not YAMUX.exists(), reason="the light node needs Node and npm ci in tests/interop")
-def test_the_published_light_node_takes_part_over_a_websocket(conversation: Conversation) -> None:
-    light = conversation.light
-    assert light is not None
-    # Its package hands over segments as they are: our segmentation is not part of it.
-    whole = {payload for payload in others(conversation, "light") if len(payload) < 1_000}
-    until(lambda: set(light.received) >= whole, "the light node receives what is not segmented")
-    until(lambda: len(light.sent) == 2 and light.acknowledged >= set(light.sent), "the light node is acknowledged")
-
-
-def test_what_the_nodes_relayed_is_in_the_tables(spark: SparkSession, conversation: Conversation) -> None:
-    test_participants_on_two_nodes_receive_everything_with_segments(conversation)
-    here = conversation.settings
-    run_once(spark, here)
-    rows = [row for row in rows_of(open_table(here.paths, tables.DELIVERIES)) if row["row_kind"] == "message"]
-    found = Counter((row["sender_id"], bytes(row["entire_message_hash"])) for row in rows)
-    assert found == Counter(
-        (name, keccak256(payload)) for name, payloads in conversation.said.items() for payload in payloads
+    @pytest.mark.skipif(
+        NODE is None or not YAMUX.exists(), reason="the light node needs Node and npm ci in tests/interop"
     )
-    assert rows_of(open_table(here.paths, tables.QUARANTINE)) == []
+    def test_the_published_light_node_takes_part_over_a_websocket(self, conversation: Conversation) -> None:
+        light = conversation.light
+        assert light is not None
+        # Its package hands over segments as they are: our segmentation is not part of it.
+        whole = {payload for payload in others(conversation, "light") if len(payload) < 1_000}
+        until(lambda: set(light.received) >= whole, "the light node receives what is not segmented")
+        until(lambda: len(light.sent) == 2 and light.acknowledged >= set(light.sent), "the light node is acknowledged")
 
-
-PLAIN = "/reliable-channel/1/plain/proto"
+    def test_what_the_nodes_relayed_is_in_the_tables(self, spark: SparkSession, conversation: Conversation) -> None:
+        self.test_participants_on_two_nodes_receive_everything_with_segments(conversation)
+        here = conversation.settings
+        run_once(spark, here)
+        rows = [row for row in rows_of(open_table(here.paths, tables.DELIVERIES)) if row["row_kind"] == "message"]
+        found = Counter((row["sender_id"], bytes(row["entire_message_hash"])) for row in rows)
+        assert found == Counter(
+            (name, keccak256(payload)) for name, payloads in conversation.said.items() for payload in payloads
+        )
+        assert rows_of(open_table(here.paths, tables.QUARANTINE)) == []
 
 
 class Talker:
-    """Publishes numbered envelopes at a node, and remembers which the node took."""
+    """Publishes numbered envelopes at a node on a content topic of its own, and remembers which the node took."""
 
     def __init__(self, node: WakuProcess) -> None:
         self._api = WakuApi(BoundedHttp(node.url))
+        self.topic = f"/reliable-channel/1/plain-{time.time_ns()}/proto"
         self.published: set[bytes] = set()
 
     def talk(self, count: int) -> None:
         for _ in range(count):
             payload = b"%d" % len(self.published)
-            message = WakuMessage(payload, PLAIN, timestamp=time.time_ns(), meta=RELIABLE_CHANNEL_META)
+            message = WakuMessage(payload, self.topic, timestamp=time.time_ns(), meta=RELIABLE_CHANNEL_META)
             until(lambda m=message: self._api.relay_publish(PUBSUB_TOPIC, m).reason is None, "the node publishes")  # type: ignore[misc]
             self.published.add(payload)
+
+    def in_kafka(self, settings: Settings) -> Counter[bytes]:
+        """Payloads of its envelopes in the envelopes topic, with how often they are there."""
+        return Counter(one.message.payload for one in envelopes(settings, self.topic))
 
 
 def envelopes(settings: Settings, content_topic: str) -> list[KafkaEnvelope]:
@@ -264,11 +268,6 @@ def envelopes(settings: Settings, content_topic: str) -> list[KafkaEnvelope]:
         found += [one for one in read if not isinstance(one, Malformed) and one.message.content_topic == content_topic]
     reader.close()
     return found
-
-
-def in_kafka(settings: Settings) -> Counter[bytes]:
-    """Payloads of a talker's envelopes in the envelopes topic, with how often they are there."""
-    return Counter(one.message.payload for one in envelopes(settings, PLAIN))
 
 
 @contextmanager
@@ -320,16 +319,16 @@ def test_kills_of_the_bridge_and_of_its_node_lose_nothing_that_the_store_has(
     talker.talk(20)
     process = command(here)
     talker.talk(5)
-    until(lambda: set(in_kafka(here)) >= talker.published, "what came while the bridge was dead is there")
+    until(lambda: set(talker.in_kafka(here)) >= talker.published, "what came while the bridge was dead is there")
     first.kill()
     first.start()
     second.connect(first)
     third.connect(first)
     talker.talk(20)
-    until(lambda: set(in_kafka(here)) >= talker.published, "the bridge reads the restarted node")
+    until(lambda: set(talker.in_kafka(here)) >= talker.published, "the bridge reads the restarted node")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
-    assert in_kafka(here) == Counter(talker.published)  # what Store v1 gave without meta is not there twice
+    assert talker.in_kafka(here) == Counter(talker.published)  # what Store v1 gave without meta is not there twice
 
 
 def test_coming_and_going_bridges_leave_the_node_its_shard(
@@ -338,7 +337,6 @@ def test_coming_and_going_bridges_leave_the_node_its_shard(
     first, second, third = nodes
     here = settings_of(third)
     talker = Talker(second)
-    before = third.stored(PLAIN)
     for number in range(8):
         bridge = make_bridge(here)
         bridge.start()
@@ -346,14 +344,14 @@ def test_coming_and_going_bridges_leave_the_node_its_shard(
         talker.talk(2)
         bridge.stop()
         assert bridge.failure is None
-    until(lambda: third.stored(PLAIN) >= before + 16, "the node still stores what it hears")
+    until(lambda: third.stored(talker.topic) == 16, "the node still stores what it hears")
     until(lambda: third.sees(first), "it is still of the shard")
     bridge = make_bridge(here)
     bridge.start()
-    until(lambda: set(in_kafka(here)) >= talker.published, "and gives all of it to the last bridge")
+    until(lambda: set(talker.in_kafka(here)) >= talker.published, "and gives all of it to the last bridge")
     node = kafka_node(here)
     node.start()
-    node.send(WakuMessage(b"out", PLAIN))
+    node.send(WakuMessage(b"out", talker.topic))
     until(lambda: bridge.status().dispatched == 1, "which can publish")
     node.stop()
     bridge.stop()
