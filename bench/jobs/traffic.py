@@ -7,7 +7,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
+
+import numpy as np
 
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.bloom import FilterFormat
@@ -69,10 +72,9 @@ def records(workload: Workload, seed: str = "") -> Iterator[Record]:
     two before it. Another ``seed`` gives other payloads in the same channels."""
     rng = random.Random(workload.name + seed)
     start = int(time.time() * 1000)
-    filters = _filters(16) if workload.filters else [None]
+    filters: Iterator[bytes | None] = _filters() if workload.filters else repeat(None)
     lamport = [start] * workload.channels
     history: list[tuple[HistoryEntry, ...]] = [()] * workload.channels
-    written = 0
     for number in range(workload.messages):
         channel = number % workload.channels
         sender = f"sender-{number // workload.channels % SENDERS}"
@@ -87,27 +89,28 @@ def records(workload: Workload, seed: str = "") -> Iterator[Record]:
                 f"{workload.name}-{channel}",
                 lamport[channel],
                 history[channel],
-                filters[written % len(filters)],
+                next(filters),
                 content=content,
             )
             entry = HistoryEntry(message.message_id, None, sender)
             history[channel] = (*history[channel][-1:], entry)
-            written += 1
             if index == 1 and workload.lost_every and number % workload.lost_every == 0:
                 continue
             envelope = WakuMessage(encode_sds_message(message), topic, timestamp=lamport[channel] * 1_000_000)
             yield channel % PARTITIONS, topic, encode_waku_message(envelope)
 
 
-def _filters(count: int) -> list[bytes]:
-    """Full-size filters of 2 000 other ids each: nothing in them is acknowledged, all of it is looked at."""
+def _filters() -> Iterator[bytes]:
+    """Full filters of 2 000 other ids each: nothing in them is acknowledged, all of it is looked at. No two are the
+    same: Spark's dictionary would store equal ones once, and the floor would be a copy of half of the topic."""
     filter_format = FilterFormat()
-    made = []
-    for variant in range(count):
-        words = bytearray(filter_format.byte_count)
-        filter_format.insert(words, (f"other-{variant}-{number}" for number in range(2_000)))
-        made.append(bytes(words))
-    return made
+    words = bytearray(filter_format.byte_count)
+    filter_format.insert(words, (f"other-{number}" for number in range(2_000)))
+    bits = np.frombuffer(words, np.uint64)
+    while True:
+        for places in range(len(bits)):
+            yield np.roll(bits, places).tobytes()
+        bits = np.roll(bits.view(np.uint8), 1).view(np.uint64)
 
 
 def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:

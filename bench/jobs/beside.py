@@ -1,0 +1,62 @@
+"""``python -m bench.jobs.beside SPEC``: the three jobs over topics whose channel has a log already.
+
+``SPEC`` is JSON: servers, run directory, cores, messages measured, and cases of a topic and the messages of its log.
+Fills the topic with one conversation in one channel, in two parts; the jobs take each part with ``availableNow``, and
+the second is measured. Prints one line of JSON a case: topic, records, seconds of the micro-batches, CPU seconds, rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bench.jobs.stages import on_topic, pinned, settings_for, spent
+from bench.jobs.traffic import HEADERS, Record, Workload, records
+from bench.jobs.usage import cpu_seconds
+
+
+def write(client: dict[str, Any], topic: str, part: Iterable[Record]) -> None:
+    """Records to Kafka, in one partition: one channel is one key."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=1 << 20)
+    for _, key, envelope in part:
+        producer.send(topic, envelope, key.encode(), HEADERS, partition=0)
+    producer.flush()
+    producer.close()
+
+
+def main(arguments: list[str]) -> int:
+    """Fill, run, fill, measure."""
+    spec = json.loads(arguments[0])
+    pinned(spec["cores"])
+    from reliable_channel.lake.open import open_table
+    from reliable_channel.lake.read import dataset_of
+    from reliable_channel.lake.tables import DELIVERED_MESSAGES
+    from reliable_channel.pipeline.runner.queries import CHAIN, start
+    from reliable_channel.runtime.spark import spark_session
+
+    run_dir, measured = Path(spec["run_dir"]), spec["records"]
+    base = settings_for(run_dir, spec["servers"], spec["cores"])
+    with spark_session(base, "bench") as spark:
+        for case in spec["cases"]:
+            topic, log = case["topic"], case["log"]
+            settings = on_topic(base, topic, run_dir / topic)
+            conversation = records(Workload(topic, log + measured, 200, channels=1))
+            for count in (log, measured):
+                write(settings.kafka.client_options(), topic, islice(conversation, count))
+                cpu_s = -cpu_seconds()
+                seconds = sum(spent(start(spark, settings, query, once=True)) for query in CHAIN)
+                cpu_s += cpu_seconds()
+            rows = dataset_of(open_table(settings.paths, DELIVERED_MESSAGES)).count_rows() - log
+            answer = {"topic": topic, "records": measured, "seconds": seconds, "cpu_s": cpu_s, "rows": rows}
+            print(json.dumps(answer), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""The jobs beside what a developer would pick instead: js-waku's ``MessageChannel`` as consumer of the same topic.
+
+One channel with a log, then new messages: the three jobs write them to Delta tables in one round, a Node.js process
+(``bench/js/consumer.mjs``) to SQLite. Two cores for the jobs; JavaScript uses one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.jobs.children import child
+from bench.registry import SIZES, Result, bench
+
+JS = Path(__file__).parent / "js"
+LOGS = (1_000, 5_000, 10_000)
+WARM_UP = (4_000, 4_001, 4_002)
+"""Logs of conversations that only warm the JVM."""
+MEASURED = 2_000
+PATIENCE_S = 600.0
+
+
+@bench
+def js_waku() -> Iterator[Result]:
+    """Records/s and CPU of both, for logs of three lengths. Without Node.js there is nothing to compare with."""
+    from reliable_channel.config import load
+    from reliable_channel.runtime import jars
+    from reliable_channel.runtime.broker import running_broker
+    from reliable_channel.runtime.topics import ensure_topics
+
+    if shutil.which("npm") is None:
+        sys.stderr.write("  npm was not found (Debian: nodejs npm): js-waku is left out.\n")
+        return
+    installed(JS)
+    measured = max(200, int(MEASURED * SIZES.scale))
+    with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        settings = load("local", paths={"run_dir": place})
+        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        with running_broker(settings) as there:
+            cases = [{"topic": f"bench.log-{log}", "log": log} for log in (*WARM_UP, *LOGS)]
+            for case in cases:
+                topics = there.kafka.topics.model_copy(update={"envelopes": case["topic"], "partitions": 1})
+                ensure_topics(there.kafka.model_copy(update={"topics": topics}))
+            servers = there.kafka.servers
+            spec = {"servers": servers, "run_dir": place, "cores": 2, "records": measured, "cases": cases}
+            with child("bench.jobs.beside", spec) as process:
+                answers = {answer["topic"]: answer for answer in process.answers()}
+                process.finish(PATIENCE_S)
+            for case in cases[len(WARM_UP) :]:
+                topic, log = case["topic"], case["log"]
+                ours = answers[topic]
+                theirs = consumed(servers, topic, log, measured, Path(place) / f"{topic}.sqlite")
+                if {ours["rows"], theirs["rows"]} != {measured}:
+                    raise AssertionError(f"{measured} messages were sent, delivered are {ours} and {theirs}.")
+                yield from compared(log, ours, theirs)
+
+
+def installed(place: Path) -> None:
+    """The Node.js packages of the lock file, once."""
+    lock, mark = place / "package-lock.json", place / "node_modules" / ".installed"
+    if not mark.exists() or mark.read_bytes() != lock.read_bytes():
+        subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--silent"], cwd=place, check=True)
+        shutil.copyfile(lock, mark)
+
+
+def consumed(servers: str, topic: str, log: int, measured: int, database: Path) -> dict[str, Any]:
+    """What the Node.js process measured."""
+    command = ["node", "consumer.mjs", servers, topic, str(log), str(measured), str(database)]
+    done = subprocess.run(command, cwd=JS, capture_output=True, text=True, timeout=PATIENCE_S)
+    if done.returncode != 0:
+        raise RuntimeError(f"node ended with {done.returncode}: {done.stderr.strip()[-1_000:]}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def compared(log: int, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Result]:
+    """The figures for a log of this length."""
+    for name, one in (("all three jobs", ours), ("js-waku into SQLite", theirs)):
+        yield Result(f"log of {log}: {name}", one["records"] / one["seconds"], "records/s")
+        yield Result(f"log of {log}: {name}, CPU", one["cpu_s"] * 1_000 / one["records"], "ms a record")
+    rate = (ours["records"] / ours["seconds"]) / (theirs["records"] / theirs["seconds"])
+    yield Result(f"log of {log}: jobs / js-waku", rate, "ratio")
