@@ -42,9 +42,9 @@ def taken(
     rows: Iterable[Row],
     take: Callable[[M, Row], Iterable[Output]],
     event: Callable[[M, Row, Exception], Output],
-) -> tuple[M, list[Output], int]:
-    """One key's rows of a micro-batch, in record order: the machine after them, what they lead to, and how many of them
-    were set aside.
+) -> tuple[M, list[Output], list[int]]:
+    """One key's rows of a micro-batch, in record order: the machine after them, what they lead to, and which of them,
+    by their place in ``rows``, were set aside.
 
     ``restore`` makes a machine of stored bytes, or of ``None`` the one with which the micro-batch begins, as
     ``machine`` is. ``take`` lets it take a row; ``event`` is the output for a row that fails.
@@ -54,9 +54,9 @@ def taken(
     that many failing rows do not repeat the same work many times."""
     outputs: list[Output] = []
     since: list[Row] = []
-    failed = 0
+    failed: list[int] = []
     state: bytes | None = None
-    for row in rows:
+    for number, row in enumerate(rows):
         try:
             outputs += take(machine, row)
         except MemoryError:  # says nothing about the row
@@ -69,7 +69,7 @@ def taken(
             if not machine.is_blank:
                 state, since = machine.to_bytes(), []
             outputs.append(event(machine, row, error))
-            failed += 1
+            failed.append(number)
         else:
             since.append(row)
     return machine, outputs, failed

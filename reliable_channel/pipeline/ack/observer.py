@@ -35,7 +35,6 @@ from reliable_channel.core.sds import (
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.tables import DELIVERED_MESSAGES, DELIVERIES
-from reliable_channel.pipeline.ack import delivery_rows
 from reliable_channel.pipeline.ack import output_rows as rows
 from reliable_channel.pipeline.ack.message_records import (
     DIGEST_BYTES,
@@ -45,10 +44,7 @@ from reliable_channel.pipeline.ack.message_records import (
     record_key,
 )
 from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
-from reliable_channel.pipeline.ack.records import (
-    InputRow,
-    Output,
-)
+from reliable_channel.pipeline.ack.records import InputRow, Output
 
 MAX_PARTS = 8_000
 """Delivered segments of application messages that are not delivered yet."""
@@ -186,7 +182,7 @@ class ChannelObserver:
             if len(self._ephemerals) > MAX_EPHEMERALS:
                 del self._ephemerals[next(iter(self._ephemerals))]
             base = self._numbered(self._now, message=True)
-            out.append(delivery_rows.ephemeral(base, row, MessageRecord.first(row, self._now)))
+            out.append(rows.delivered_ephemeral(base, row, MessageRecord.first(row, self._now)))
 
     def _content(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
         """A content or sync message."""
@@ -302,19 +298,19 @@ class ChannelObserver:
         self._needed_by.pop(event.message_id, None)
         seen = self._seen.get(record_key(event.message_id, event.sender_id))
         if seen is None or seen.digest != event.digest:  # forgotten: more waited than is remembered
-            out.append(delivery_rows.segment(self._numbered(event.at), event, None))
+            out.append(rows.delivered_segment(self._numbered(event.at), event, None))
             return
         self._seen.deliver(seen)
         seen.late, seen.lost = event.late, event.lost_dependencies
         base = self._numbered(event.at, message=seen.segment_kind == "bare")
-        out.append(delivery_rows.segment(base, event, seen))
+        out.append(rows.delivered_segment(base, event, seen))
         for row, held in self._rebuilt.delivered_with(seen):
             self._message_delivered(row, held, event.at, out)
 
     def _message_delivered(self, row: InputRow, held: list[MessageRecord], at: int, out: list[Output]) -> None:
         """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed, which for a timer is the
         time it was due, not that of the row or tick which let it fire."""
-        out.append(delivery_rows.message(self._numbered(at, message=True), row, held))
+        out.append(rows.delivered_message(self._numbered(at, message=True), row, held))
 
     def _numbered(self, at: int, *, message: bool = False) -> dict[str, Any]:
         """The columns that every row of ``deliveries`` has, with the next numbers."""

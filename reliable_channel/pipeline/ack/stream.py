@@ -36,12 +36,12 @@ from reliable_channel.lake.tables import (
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
-from reliable_channel.pipeline import counters, timers
-from reliable_channel.pipeline.ack import guarded
+from reliable_channel.pipeline import counters, guarded, timers
+from reliable_channel.pipeline.ack import output_rows
 from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
 from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
-from reliable_channel.pipeline.ack.records import InputRow, row_of
+from reliable_channel.pipeline.ack.records import InputRow, Output, row_of
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.result_files import PACKED, RESULTS, Fields, packed, written_results
@@ -93,9 +93,7 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
         ticks = (
             rows.where("row_kind = 'tick'")
             .select("kafka_topic", "kafka_partition", "kafka_offset", "sub_order", "event_us")
-            .mapInPandas(
-                due_timer_rows(settings.paths), ", ".join(f"{name} {type_}" for name, type_ in _TICK_COLUMNS.items())
-            )
+            .mapInPandas(due_timer_rows(settings.paths), _TICK)
         )
         due = ticks.select(
             *_KEY,
@@ -218,7 +216,7 @@ def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Itera
     def restored(blob: bytes | None) -> ChannelObserver:
         return channels.restored(key).observer if blob is None else live.rules.observer(key, blob)
 
-    live.observer, outputs, failed = guarded.taken(live.observer, restored, [row for _, row, _ in ordered])
+    live.observer, outputs, failed = guarded_rows(live.observer, restored, [row for _, row, _ in ordered])
     bad = set(failed)
     kept = [text_and_filter for number, (_, _, text_and_filter) in enumerate(ordered) if number not in bad]
     channels.store(key, live, [text for text, _ in kept], [some for _, some in kept])
@@ -231,6 +229,20 @@ def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Itera
         topic, partition = live.observer.place
         name = json.dumps(key, ensure_ascii=False)
         yield "timer", {"key": name, "due": after, "kafka_topic": topic, "kafka_partition": partition}
+
+
+def guarded_rows(
+    observer: ChannelObserver, restore: Callable[[bytes | None], ChannelObserver], rows: Sequence[InputRow]
+) -> tuple[ChannelObserver, list[Output], list[int]]:
+    """Lets an observer take the rows of its channel; a row on which the program fails becomes a ``channel_events`` row
+    (:func:`reliable_channel.pipeline.guarded.taken`)."""
+    return guarded.taken(observer, restore, rows, ChannelObserver.take, _failed)
+
+
+def _failed(observer: ChannelObserver, row: InputRow, error: Exception) -> Output:
+    detail = f"{row.row_kind} row: {guarded.reason_of(error)}"
+    base = observer.base(row.event_us // 1000)
+    return output_rows.channel_event(base, guarded.EVENT, row.sds_id, row.sender_id, detail, row)
 
 
 def _by_channel(frames: Iterator[pd.DataFrame]) -> dict[ChannelKey, list[_Given]]:

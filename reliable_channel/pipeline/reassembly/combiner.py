@@ -103,7 +103,7 @@ class Combiner:
                     to_state.append(hash_)
                     continue
                 sets, results, failed = self._rebuilt(segments.rows(hash_), done.get(hash_, ()))
-                written.add(results, failed)
+                written.add(results, len(failed))
                 if sets.must_persist and (blob := sets.to_bytes()):
                     yield from open_sets.add(hash_, blob, segments.last_place(hash_))
             written.flush()
@@ -113,8 +113,10 @@ class Combiner:
         if to_state:
             yield from segments.of(to_state)
 
-    def _rebuilt(self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]) -> tuple[HashSets, list[Result], int]:
-        """The sets of one hash after its rows, what they lead to, and on how many rows the program failed."""
+    def _rebuilt(
+        self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]
+    ) -> tuple[HashSets, list[Result], list[int]]:
+        """The sets of one hash after its rows, what they lead to, and on which rows the program failed."""
 
         def begun(blob: bytes | None) -> HashSets:
             return HashSets(self._config, known) if blob is None else HashSets.from_bytes(blob, self._config)

@@ -130,7 +130,7 @@ def stateful(
         def restored(blob: bytes | None) -> HashSets:
             return _restored(state, handed_on, config) if blob is None else HashSets.from_bytes(blob, config)
 
-        sets, results, failed_rows = guarded.taken(sets, restored, rows, take, failed)
+        sets, results, failed_numbers = guarded.taken(sets, restored, rows, take, failed)
         blob = sets.to_bytes()
         if blob:
             state.update((STATE_VERSION, blob))
@@ -143,7 +143,7 @@ def stateful(
                 results.append(Result("timer", *place, 0, 0, None, change))
         if results:
             every = [result.packable() for result in results]
-            every += [(FAILED_ROWS, {"rows": failed_rows})] * (failed_rows > 0)
+            every += [(FAILED_ROWS, {"rows": len(failed_numbers)})] * bool(failed_numbers)
             blobs = packed(every, KINDS)
             yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
 

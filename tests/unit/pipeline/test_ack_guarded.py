@@ -19,9 +19,9 @@ from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.pipeline.ack import stream
 from reliable_channel.pipeline.ack.channel_state import Channels, Rules
-from reliable_channel.pipeline.ack.guarded import taken
 from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, Output
+from reliable_channel.pipeline.ack.stream import guarded_rows
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.pipeline.result_files import Fields, unpacked
 
@@ -58,7 +58,7 @@ def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Output], int,
         def again(blob: bytes | None) -> ChannelObserver:
             return restore(begins if blob is None else blob)  # noqa: B023 - used in this turn only
 
-        observer, more, bad = taken(restore(state), again, piece)
+        observer, more, bad = guarded_rows(restore(state), again, piece)
         outputs, failed = outputs + more, failed + len(bad)
         state = None if observer.is_blank else observer.to_bytes()
     return outputs, failed, state or b""
@@ -89,7 +89,7 @@ def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
 
 def test_the_event_names_the_record_and_is_bounded() -> None:
     row = content_row(b"x", sds_id=BAD)._replace(kafka_topic="t", kafka_partition=3, kafka_offset=99)
-    _, outputs, _ = taken(restore(None), restore, [row])
+    _, outputs, _ = guarded_rows(restore(None), restore, [row])
     (event,) = [o.fields for o in outputs if o.table == "channel_events"]
     place = {"kafka_topic": "t", "kafka_partition": 3, "kafka_offset": 99, "sender_id": "alice", "sds_id": BAD}
     assert event.items() >= {**place, "event": "row_failed", "event_time": NOW * 1000}.items()
@@ -110,7 +110,7 @@ def test_each_row_is_taken_twice_at_most_however_many_fail(monkeypatch: pytest.M
     rows = [
         content_row(b"%d" % n, sds_id=f"{BAD if n % 2 else 'fine'}{n}", lamport_timestamp=NOW + n) for n in range(40)
     ]
-    _, _, failed = taken(restore(None), restore, rows)
+    _, _, failed = guarded_rows(restore(None), restore, rows)
     assert (len(failed), taken_rows) == (20, 40 + 20)
 
 
@@ -120,7 +120,7 @@ def test_running_out_of_memory_is_no_fault_of_a_row(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ChannelObserver, "take", no_memory)
     with pytest.raises(MemoryError):
-        taken(restore(None), restore, [content_row(b"x")])
+        guarded_rows(restore(None), restore, [content_row(b"x")])
 
 
 # ---- the function of Spark's state ---------------------------------------------------------------------------------
