@@ -16,8 +16,6 @@ from reliable_channel.transport.private_files import private_file
 
 VERSION = 1
 
-SCHEMAS = ("main", "temp")
-
 _TABLES = """
 CREATE TABLE IF NOT EXISTS {schema}.{prefix}record (
   record_id INTEGER PRIMARY KEY, change_seq INTEGER NOT NULL, created_ms INTEGER NOT NULL,

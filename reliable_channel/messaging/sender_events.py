@@ -66,13 +66,6 @@ class SenderEventSink(Protocol):
         ...
 
 
-class NoSink:
-    """Keeps nothing."""
-
-    def record(self, event: SenderEvent) -> None:
-        """Forget it."""
-
-
 def sender_event(
     kind: SenderEventKind,
     now: int,

@@ -16,8 +16,6 @@ from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.randomness import random_bytes, stream
 from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 
-TOO_LARGE_BYTES = 10 * 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class _RecordContext:
@@ -94,12 +92,6 @@ def bad_records(scenario: Scenario) -> Iterator[ObserverRecord]:
         yield _RECIPES[number % len(_RECIPES)](
             _RecordContext(plan, at_ms, random_bytes(16, scenario.seed, "bad", number))
         )
-
-
-def too_large_record(scenario: Scenario) -> ObserverRecord:
-    """One record of 10 MiB; apart, because a topic must be set up to take it."""
-    place = _RecordContext(scenario.channels[0], scenario.start_ms + 1, b"")
-    return place.record("10 MiB", place.envelope(bytes(TOO_LARGE_BYTES)), Reason.TOO_LARGE)
 
 
 def plain_waku_records(scenario: Scenario) -> Iterator[ObserverRecord]:

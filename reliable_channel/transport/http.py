@@ -20,7 +20,6 @@ DEFAULT_TIMEOUT_S = 10.0
 """nwaku answers within 5 s, or says that it could not; see docs/spec/waku-rest.md *Common*."""
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_MISSING = object()
 
 
 class NodeUnreachable(EnvironmentFault):
@@ -51,18 +50,10 @@ class HttpResponse:
 
     def json(self) -> Any:
         """The body as JSON; ``None`` for a body that is none, and for ``null``."""
-        found = self._json()
-        return None if found is _MISSING else found
-
-    def is_json(self) -> bool:
-        """Whether the body is JSON at all."""
-        return self._json() is not _MISSING
-
-    def _json(self) -> Any:
         try:
             return foreign_json.loads(self.body)
         except (ValueError, RecursionError):  # also: not UTF-8, numbers of thousands of digits
-            return _MISSING
+            return None
 
 
 class BoundedHttp:

@@ -129,11 +129,6 @@ class EnvelopeProducer:
         except KafkaError as error:
             raise unreachable(error) from None
 
-    @property
-    def bytes_in_flight(self) -> int:
-        """Bytes accepted and not yet settled."""
-        return self._budget.used
-
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush within the time-out and end; what is left fails. Closing twice does nothing."""
         try:

@@ -27,7 +27,6 @@ _WORTH_AN_ARRAY = 16
 """Ids from which on setting bits by one array operation is faster than one by one."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 class FilterFamily(StrEnum):

@@ -72,9 +72,6 @@ class Decoded:
     disposition: str | None = None
 
 
-FIELDS = tuple(Decoded.__annotations__)
-
-
 def refused(row: Decoded, stage: str, malformed: Malformed) -> Decoded:
     """``row`` with a reason: a row for ``quarantine`` and, where the envelope could be read, one for ``envelopes``."""
     row.kind = "quarantined" if row.message_hash is not None else None
