@@ -8,7 +8,6 @@ topic as an application transaction. A later record of a gap replaces the row of
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -163,12 +162,12 @@ def _text(value: Any) -> str | None:
     return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
-def _hash(value: Any) -> str | None:
-    """Hex from the record as base64 for the table; ``None`` for anything that is no 32 bytes in hex."""
+def _hash(value: Any) -> bytes | None:
+    """Hex from the record as bytes; ``None`` for anything that is no 32 bytes in hex."""
     if not isinstance(value, str) or len(value) != 64:
         return None
     try:
-        return base64.b64encode(bytes.fromhex(value)).decode("ascii")
+        return bytes.fromhex(value)
     except ValueError:
         return None
 

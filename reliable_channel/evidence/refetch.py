@@ -10,7 +10,6 @@ removed behind Kafka.
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -352,7 +351,7 @@ def _presence(
 ) -> dict[str, Any]:
     return {
         "node": node,
-        "message_hash": None if message_hash is None else base64.b64encode(message_hash).decode("ascii"),
+        "message_hash": message_hash,
         "outcome": outcome,
         "purpose": purpose,
         "detail": detail,

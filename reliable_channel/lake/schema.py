@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,22 +32,13 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table) -> pa.Table:
-    """Rows of JSON values (binary in base64 or as bytes, times in µs) with the columns of ``table``."""
+    """Rows of Python values (times in µs) with the columns of ``table``; a missing value is null."""
     return of_columns(by_column(rows, table), table)
 
 
 def by_column(rows: Sequence[Mapping[str, Any]], table: Table) -> list[list[Any]]:
     """The values of rows as :func:`as_arrow` takes them, by the columns of ``table``: a list for each, in order."""
-    found = []
-    for column in table.columns:
-        name = column.name
-        values = [row.get(name) for row in rows]
-        if column.type == "BINARY":
-            values = [b64decode(value) if isinstance(value, str) else value for value in values]
-        elif column.type == HISTORY_TYPE:
-            values = [None if value is None else [_entry(entry) for entry in value] for value in values]
-        found.append(values)
-    return found
+    return [[row.get(name) for row in rows] for name in table.names()]
 
 
 def of_columns(columns: Sequence[Sequence[Any]], table: Table) -> pa.Table:
@@ -66,8 +56,3 @@ def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
         for c in table.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, [*table.names()])
-
-
-def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    hint = entry["retrieval_hint"]
-    return {**entry, "retrieval_hint": b64decode(hint) if isinstance(hint, str) else hint}

@@ -35,7 +35,7 @@ GATHERED_BYTES = 4 * 1024 * 1024
 """Packed results that are written together: about so many bytes of them."""
 
 Fields = dict[str, Any]
-"""One result by the names of its table's columns: binary as bytes or in base64, times in µs."""
+"""One result by the names of its table's columns; times in µs."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,18 +93,18 @@ def kept_in_kafka(world: World) -> list[Record]:
 def write_evidence(settings: Settings, world: World) -> None:
     """What the senders say, and what a store had that was asked for the messages that reached no store."""
 
-    def base64_of(hex_: str | None) -> str | None:
-        return None if hex_ is None else base64.b64encode(bytes.fromhex(hex_)).decode()
+    def bytes_of(hex_: str | None) -> bytes | None:
+        return None if hex_ is None else bytes.fromhex(hex_)
 
     told: list[dict[str, Any]] = []
     for event in sender_events(world.journals):
-        hashes = {name: base64_of(event.get(name)) for name in ("entire_message_hash", "envelope_hash")}
+        hashes = {name: bytes_of(event.get(name)) for name in ("entire_message_hash", "envelope_hash")}
         told.append({**event, **hashes, "event_time": event["at_ms"] * 1000})
     append_rows(settings.paths, tables.SENDER_EVENTS, as_arrow(told, tables.SENDER_EVENTS))
     asked = [
         {
             "node": "http://store.example",
-            "message_hash": base64.b64encode(dispatch.envelope_hash).decode(),
+            "message_hash": dispatch.envelope_hash,
             "outcome": "absent",
             "purpose": "audit",
             "asked_at": dispatch.at_ms * 1000,

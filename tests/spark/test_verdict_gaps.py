@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 from typing import Any
 
@@ -80,7 +79,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
     heard = {**CHANNEL, "content_topic": "/reliable-channel/1/heard/proto"}
     came += [{**said(9, "h1", "alice", 10, ()), **heard}, {**said(10, "h2", "alice", 60, ("lost-elsewhere",)), **heard}]
     for number, row in enumerate(came):
-        row["envelope_hash"] = base64.b64encode(bytes([number]) * 32).decode()
+        row["envelope_hash"] = bytes([number]) * 32
     missed.append({**named("lost-elsewhere", "h2", 60), **heard})
     sightings = [
         {"vantage": vantage, "source": source, "message_hash": row["envelope_hash"], "seen_at": row["event_time"]}

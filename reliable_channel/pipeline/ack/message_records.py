@@ -7,10 +7,11 @@ for, because most are only carried from one micro-batch to the next; new ones ar
 
 from __future__ import annotations
 
+from base64 import b64decode
 from dataclasses import dataclass
 
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.pipeline.ack.records import InputRow, hash_of
+from reliable_channel.pipeline.ack.records import InputRow, base64_of, hash_of
 
 DIGEST_BYTES = 16
 """As in the events of SDS: the first bytes of the SHA-256 of a content."""
@@ -28,7 +29,7 @@ def record_key(sds_id: str | None, sender_id: str | None) -> RecordKey:
 
 @dataclass(slots=True)
 class MessageRecord:
-    """One SDS message, as it first came. ``entire_message_hash`` in base64; what is unknown is empty or ``None``."""
+    """One SDS message, as it first came. What is unknown is empty or ``None``."""
 
     key: RecordKey
     digest: bytes
@@ -37,7 +38,7 @@ class MessageRecord:
     kafka_offset: int
     first_seen_ms: int
     segment_kind: str
-    entire_message_hash: str
+    entire_message_hash: bytes
     segment_index: int | None
     data_count: int | None
     parity_count: int | None
@@ -73,7 +74,9 @@ class MessageRecord:
 
     def encoded(self) -> bytes:
         """The bytes in the state, without the key, which has columns of its own."""
-        return pb.SeenProto(**{name: getattr(self, name) for name in _ENCODED}).SerializeToString()
+        fields = {name: getattr(self, name) for name in _ENCODED}
+        fields["entire_message_hash"] = base64_of(self.entire_message_hash)
+        return pb.SeenProto(**fields).SerializeToString()
 
     @classmethod
     def decoded(cls, key: RecordKey, data: bytes) -> MessageRecord:
@@ -81,7 +84,8 @@ class MessageRecord:
         proto = pb.SeenProto.FromString(data)
         fields = {name: getattr(proto, name) for name in _ENCODED}
         fields |= {name: None for name in _MAY_BE_UNKNOWN if not proto.HasField(name)}
-        return cls(key, **{**fields, "lost": tuple(proto.lost)})
+        hash_ = b64decode(proto.entire_message_hash)
+        return cls(key, **{**fields, "lost": tuple(proto.lost), "entire_message_hash": hash_})
 
 
 _ENCODED = tuple(name for name in MessageRecord.__slots__ if name != "key")
@@ -176,8 +180,8 @@ class SeenMessages:
         """Whether the application message of a message was delivered, or it is one itself."""
         return key in self._settled
 
-    def part(self, key: RecordKey, entire_message_hash: str) -> MessageRecord | None:
-        """A delivered segment of the application message with this hash (base64), while that is not delivered."""
+    def part(self, key: RecordKey, entire_message_hash: bytes) -> MessageRecord | None:
+        """A delivered segment of the application message with this hash, while that is not delivered."""
         seen = self._parts.get(key)
         return seen if seen is not None and seen.entire_message_hash == entire_message_hash else None
 

@@ -23,7 +23,7 @@ from reliable_channel.core.sds import (
     SendError,
 )
 from reliable_channel.pipeline.ack.message_records import MessageRecord
-from reliable_channel.pipeline.ack.records import InputRow, Output, base64_of, coordinates
+from reliable_channel.pipeline.ack.records import InputRow, Output, coordinates
 
 Base = dict[str, Any]
 
@@ -67,7 +67,7 @@ def delivered_message(base: Base, row: InputRow, held: list[MessageRecord]) -> O
         "sds_id": row.sds_id,
         "lamport_timestamp": row.first_lamport_timestamp,
         "sds_kind": "content",
-        "entire_message_hash": base64_of(row.entire_message_hash),
+        "entire_message_hash": row.entire_message_hash,
         "data_count": row.data_count,
         "parity_count": row.parity_count,
         "first_sds_id": row.sds_id,
@@ -139,7 +139,7 @@ def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Output:
         **base,
         "sds_id": event.message_id,
         "sender_id": event.sender_id,
-        "retrieval_hint": base64_of(event.retrieval_hint),
+        "retrieval_hint": event.retrieval_hint,
         "attempt": event.attempt,
         "needed_by": needed_by,
     }

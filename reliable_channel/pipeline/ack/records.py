@@ -10,7 +10,7 @@ from reliable_channel.core.wire.sds import HistoryEntry
 
 
 class InputRow(NamedTuple):
-    """One row of ``ordered_sds_messages``; ``event_us`` in µs, hashes in base64."""
+    """One row of ``ordered_sds_messages``; ``event_us`` in µs."""
 
     row_kind: str
     kafka_topic: str
@@ -42,7 +42,7 @@ class InputRow(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One row for ``table``: columns as JSON values, times in µs, binary ones in base64."""
+    """One row for ``table``, by the names of its columns; times in µs."""
 
     table: str
     fields: dict[str, Any]
@@ -51,12 +51,12 @@ class Output(NamedTuple):
 def message_key(row: InputRow) -> str:
     """A message of a sender: its hash and its send, told by the first Lamport timestamp or, failing that, an SDS id."""
     send = row.first_lamport_timestamp if row.first_lamport_timestamp is not None else row.sds_id
-    return f"{row.sender_id}\x00{hash_of(row)}\x00{send}"
+    return f"{row.sender_id}\x00{base64_of(row.entire_message_hash) or ''}\x00{send}"
 
 
-def hash_of(row: InputRow) -> str:
-    """The hash of a row's payload in base64, empty when it has none."""
-    return base64_of(row.entire_message_hash) or ""
+def hash_of(row: InputRow) -> bytes:
+    """The hash of a row's payload, empty when it has none."""
+    return row.entire_message_hash or b""
 
 
 def coordinates(row: InputRow | None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def coordinates(row: InputRow | None) -> dict[str, Any]:
 
 
 def base64_of(data: bytes | None) -> str | None:
-    """Bytes as they stand in results, which are JSON."""
+    """Bytes as they are in the state, where rows are JSON."""
     return None if data is None else base64.b64encode(data).decode("ascii")
 
 

@@ -6,7 +6,6 @@ among the files of about the same Lamport timestamps, and in ``incomplete_messag
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
@@ -64,9 +63,8 @@ def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expr
 
 
 def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Whose set it is; the last is the hash, which a result has in base64."""
-    *names, hash_ = (row[name] for name in _SCOPE)
-    return (*names, b64decode(hash_) if isinstance(hash_, str) else hash_)
+    """Whose set it is; the last is the hash."""
+    return tuple(row[name] for name in _SCOPE)
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

@@ -6,7 +6,6 @@ LIP-109), and the row that marks the message complete.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from reliable_channel.pipeline.guarded import EVENT
 
 class Result(NamedTuple):
     """One output row. ``kind``: message, repaired, completed, incomplete, event or timer; ``fields`` are columns of
-    the table it belongs to, binary ones in base64, times in µs."""
+    the table it belongs to, times in µs. An ``incomplete`` one goes to the driver as JSON, its hash in hex."""
 
     kind: str
     kafka_topic: str
@@ -60,7 +59,7 @@ def completed_results(
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
     parity_count = max([event.parity_count or 0, *(index + 1 for is_parity, index in ids if is_parity)])
     sds_ids = [ids.get((False, i)) for i in range(event.data_count)] + [ids.get((True, i)) for i in range(parity_count)]
-    hash_ = _base64(event.entire_message_hash)
+    hash_ = event.entire_message_hash
     first = sds_ids[0] or next((i for i in sds_ids if i is not None), None)
     common = {
         **scope,
@@ -116,7 +115,7 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
             "sds_id": sds_id,
             "sds_kind": "content",
             "lamport_timestamp": segment.lamport,
-            "content_digest": _base64(sha256(segment.content)),
+            "content_digest": sha256(segment.content),
             "content_bytes": len(segment.content),
             "segment_kind": "parity" if segment.is_parity else "data",
             "segment_index": segment.index,
@@ -134,7 +133,7 @@ def incomplete_result(
     lamports = [segment.lamport for segment in given_up.held if segment.lamport is not None]
     fields = {
         **scope,
-        "entire_message_hash": _base64(given_up.entire_message_hash),
+        "entire_message_hash": given_up.entire_message_hash.hex(),
         "event_time": at * 1000,
         "reason": reason,
         "detail": detail,
@@ -212,7 +211,3 @@ def event_result(
         "kafka_offset": offset,
     }
     return Result("event", *place, offset, 0, None, fields)
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

@@ -214,7 +214,8 @@ class ReassemblyWriter:
 
 def _incomplete_files(given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[WrittenFile]:
     """The sets that were given up and hold something new, as a file of ``incomplete_messages``: they are few."""
-    rows = without_already_reported(given_up, paths) if given_up else []
+    sets = [{**each, "entire_message_hash": bytes.fromhex(each["entire_message_hash"])} for each in given_up]
+    rows = without_already_reported(sets, paths) if sets else []
     if not rows:
         return []
     with TaskFiles(paths) as files:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -111,15 +110,14 @@ class Adapters:
             if result.kind in ("repaired", "completed"):
                 history = json.loads(json.dumps(fields.get("causal_history"))) or []
                 fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in history)
-                digest = fields.get("content_digest")
-                fields["content_digest"] = None if digest is None else base64.b64decode(digest)
+                fields["content_digest"] = fields.get("content_digest")
                 fields["row_kind"], fields["sds_ids"] = result.kind, tuple(fields.get("sds_ids") or ())
                 yield result.kind, fields
 
     def _take(self, observer: ChannelObserver, row: InputRow) -> None:
         for output in observer.take(row):
             f = output.fields
-            self.outputs.append((output.table, json.dumps(f, sort_keys=True)))
+            self.outputs.append((output.table, json.dumps(f, sort_keys=True, default=bytes.hex)))
             if output.table == "acks":
                 certain = f["certainty"] == "certain"
                 ack = Acknowledgement(f["channel_id"], f["sds_id"], f["acknowledged_by"], f["evidence"], certain)

@@ -4,7 +4,6 @@ Honest senders are SDS channels; a stranger publishes whatever he likes under id
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import pytest
@@ -76,14 +75,14 @@ def taken(rows: list[InputRow], config: SdsConfig | None = None) -> list[Output]
     return found
 
 
-def messages(outputs: list[Output]) -> list[tuple[str, str, int]]:
-    """Sender, hash in base64 and Kafka offset of every application message that was delivered."""
+def messages(outputs: list[Output]) -> list[tuple[str, bytes, int]]:
+    """Sender, hash and Kafka offset of every application message that was delivered."""
     rows = [o.fields for o in outputs if o.table == "deliveries" and o.fields["row_kind"] == "message"]
     return [(row["sender_id"], row["entire_message_hash"], row["kafka_offset"]) for row in rows]
 
 
-def hashed(content: bytes) -> str:
-    return base64.b64encode(sha256(content)).decode()
+def hashed(content: bytes) -> bytes:
+    return sha256(content)
 
 
 WAITING = {"causal_history": (HistoryEntry("never came"),)}
@@ -192,7 +191,7 @@ def test_every_delivered_message_is_one_that_its_own_record_carried(data: st.Dat
         rows.insert(data.draw(st.integers(0, len(rows))), row)
     found = messages(taken(rows))
     for sender, hash_, at in found:
-        assert (rows[at].sender_id, base64.b64encode(rows[at].entire_message_hash or b"").decode()) == (sender, hash_)
+        assert (rows[at].sender_id, rows[at].entire_message_hash) == (sender, hash_)
     first_hostile = next((at for at, row in enumerate(rows) if row not in honest), len(rows))
     for at in range(first_hostile):
         assert [found_at for _, hash_, found_at in found if found_at == at] == [at]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,8 +60,8 @@ def store(paths: PathSettings, table: Table, *rows: Mapping[str, Any]) -> None:
 
 
 def given_up(after_s: int, *ids: str, sender: str = "alice", lamport: int | None = AT_US // 1000) -> dict[str, Any]:
-    """A set that expired ``after_s`` after the first; hashes are in base64, as results have them."""
-    row = {**SCOPE, "sender_id": sender, "entire_message_hash": b64encode(HASH).decode()}
+    """A set that expired ``after_s`` after the first."""
+    row = {**SCOPE, "sender_id": sender, "entire_message_hash": HASH}
     lamports = {"oldest_lamport": lamport, "newest_lamport": lamport}
     return {**row, "event_time": AT_US + after_s * 1_000_000, "reason": "expired", "sds_ids": [*ids], **lamports}
 

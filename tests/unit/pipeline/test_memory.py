@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def message(offset: int, at_ms: int, hash_: bytes, sds_ids: list[str | None]) ->
         "content_topic": "c",
         "channel_id": "talk",
         "sender_id": "alice",
-        "entire_message_hash": base64.b64encode(hash_).decode(),
+        "entire_message_hash": hash_,
         "sds_ids": sds_ids,
         "data_count": 2,
         "first_lamport_timestamp": at_ms,

@@ -6,7 +6,7 @@ from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack.message_records import MessageRecord, SeenMessages, record_key
 
 
-def seen(sds_id: str, hash_: str = "", *, sender: str = "alice", kind: str = "data") -> MessageRecord:
+def seen(sds_id: str, hash_: bytes = b"", *, sender: str = "alice", kind: str = "data") -> MessageRecord:
     return MessageRecord(
         record_key(sds_id, sender), b"digest", "t", 1, 2, 3, kind, hash_, 0, None, None, -5, 10, "", True
     )
@@ -26,7 +26,7 @@ def restored(of: SeenMessages) -> SeenMessages:
 
 def test_what_was_seen_is_the_same_after_a_restore() -> None:
     some = messages()
-    waiting, part, bare = seen("a"), seen("b", "aGFzaA=="), seen("c", kind="bare")
+    waiting, part, bare = seen("a"), seen("b", b"hash"), seen("c", kind="bare")
     for each in (waiting, part, bare):
         some.accept(each)
     for each in (part, bare):
@@ -46,23 +46,23 @@ def test_what_was_seen_is_the_same_after_a_restore() -> None:
 
 def test_the_same_id_of_two_senders_is_two_messages() -> None:
     some = messages()
-    some.accept(seen("a", "aaaa"))
-    some.accept(seen("a", "bbbb", sender="mallory"))
+    some.accept(seen("a", b"aaaa"))
+    some.accept(seen("a", b"bbbb", sender="mallory"))
     assert [found.entire_message_hash for s in ("alice", "mallory") if (found := some.get(record_key("a", s)))] == [
-        "aaaa",
-        "bbbb",
+        b"aaaa",
+        b"bbbb",
     ]
 
 
 def test_a_part_counts_for_its_own_hash_only_and_only_until_its_message_is_delivered() -> None:
     some = messages()
-    part = seen("a", "aaaa")
+    part = seen("a", b"aaaa")
     some.accept(part)
-    assert some.part(part.key, "aaaa") is None, "not delivered"
+    assert some.part(part.key, b"aaaa") is None, "not delivered"
     some.deliver(part)
-    assert (some.part(part.key, "aaaa"), some.part(part.key, "bbbb")) == (part, None)
+    assert (some.part(part.key, b"aaaa"), some.part(part.key, b"bbbb")) == (part, None)
     some.settle(part)
-    assert some.part(part.key, "aaaa") is None and some.is_settled(part.key)
+    assert some.part(part.key, b"aaaa") is None and some.is_settled(part.key)
 
 
 def test_every_stage_is_bounded_and_the_oldest_go_first() -> None:

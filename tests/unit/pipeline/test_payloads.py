@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,8 +26,8 @@ def append(paths: PathSettings, partition: int, offsets: range, *, encrypted: bo
             "kafka_partition": partition,
             "kafka_offset": offset,
             "event_time": NOW_US + offset,
-            "entire_message_hash": base64.b64encode(bytes([partition, offset])).decode(),
-            "content": base64.b64encode(b"%d/%d" % (partition, offset)).decode(),
+            "entire_message_hash": bytes([partition, offset]),
+            "content": b"%d/%d" % (partition, offset),
             "encrypted": encrypted,
         }
         for offset in offsets

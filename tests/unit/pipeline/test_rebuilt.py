@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import pytest
 
 from reliable_channel.pipeline.ack import rebuilt
@@ -31,7 +29,7 @@ def completed(sender: str, number: int, segments: int = 1) -> InputRow:
 
 
 def delivered(seen: SeenMessages, row: InputRow) -> None:
-    hash_ = base64.b64encode(row.entire_message_hash or b"").decode()
+    hash_ = row.entire_message_hash or b""
     for index, sds_id in enumerate(row.sds_ids):
         key = record_key(sds_id or "", row.sender_id)
         record = MessageRecord(key, b"digest", "t", 1, 2, 3, "data", hash_, index, None, None, -5, 10, "", True)

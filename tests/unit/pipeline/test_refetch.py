@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import tempfile
 import time
@@ -91,7 +90,7 @@ def request(settings: Settings, sds_id: str, message: WakuMessage, attempt: int 
         "content_topic": TOPIC,
         "channel_id": "talk",
         "sds_id": sds_id,
-        "retrieval_hint": base64.b64encode(hint if hint is not None else message_hash(PUBSUB, message)).decode(),
+        "retrieval_hint": hint if hint is not None else message_hash(PUBSUB, message),
         "attempt": attempt,
         "event_time": START_S * 10**6,
     }
@@ -185,7 +184,7 @@ def test_a_gap_is_filled_by_its_time_range_once(settings: Settings) -> None:
         "kafka_offset": 4,
         "pubsub_topic": PUBSUB,
         "content_topic": TOPIC,
-        "message_hash": base64.b64encode(message_hash(PUBSUB, LOST)).decode(),
+        "message_hash": message_hash(PUBSUB, LOST),
     }
     append_rows(settings.paths, tables.ENVELOPES, as_arrow([envelope], tables.ENVELOPES))
     outside = WakuMessage(b"an hour later", TOPIC, timestamp=(START_S + 3_600) * 10**9)
@@ -211,8 +210,8 @@ def another_store(tmp_path: Path) -> Iterator[RestStoreNode]:
         "kafka_offset": 1,
         "pubsub_topic": PUBSUB,
         "content_topic": TOPIC,
-        "message_hash": base64.b64encode(message_hash(PUBSUB, STORED)).decode(),
-        "value": base64.b64encode(encode_waku_message(STORED)).decode(),
+        "message_hash": message_hash(PUBSUB, STORED),
+        "value": encode_waku_message(STORED),
         "sender_timestamp_ns": STORED.timestamp,
         "ephemeral": False,
         "kind": "sds",
@@ -252,7 +251,7 @@ def seen(settings: Settings, message: WakuMessage, minutes: float, **more: Any) 
         "source": "relay",
         "pubsub_topic": PUBSUB,
         "content_topic": TOPIC,
-        "message_hash": base64.b64encode(message_hash(PUBSUB, message)).decode(),
+        "message_hash": message_hash(PUBSUB, message),
         "ephemeral": False,
         "kind": "sds",
     }
@@ -334,7 +333,7 @@ def sent(settings: Settings, sds_id: str, message: WakuMessage, at_s: int = STAR
         "sender_id": "alice",
         "sds_id": sds_id,
         "event": "sent",
-        "envelope_hash": base64.b64encode(message_hash(PUBSUB, message)).decode(),
+        "envelope_hash": message_hash(PUBSUB, message),
         "event_time": at_s * 10**6,
     }
     create_tables(settings.paths, (tables.SENDER_EVENTS, tables.CLOCK))
