@@ -26,8 +26,8 @@ class _Awaited(Generic[PartT, MessageT]):
 class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
     """The rebuilt messages of a channel that SDS has not delivered yet, in the order in which they were added.
 
-    A part names a segment. ``delivered(part, message)`` says what SDS delivered as this segment of this message,
-    ``None`` while there is nothing: a segment that somebody else published under the same id does not count.
+    A part names a segment. ``delivered(part, message)`` returns what SDS delivered as this segment of this message,
+    or ``None`` while there is nothing: a segment that somebody else published under the same id does not count.
     """
 
     def __init__(self, delivered: Callable[[PartT, MessageT], DeliveredT | None]) -> None:

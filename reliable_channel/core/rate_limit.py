@@ -1,5 +1,5 @@
-"""The rate limit of RLN (17/WAKU2-RLN-RELAY; RELIABLE-CHANNEL-API, *Rate Limit Manager*). Ring 1: ``now`` is an
-argument, in ms.
+"""Implements the rate limit of RLN (17/WAKU2-RLN-RELAY; RELIABLE-CHANNEL-API, *Rate Limit Manager*). It reads no clock:
+``now`` is an argument, in ms.
 
 Epoch = time div epoch size. Relays count envelopes, so every envelope counts, in the order content, control, ephemeral:
 content that waits goes before control traffic that waits, and an ephemeral message is sent only when nothing waits and
@@ -32,7 +32,7 @@ class Traffic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitConfig:
-    """``enabled``: ``None`` follows the Waku node: on where it says that RLN is on. ``epoch_size_ms`` as the RLN relay
+    """``enabled``: ``None`` follows the Waku node: on where that has RLN on. ``epoch_size_ms`` as the RLN relay
     has it; ``messages_per_epoch`` is the membership's limit. ``counts``: ``envelopes``, as relays count, or
     ``messages``: first segments and ephemeral messages (RELIABLE-CHANNEL-API). ``approaching_share`` of the limit used
     gives the warning event; ``ephemeral_share`` of it used, or all but one, leaves no room for ephemeral messages.
@@ -65,7 +65,7 @@ class Admitted(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class Delayed(Generic[Item]):
-    """The item waits for an epoch that has room, not before ``until`` (ms); said once per item."""
+    """The item waits for an epoch that has room, not before ``until`` (ms); reported once per item."""
 
     item: Item
     until: int

@@ -29,7 +29,7 @@ FILE = "file"
 """The kind of a result that is a file, written and not committed (``WrittenFile``)."""
 
 PACKED = 2_000
-"""So many results at most stand in one row, unless their payloads are many bytes."""
+"""The most results in one row."""
 
 GATHERED_BYTES = 4 * 1024 * 1024
 """Packed results that are written together: about so many bytes of them."""
@@ -103,9 +103,9 @@ def written_results(
     the task that writes its rows also writes."""
     files: list[WrittenFile] = []
     driver_results: dict[str, list[Fields]] = {}
-    for said in task_results(rows, _writer(paths, dict(kinds), dict(derived or {}))):
-        files += [WrittenFile(*file) for file in said["files"]]
-        for kind, fields in said["driver_results"]:
+    for result in task_results(rows, _writer(paths, dict(kinds), dict(derived or {}))):
+        files += [WrittenFile(*file) for file in result["files"]]
+        for kind, fields in result["driver_results"]:
             driver_results.setdefault(kind, []).append(fields)
     return Results(files, driver_results)
 

@@ -1,8 +1,8 @@
 """Splits payloads into segments and reassembles them (Segmentation 0.1, docs/spec/segmentation.md). It uses no clock,
 randomness or I/O; ``now`` is an argument.
 
-Sending: :func:`contents_for` gives the SDS contents of a payload. Receiving: ``wire.segment.decode_segment`` tells a
-segment from a bare payload, :class:`Reassembler` collects segments and tells what happened as events,
+Sending: :func:`contents_for` gives the SDS contents of a payload. Receiving: ``wire.segment.decode_segment``
+distinguishes a segment from a bare payload, :class:`Reassembler` collects segments and reports what happened as events,
 :func:`missing_segments` encodes again what a completed message never received; :func:`get_codec` gives a parity code.
 """
 

@@ -1,6 +1,6 @@
 """Implements ``MessageChunk`` and the verification of chunk chains (RELIABLE-CHANNEL-API, March 2026 revision).
 
-A chunk's id is its SDS id, and its predecessor's id stands in its causal history. With ``verify_chunk_chain`` a segment
+A chunk's id is its SDS id, and its causal history contains its predecessor's id. With ``verify_chunk_chain`` a segment
 goes through a :class:`ChunkGate` before the Reassembler: it is let through once its link to a predecessor that was let
 through is seen, in any order of arrival, and given up when that does not happen in time. The price is that a lost
 segment stops its successors, which parity alone would have borne: this is off by default.
@@ -67,7 +67,7 @@ class ChunkDiscarded:
 
 
 _ChunkPosition = tuple[Scope, bytes, int]
-"""Scope, hash and slot: where a chunk stands, whichever send it belongs to."""
+"""Scope, hash and slot: the position of a chunk, whichever send it belongs to."""
 
 
 class ChunkGate:

@@ -31,9 +31,9 @@ class MessageCompleted:
     ``received`` is every genuine segment of the send held at completion, data then parity; ``rebuilt_indices`` are the
     data segments that parity rebuilt or another send of the payload lent; ``used_parity`` the parity segments that were
     needed for it. ``parity_count`` is
-    ``None`` where no segment told it. ``shard_length`` is the payload bytes of a full data segment, ``None`` for a
+    ``None`` where no segment contained it. ``shard_length`` is the payload bytes of a full data segment, ``None`` for a
     single one. ``first_lamport`` is the Lamport timestamp of the send's first segment, computed from a sibling's
-    when the first was not seen (``first_lamport_seen`` says which). ``send`` counts the sends of this hash in this
+    when the first was not seen (then ``first_lamport_seen`` is false). ``send`` counts the sends of this hash in this
     scope, from 0, as far as they are remembered. ``one_send``: all that was received is surely of one send, as ids
     prove it, or several segments agree on the first one's timestamp.
 
@@ -80,7 +80,8 @@ class CompletedSend:
 @dataclass(frozen=True, slots=True)
 class MissingSegment:
     """A segment of a completed message that was never received: ``content`` is the SDS content (bytes) its sender
-    wrote, ``lamport`` its Lamport timestamp where a sibling's tells it; from both its SDS id follows (§4)."""
+    wrote, ``lamport`` its Lamport timestamp where a sibling's determines it; its SDS id is computed from both
+    (docs/spec/sds-messages.md, *Message ids*)."""
 
     is_parity: bool
     index: int
@@ -176,9 +177,9 @@ class EvictionReason(StrEnum):
 class IncompleteSet:
     """An incomplete set as it was given up: what it held, and what it lacks.
 
-    ``data_count`` is ``None`` when only v0.1 parity came, ``parity_count`` when nothing told it; ``missing_data`` and
-    ``lacking`` (how many further segments would have done) are then empty and ``None``. ``mismatch`` says that a
-    rebuild was tried and the hash refused it.
+    ``data_count`` is ``None`` when only v0.1 parity came, ``parity_count`` when no segment contained it;
+    ``missing_data`` and ``lacking`` (how many further segments would have done) are then empty and ``None``.
+    ``mismatch``: a rebuild was tried, and its hash was another one.
     """
 
     scope: Scope

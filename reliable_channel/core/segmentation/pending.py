@@ -97,7 +97,7 @@ class OpenSet:
         return k is None or m is None or k + m <= MAX_TOTAL_SEGMENTS
 
     def fits_but_for_counts(self, other: OpenSet) -> bool:
-        """Whether two sets of one hash may hold segments of the same message, were it not for the counts they tell."""
+        """Whether two sets of one hash may hold segments of the same message, if their counts are left aside."""
         lengths = Dialect.LIP243_LENGTH
         return (
             self.codec == other.codec
@@ -106,11 +106,11 @@ class OpenSet:
         )
 
     def agrees_on_parity(self, other: OpenSet) -> bool:
-        """Whether two sets tell no different parity counts."""
+        """Whether the parity counts of two sets do not contradict each other."""
         return self.parity_count == other.parity_count or None in (self.parity_count, other.parity_count)
 
     def learn(self, segment: Segment) -> None:
-        """Take over the counts that the segment tells."""
+        """Take over the counts that the segment contains."""
         if segment.data_count is not None:
             self.data_count = segment.data_count
         if segment.parity_count is not None:
@@ -119,16 +119,16 @@ class OpenSet:
             self.dialect = Dialect.LIP243
 
     def first(self, data_count: int | None) -> int | None:
-        """The Lamport timestamp of the send's first segment, as the segment tells that came first, in a message of
-        ``data_count`` data segments: a send's segments are wrapped in one step, data then parity, with consecutive
+        """The Lamport timestamp of the send's first segment, computed from the segment that arrived first, in a message
+        of ``data_count`` data segments: a send's segments are wrapped in one step, data then parity, with consecutive
         timestamps (docs/spec/sds-messages.md, *Message ids*)."""
         slot, shard = next(iter(self.slots.items()))
         return first_of(slot, shard[1], data_count)
 
     def origins(self) -> set[int]:
-        """Every first Lamport timestamp that a held segment tells."""
-        told = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
-        return {lamport - place for lamport, place in told if lamport is not None and place is not None}
+        """The first Lamport timestamps that are computed from the held segments."""
+        stamps = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
+        return {lamport - place for lamport, place in stamps if lamport is not None and place is not None}
 
     def held(self) -> tuple[HeldSegment, ...]:
         """What is held, data then parity."""
@@ -155,8 +155,8 @@ class OpenSet:
 @dataclass(slots=True, eq=False)
 class CompletedSet:
     """The memory of a delivered send: which SDS id was seen in which slot. ``origin`` is its first segment's Lamport
-    timestamp, only where that is certain: then it tells a late segment from another send's. ``strange`` are the Lamport
-    timestamps, per slot, of late segments that ``origin`` does not tell."""
+    timestamp, only where that is certain: it then distinguishes a late segment from another send's. ``strange`` are the
+    Lamport timestamps, per slot, of late segments that do not fit ``origin``."""
 
     key: SetKey
     send: int
@@ -208,9 +208,9 @@ def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int 
 
 
 def agreed_lamport(slots: dict[int, Shard], data_count: int) -> int | None:
-    """The first segment's Lamport timestamp if two or more segments are held and all of them tell the same one."""
-    told = set()
+    """The first segment's Lamport timestamp if two or more segments are held and all of them give the same one."""
+    firsts = set()
     for slot, (_, lamport, _, _) in slots.items():
         place = ordinal(slot, data_count)
-        told.add(None if lamport is None or place is None else lamport - place)
-    return told.pop() if len(told) == 1 and len(slots) > 1 else None
+        firsts.add(None if lamport is None or place is None else lamport - place)
+    return firsts.pop() if len(firsts) == 1 and len(slots) > 1 else None

@@ -111,5 +111,5 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
 
 
 def _mixed(send: OpenSet | CompletedSet) -> bool:
-    """Whether the segments of a send do not agree on its first Lamport timestamp, or cannot tell."""
+    """Whether the segments of a send do not agree on its first Lamport timestamp, or do not determine it."""
     return send.origin is None if isinstance(send, CompletedSet) else len(send.origins()) > 1

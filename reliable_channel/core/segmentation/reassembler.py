@@ -65,7 +65,7 @@ DECODING_WORK_PER_BYTE = 6
 
 
 class Reassembler:
-    """Collects segments of many messages and tells what became of them.
+    """Collects segments of many messages and reports what became of them as events.
 
     Sets are separate per (scope, hash, send): ``scope`` names the sender in its channel, and a segment whose index is
     held or completed under another SDS id opens a new send. ``now`` is ms; it never runs backwards inside: an earlier
@@ -342,7 +342,7 @@ class Reassembler:
         return own > min(self.config.max_buffered_bytes, self.config.max_buffered_bytes_per_sender)
 
     def _open(self, key: SetKey, codec: str, segment: Segment) -> OpenSet:
-        """Begin a set with what a segment tells."""
+        """Begin a set with the counts and sizes that a segment contains."""
         opened = OpenSet(
             key,
             self._sets.next_send(key),
@@ -363,9 +363,9 @@ class Reassembler:
         return len(held.owner.open) < config.max_open_sets_per_sender and self._sets.open_count < config.max_open_sets
 
     def _part(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
-        """v0.1 parity does not say the data count, without which nobody can tell of which send it is. A data segment
-        in ``chosen`` now tells it, so what came ``early`` goes where it belongs, if it came to other segments: to
-        ``chosen``, or, where the id binds it, to a send of its own."""
+        """Distribute the parity that came ``early``. v0.1 parity does not contain the data count, without which its
+        send is unknown. A data segment in ``chosen`` now supplies it, so early parity that joined other segments
+        moves to ``chosen``, or, where the id binds it, to a send of its own."""
         k = chosen.data_count
         first = chosen.first(k)
         for held in early:
@@ -459,9 +459,9 @@ class Reassembler:
             self._take_back(held, genuine)
         for slot in unproven_parity(held, rebuilt.choice, genuine, work):
             del genuine[slot]
-        # v0.1 data does not tell the parity count, and a false segment may have.
-        told = held.dialect is not Dialect.V01 or max((*genuine, *rebuilt.choice)) >= PARITY
-        parity_count = held.parity_count if told else None
+        # v0.1 data does not contain the parity count, and a false segment may have supplied one.
+        counted = held.dialect is not Dialect.V01 or max((*genuine, *rebuilt.choice)) >= PARITY
+        parity_count = held.parity_count if counted else None
         lamport, seen = first_lamport(genuine, k)
         one_send = agreed_lamport(genuine, k) is not None or (parity_count != 0 and is_bound(held, work))
         scope, whole = held.key

@@ -26,7 +26,7 @@ _64_BITS = (1 << 64) - 1
 
 
 def search(held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationConfig, work: Work) -> Rebuilt | None:
-    """Try choices that were not tried before. Afterwards ``held.unfinished`` says whether some are left."""
+    """Try choices that were not tried before. Sets ``held.unfinished`` when some are left."""
     held.unfinished = False
     options = candidates(held, rivals, work)
     preferred = {slot: shards[0] for slot, shards in sorted(options.items())}

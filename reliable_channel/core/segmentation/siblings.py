@@ -1,8 +1,8 @@
-"""What the open sends of one hash may give each other.
+"""Lends segments between the open sends of one hash, whose bytes are the same.
 
-Sends that overlap lend each other what is lost: their bytes are the same. And a false segment that comes first takes an
-honest one's place, and the honest one opens a second send; or it states a false count, and parity joins it. So when a
-set cannot be rebuilt from its own segments its siblings are asked.
+Overlapping sends complete each other this way. It also helps against false segments: one that comes first takes an
+honest one's place, and the honest one opens a second send; or it states a false count, and parity joins it. So a set
+that cannot be rebuilt from its own segments asks its siblings.
 """
 
 from __future__ import annotations

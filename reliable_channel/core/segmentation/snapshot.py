@@ -1,6 +1,6 @@
 """Encodes and restores a Reassembler as versioned protobuf.
 
-Version 2 says how far the search for false segments came and numbers the segments; version 1 is still read: its
+Version 2 contains how far the search for false segments came, and numbers the segments. Version 1 is still read: its
 segments are numbered anew, and such a search begins again. The tests have a stored blob of each.
 """
 

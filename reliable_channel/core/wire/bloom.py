@@ -165,7 +165,7 @@ class FilterFormat:
         return FilterFormat(self.family, self.capacity * 6 // 5, self.error_rate)
 
     def of(self, field: bytes) -> FilterFormat:
-        """The format of a received ``bloom_filter`` field: this one, or the grown one if the field says so."""
+        """The format of a received ``bloom_filter`` field: this one, or the grown one if the field has its size."""
         if self.grown is not None:
             try:
                 bits = pb.NimBloomFilter.FromString(field).bit_count

@@ -51,7 +51,7 @@ def js_message_id(content: bytes) -> str:
 
 
 class IdScheme(StrEnum):
-    """How a sender makes its SDS ids. The values stand in ``ordered_sds_messages.id_scheme``."""
+    """How a sender makes its SDS ids. The values are those of ``ordered_sds_messages.id_scheme``."""
 
     KECCAK = "keccak"
     KECCAK_JOINED = "keccak_joined"

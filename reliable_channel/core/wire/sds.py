@@ -1,6 +1,6 @@
 """Encodes and decodes SDS messages (LIP-109) in the ``spec`` and ``nim`` wire families, and classifies them.
 
-Messages and their entries are values, not ``frozen`` for the reason that stands at the events of SDS.
+Messages and their entries are values. They are not ``frozen``, for the reason given in ``core/sds/events.py``.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
     if proto.is_parity_or_length == 1:
         return _decode_lip243_parity(proto, dialects)
     if Dialect.LIP243 in dialects:
-        # A data segment that says nothing of parity is the same bytes in both; v0.1 is the default's name for it.
+        # A data segment without parity counts is the same bytes in both dialects; it is called v0.1 then.
         as_lip243 = _decode_data(proto, Dialect.LIP243)
         says_lip243 = proto.segments_count == 1 or proto.parity_segments_count > 0
         if Dialect.V01 not in dialects or (says_lip243 and isinstance(as_lip243, Segment)):
@@ -141,7 +141,7 @@ def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
 
 
 def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:
-    """v0.1 counts no parity on data segments, so what stands in those fields is no part of it; lip243 does."""
+    """A data segment. lip243 counts parity in it; v0.1 does not, so there those fields are ignored."""
     lip243 = dialect is Dialect.LIP243
     least = 1 if lip243 else 2
     if proto.segments_count < least:

@@ -212,8 +212,8 @@ class Channels:
         live.opened(self._scope, self._tokens, self._token)
 
     def load(self, key: ChannelKey) -> Live:
-        """The channel of ``key`` as the micro-batches before this one left it. It is no longer kept: what becomes of it
-        is told by :meth:`store`."""
+        """The channel of ``key`` as the micro-batches before this one left it. It is no longer kept until :meth:`store`
+        is called with it."""
         name = name_of(key)
         live, may_lag = self._live.get(self._scope, name)
         self._live.keep(self._scope, name, None)

@@ -51,7 +51,7 @@ def delivered(deliveries: pa.RecordBatch, paths: PathSettings, written_us: int) 
     ``written_us``: when they are written, Unix µs."""
     columns = ("kafka_topic", "kafka_partition", "kafka_offset", "entire_message_hash")
     places = [Wanted(*place) for place in zip(*(deliveries.column(name).to_pylist() for name in columns), strict=True)]
-    # What has no place has no payload here; a segment's kind says that it was not rebuilt from several.
+    # A delivery without coordinates has no payload here; one with a segment kind was not rebuilt from several segments.
     bare = deliveries.column("segment_kind").is_valid().to_pylist()
     since = pc.min(deliveries.column("first_seen").cast(pa.int64())).as_py() or 0
     found: dict[Wanted, bytes] = {}

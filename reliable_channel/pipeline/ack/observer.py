@@ -55,7 +55,7 @@ MAX_EPHEMERALS = 2_000
 MAX_NEEDED_BY = 10_000
 """Missing ids of which it is remembered who named them first."""
 GUARDED_MS = max(table.retention_ms or 0 for table in (DELIVERIES, DELIVERED_MESSAGES))
-"""How long the rows of a delivery are kept: so long it must be known, or it could stand there twice."""
+"""How long the rows of a delivery are kept. It must be remembered for as long, or it could be written twice."""
 DAY_MS = 24 * 3_600_000
 
 ChannelKey = tuple[str, str, str]

@@ -49,7 +49,8 @@ class Output(NamedTuple):
 
 
 def message_key(row: InputRow) -> str:
-    """A message of a sender: its hash and its send, told by the first Lamport timestamp or, failing that, an SDS id."""
+    """The key of a sender's message: its hash and its send, which the first Lamport timestamp identifies or, failing
+    that, an SDS id."""
     send = row.first_lamport_timestamp if row.first_lamport_timestamp is not None else row.sds_id
     return f"{row.sender_id}\x00{base64_of(row.entire_message_hash) or ''}\x00{send}"
 
@@ -60,7 +61,7 @@ def hash_of(row: InputRow) -> bytes:
 
 
 def coordinates(row: InputRow | None) -> dict[str, Any]:
-    """Where the record stands that brought a row; nulls for a timer."""
+    """The Kafka coordinates of the record that brought a row; nulls for a timer."""
     if row is None:
         return {"kafka_partition": None, "kafka_offset": None}
     return {"kafka_partition": row.kafka_partition, "kafka_offset": row.kafka_offset}
@@ -76,7 +77,7 @@ _HISTORIES = ("causal_history", "repair_request")
 
 
 def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
-    """A row of what JSON says of it: nulls are left out, binary columns in base64. ``fields`` is used up."""
+    """A row from its JSON object, in which nulls are left out and binary columns are base64. ``fields`` is used up."""
     for name in _BINARY:
         if name in fields:
             fields[name] = base64.b64decode(fields[name])

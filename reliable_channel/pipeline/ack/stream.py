@@ -175,7 +175,7 @@ def stateful(
     participant_id: str | None, config: SdsConfig, expiry_ms: int | None, channels: ChannelsSettings | None = None
 ) -> Update:
     """The function of :class:`Buckets`: the channels of one bucket, the rows of each in record order. ``channels``
-    says which SDS family a content topic has: filter, clock and history differ."""
+    gives the SDS family of a content topic: filter, clock and history differ."""
     known: dict[SdsConfig, Rules] = {}
 
     def rules_of(key: ChannelKey) -> Rules:
@@ -280,7 +280,7 @@ class AckWriter:
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         results = written_results(rows, self._paths, _KINDS, {DELIVERIES.name: messages_of})
-        failed = sum(said["rows"] for said in results.driver_results.get("failed_rows", ()))
+        failed = sum(result["rows"] for result in results.driver_results.get("failed_rows", ()))
         counters.put(sink.query_id, sink.batch_id, failed_rows=failed)
         sink.together(
             *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),

@@ -43,7 +43,7 @@ def window_of(event_time: str, quotas: QuotaSettings) -> Column:
 
 def costs() -> list[Column]:
     """What a row of ``sds_messages`` takes of a quota, under the names of :class:`~.quotas.Cost`: the same as
-    :func:`~.quotas.costs_of` says of rows in a task."""
+    :func:`~.quotas.costs_of` computes in a task."""
 
     def named(column: str) -> Column:
         return F.greatest(F.size(column), F.lit(0))

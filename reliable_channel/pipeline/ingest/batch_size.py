@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 def records_per_trigger(settings: Settings) -> int:
     """``spark.max_offsets_per_trigger``, or fewer where that many records of the size of the newest ones are more than
-    ``spark.max_bytes_per_trigger``. While Kafka does not answer, the former: the query itself says that."""
+    ``spark.max_bytes_per_trigger``. The former while Kafka does not answer: the query itself reports that."""
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 

@@ -34,8 +34,8 @@ _CACHED_CHARACTERS = 512
 class Decoded:
     """One record, decoded. ``kind``: ``sds``, ``plain`` or ``quarantined``; ``None`` when it is no envelope at all.
 
-    Filled as far as decoding comes, and what was not reached stays as it stands here: most records leave half of it
-    alone, and to set or copy all of it was a fifth of decoding.
+    Filled as far as decoding comes; fields that were not reached keep the defaults of the class. Most records leave
+    half of them alone, and setting or copying all of them was a fifth of decoding.
 
     ``content`` of an ``encrypted`` row is the ciphertext; ``content_bytes`` and ``content_digest`` are of the
     plaintext."""

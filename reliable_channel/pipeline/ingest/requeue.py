@@ -93,33 +93,33 @@ def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int,
 
 
 def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
-    """Write ``rows`` into ``table`` where they lack, and say of those that stand there what they are now."""
+    """Insert the ``rows`` that ``table`` lacks, and update the kind or disposition of those that it has."""
     paths = settings.paths
     if table is SDS_MESSAGES:
-        # A tick stands at the place of the last record that it covers, and is not that record.
+        # A clock row has the coordinates of the last record that it covers, and is not that record.
         insert_missing(spark, paths, table, rows, REQUEUED, _PLACE, "sds_kind <> 'tick'")
     elif table is ENVELOPES:
         insert_missing(spark, paths, table, rows, REQUEUED, _PLACE)
-        _say_now(spark, paths, table, rows.withColumn("_now", F.col("kind")), "kind", "quarantined")
+        _update(spark, paths, table, rows.withColumn("_now", F.col("kind")), "kind", "quarantined")
     else:
-        _say_now(spark, paths, table, rows.withColumn("_now", F.lit(REQUEUED)), "disposition", "dropped")
+        _update(spark, paths, table, rows.withColumn("_now", F.lit(REQUEUED)), "disposition", "dropped")
 
 
-def _say_now(spark: SparkSession, paths: PathSettings, table: Table, rows: DataFrame, column: str, was: str) -> None:
-    """Where ``column`` says ``was`` and the place is one of ``rows``, it says their ``_now`` instead."""
+def _update(spark: SparkSession, paths: PathSettings, table: Table, rows: DataFrame, column: str, was: str) -> None:
+    """Change ``column`` from ``was`` to the ``_now`` of the row in ``rows`` with the same coordinates."""
     now = F.broadcast(rows.select(*_PLACE, "_now"))
     holds = F.col(column) == was
 
-    def said(old: DataFrame) -> DataFrame:
+    def changed(old: DataFrame) -> DataFrame:
         joined = old.join(now, _PLACE, "left")
         return joined.withColumn(column, F.when(holds, F.coalesce("_now", column)).otherwise(F.col(column)))
 
-    rewrite(spark, paths, table, lambda old: old.where(holds).join(now, _PLACE, "left_semi"), said)
+    rewrite(spark, paths, table, lambda old: old.where(holds).join(now, _PLACE, "left_semi"), changed)
 
 
 def dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
-    """The dropped records as Kafka gave them: whole values from ``envelopes`` where they stand there, else from what
-    quarantine kept, when that is all of it."""
+    """The dropped records as Kafka gave them: whole values from ``envelopes`` where it has them, else what
+    quarantine kept, if that is all of it."""
     refused = read_table(spark, settings.paths, QUARANTINE).where(
         "disposition = 'dropped' and pubsub_topic is not null"
     )

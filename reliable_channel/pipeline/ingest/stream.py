@@ -34,7 +34,8 @@ TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 def kafka_records(
     spark: SparkSession, kafka: KafkaSettings, pipeline: PipelineSettings, max_offsets_per_trigger: int
 ) -> DataFrame:
-    """The envelopes topic as a stream. What Kafka has already deleted does not stop it: ``source_gaps`` says it."""
+    """The envelopes topic as a stream. Records that Kafka has already deleted do not stop it; they are recorded in
+    ``source_gaps``."""
     return (
         spark.readStream.format("kafka")
         .options(**kafka.spark_options())

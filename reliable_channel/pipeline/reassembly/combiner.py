@@ -30,7 +30,7 @@ FLUSH_BYTES = 16 * 1024 * 1024
 """The combiner writes payloads, and returns open sets, when it holds so many bytes of them."""
 
 FAILED_ROWS = "failed_rows"
-"""The kind of a result that says how many rows the program failed on."""
+"""The kind of a result with the number of rows on which the program failed."""
 
 REPORTS = b"#"
 """The key under which the combiner's reports pass the keyed state; no hash is so short."""

@@ -4,7 +4,7 @@ A set that was completed without state leaves no state behind, yet a late segmen
 join the next send of the same payload. A row of ``reassembled_messages`` has all that a Reassembler remembers of a
 completed send, so one that starts from these rows continues as the one that completed them would.
 
-A task keeps eight bytes of every hash rebuilt lately, and reads only the files in which one of its own may stand.
+A task keeps eight bytes of every hash rebuilt lately, and reads only the files that may contain one of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MASK = (1 << 20) - 1
 
 
 class Rebuilt:
-    """Which hashes stand in which recent file of ``reassembled_messages``."""
+    """Which recent file of ``reassembled_messages`` contains which hashes."""
 
     def __init__(self, paths: PathSettings, query_id: str = "") -> None:
         """``query_id``: the query that asks; another one may find other tables in the place."""
@@ -105,8 +105,8 @@ def completed_before(
     """Hash → what was completed since ``since_us`` (event time, µs) by records that are not in this micro-batch, in the
     order of completion.
 
-    ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages written already; they
-    are told by the record that completed them."""
+    ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages written already, and
+    recognises them by the record that completed them."""
     query_id, _ = running() or ("", 0)
     rows = _rebuilt.get(paths, query_id).rows(hashes, since_us).to_pylist()
     found: dict[bytes, list[Done]] = {}
@@ -117,7 +117,7 @@ def completed_before(
 
 
 def done(row: Mapping[str, Any]) -> Done:
-    """What a row of ``reassembled_messages`` says to be remembered."""
+    """The completed send of a row of ``reassembled_messages``."""
     send = CompletedSend(
         (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"]),
         row["entire_message_hash"],

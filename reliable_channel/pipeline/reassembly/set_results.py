@@ -175,7 +175,7 @@ def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now
 
 def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Result:
     """A row on which the program failed. ``row`` has the columns of a segment, or only those of a tick; then ``scope``
-    says of whom the sets are."""
+    names the sender of the sets."""
     place = (row["kafka_topic"], int(row["kafka_partition"]))
     names = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
     known = dict(zip(names, scope or (None,) * len(names), strict=True))

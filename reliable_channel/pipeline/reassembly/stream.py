@@ -201,7 +201,7 @@ class ReassemblyWriter:
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
         results = written_results(rows, self._paths, KINDS)
-        failed_rows = sum(said["rows"] for said in results.driver_results.get(FAILED_ROWS, ()))
+        failed_rows = sum(result["rows"] for result in results.driver_results.get(FAILED_ROWS, ()))
         counters.put(sink.query_id, sink.batch_id, failed_rows=failed_rows)
         sink.add_files(REASSEMBLED_MESSAGES, results.files)
         given_up = _incomplete_files(results.driver_results.get("incomplete", ()), self._paths)

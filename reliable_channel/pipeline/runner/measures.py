@@ -41,7 +41,7 @@ def measures(
 
 
 def _less_the_wait(found: dict[str, float]) -> None:
-    """A query waits for its turn inside ``addBatch``: that is no work, and says nothing of what it could do."""
+    """Subtracts the wait for a turn, which a query spends inside ``addBatch``, from the times of its work."""
     wait = found.get("turn_wait_ms", 0.0)
     for phase in ("add_batch_ms", "trigger_execution_ms"):
         if phase in found:

@@ -39,7 +39,7 @@ from reliable_channel.runtime.failures import known
 from reliable_channel.transport.serving import HttpServer, listening
 
 _log = logging.getLogger(__name__)
-_LAST_WORDS_S = 15.0
+_LAST_EVENTS_S = 15.0
 _HISTORY_LIMIT = 1_000
 _TOTALS = ("input_rows", "quarantined_rows", "failed_rows", "dropped_by_watermark_rows")
 
@@ -177,9 +177,9 @@ class MetricsListener(StreamingQueryListener):
         append_rows(self._paths, PIPELINE_METRICS, as_arrow(rows, PIPELINE_METRICS))
 
     def drain(self) -> None:
-        """Wait until every query that started has said its last word; events come a little after the query's end."""
+        """Wait for the last event of every query that started; events come a little after the query's end."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._names, _LAST_WORDS_S)
+            self._changed.wait_for(lambda: not self._names, _LAST_EVENTS_S)
 
     def _unread(self, table: str, next_version: int) -> int | None:
         """Appending commits of one of our tables that are still to be read; at least so many."""
@@ -228,4 +228,4 @@ def served(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) 
             yield sock.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(_LAST_WORDS_S)
+            thread.join(_LAST_EVENTS_S)

@@ -29,7 +29,7 @@ _OPERATORS = {"reassembly": 1, "ack": 1}
 """How many operators of a query keep state; Spark refuses a checkpoint with others by the schemas of their state."""
 
 _STATE_VERSION = "state_version"
-"""The key of the record under which the version of a query's own state stands, where it has one."""
+"""The key in the record for the version of a query's own state, where it has one."""
 
 _WRITES = {"ingest": ENVELOPES, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIVERIES}
 """A table that only this query writes."""
@@ -43,7 +43,7 @@ SPARK_KEYS = (*_IN_SPARK.values(),)
 def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> dict[str, str]:
     """What a new checkpoint of ``query`` depends on, by the key of the configuration.
 
-    ``spark_conf`` are the session's values, which stand before the configuration under ``spark-submit``."""
+    ``spark_conf`` are the session's values, which take precedence over the configuration under ``spark-submit``."""
     found = {key: spark_conf[name] for key, name in _IN_SPARK.items() if name in spark_conf}
     if query == "ingest":
         found["kafka.topics.envelopes"] = settings.kafka.topics.envelopes

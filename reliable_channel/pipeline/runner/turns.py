@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from reliable_channel.pipeline import counters
 
 PATIENCE_S = 20.0
-"""A query that has something to read and does not begin for so long loses its turn: the others must not stand still."""
+"""A query that has something to read and does not begin for so long loses its turn, so that the others go on."""
 
 LINGER_S = 5.0
 """A query of which the next rows may come in this round still waits so long for them: to look for them five times a

@@ -4,7 +4,7 @@ docs/spec/segmentation.md).
 Data shard d sits at the point x_d = M + d, parity row i at i, M = NextPow2(m); the field is 8-bit where
 NextPow2(M + k) ≤ 256, else 16-bit. The whole encoder is the matrix G[i][d] = (x_d >> log2 M) / (i xor x_d); it is
 computed by butterflies (``transform``), or row by row where few rows are wanted. Like native Leopard the code does not
-exist for more parity than data shards: :meth:`LeopardCodec.supports` says no and ``encode`` raises.
+exist for more parity than data shards: :meth:`LeopardCodec.supports` returns false and ``encode`` raises.
 """
 
 from __future__ import annotations

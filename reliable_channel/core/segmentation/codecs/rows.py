@@ -58,7 +58,7 @@ class Rows8:
         return ShardRow(bytearray(chunk))
 
     def store(self, row: ShardRow) -> bytearray:
-        """A row's bytes as they stand in the shard."""
+        """A row's bytes in the order of the shard."""
         return row.data
 
     def times(self, factor: int, row: ShardRow) -> Words:
@@ -110,7 +110,7 @@ class Rows16:
         return row
 
     def store(self, row: ShardRow) -> bytearray:
-        """A row's bytes as they stand in the shard."""
+        """A row's bytes in the order of the shard."""
         row = row.copy()
         self._change(row)
         data = bytearray(len(row.data))
