@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from reliable_channel.lake.tables.columns import (
-    A_PAST_ID,
     AN_ENVELOPE,
     AN_ID,
     ANOTHER_ID,
     CHANNEL,
     DATA_COUNT,
+    DELIVERY_TIME,
     ENTIRE_HASH,
     LAMPORT,
+    LATE,
+    LOST_IDS,
+    MISSING_SENDER,
+    OFFSET_OF_THAT_RECORD,
     PARITY_COUNT,
     SDS_ID,
     SENDER,
+    SENDER_TIMESTAMP,
+    SENDER_VERIFIED,
 )
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
@@ -32,7 +38,7 @@ DELIVERIES = Table(
             "message rows: running number of the message in this channel, from 1",
             example="110",
         ),
-        Column("event_time", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
+        DELIVERY_TIME,
         SENDER,
         SDS_ID,
         LAMPORT,
@@ -68,7 +74,7 @@ DELIVERIES = Table(
         ),
         Column("kafka_topic", "STRING", "Kafka topic of the record it came with", example="waku.envelopes"),
         Column("kafka_partition", "INT", "Kafka partition of the record that brought it, or completed it", example="0"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+        OFFSET_OF_THAT_RECORD,
         Column(
             "first_seen",
             "TIMESTAMP",
@@ -76,20 +82,8 @@ DELIVERIES = Table(
             example="2026-01-01T00:00:56.928Z",
         ),
         Column("payload_bytes", "BIGINT", "message rows: size of the payload", unit="bytes", example="300000"),
-        Column(
-            "sender_timestamp_ns",
-            "BIGINT",
-            "timestamp of the envelope, the sender's word",
-            unit="ns since 1970",
-            example="1767226190235000000",
-        ),
-        Column(
-            "sender_verified",
-            "BOOLEAN",
-            "the SDS id of the message (of every segment that was used) is recomputed from sender, time and content, so"
-            " nobody changed one of them afterwards; not that the sender is who the id says: anybody can write a name",
-            example="true",
-        ),
+        SENDER_TIMESTAMP,
+        SENDER_VERIFIED,
         Column(
             "repaired_by",
             "STRING",
@@ -97,13 +91,8 @@ DELIVERIES = Table(
             example="parity",
         ),
         Column("repaired_segments", "INT", "message rows: how many of its segments were rebuilt", example="1"),
-        Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost", example="false"),
-        Column(
-            "lost_dependencies",
-            "ARRAY<STRING>",
-            "SDS ids declared lost that it depends on",
-            example=f'["{A_PAST_ID}"]',
-        ),
+        LATE,
+        LOST_IDS,
     ),
     ("pubsub_topic", "content_topic", "channel_id", "row_seq"),
     z_order_by=("content_topic", "event_time"),
@@ -153,7 +142,7 @@ ACKS = Table(
             "copies", "INT", "copies of the message seen until then; more than one are retransmissions", example="1"
         ),
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the evidence", example="0"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+        OFFSET_OF_THAT_RECORD,
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
     z_order_by=("content_topic", "event_time"),
@@ -167,7 +156,7 @@ REFETCH_REQUESTS = Table(
     (
         *CHANNEL,
         SDS_ID,
-        Column("sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"),
+        MISSING_SENDER,
         Column(
             "retrieval_hint",
             "BINARY",
@@ -197,7 +186,7 @@ LOST_DEPENDENCIES = Table(
     (
         *CHANNEL,
         SDS_ID,
-        Column("sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"),
+        MISSING_SENDER,
         Column(
             "retrieval_hint",
             "BINARY",
@@ -242,7 +231,7 @@ REPAIR_REQUESTS = Table(
             "event_time", "TIMESTAMP", "when the request arrived, in event time", example="2026-01-01T00:01:12.455Z"
         ),
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+        OFFSET_OF_THAT_RECORD,
     ),
     ("pubsub_topic", "content_topic", "channel_id", "sds_id", "requested_by", "request_sds_id"),
     retention_ms=30 * DAY_MS,
@@ -272,7 +261,7 @@ CHANNEL_EVENTS = Table(
             example="waku.envelopes",
         ),
         Column("kafka_partition", "INT", "Kafka partition of that record", example="0"),
-        Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326"),
+        OFFSET_OF_THAT_RECORD,
     ),
     ("pubsub_topic", "content_topic", "channel_id", "event", "sds_id", "event_time"),
     retention_ms=30 * DAY_MS,

@@ -90,6 +90,60 @@ WRITTEN_AT = Column(
     example="2026-11-21T14:26:26.834148Z",
 )
 
+INGEST_TIME = Column(
+    "ingest_time",
+    "TIMESTAMP",
+    "clock of the ingest micro-batch, the same when it is replayed",
+    example="2026-11-21T14:25:47.730Z",
+)
+
+SENDER_TIMESTAMP = Column(
+    "sender_timestamp_ns",
+    "BIGINT",
+    "timestamp of the envelope, the sender's word",
+    unit="ns since 1970",
+    example="1767226190235000000",
+)
+
+KAFKA_TOPIC = Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes")
+
+POSITION_EXACT = Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed", example="true")
+
+PAYLOAD = Column("payload", "BINARY", "the payload; null unless plaintext is stored", example="0x68656c6c6f20426f62")
+
+PAYLOAD_BYTES = Column("payload_bytes", "BIGINT", "size of the payload", unit="bytes", example="300000")
+
+DELIVERY_TIME = Column(
+    "event_time", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"
+)
+
+OFFSET_OF_THAT_RECORD = Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326")
+
+SENDER_VERIFIED = Column(
+    "sender_verified",
+    "BOOLEAN",
+    "the SDS id of the message (of every segment that was used) is recomputed from sender, time and content, so"
+    " nobody changed one of them afterwards; not that the sender is who the id says: anybody can write a name",
+    example="true",
+)
+
+LATE = Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost", example="false")
+
+LOST_IDS = Column(
+    "lost_dependencies",
+    "ARRAY<STRING>",
+    "SDS ids declared lost that it depends on",
+    example=f'["{A_PAST_ID}"]',
+)
+
+MISSING_SENDER = Column(
+    "sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"
+)
+
+PUBSUB_TOPIC = Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0")
+
+RECORDED_AT = Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-11-21T14:26:26.834148Z")
+
 SDS_METADATA = (
     SENDER,
     SDS_ID,
@@ -128,13 +182,7 @@ SDS_METADATA = (
     ),
     Column("content_bytes", "INT", "size of the SDS content", unit="bytes", example="2155"),
     ENVELOPE_HASH,
-    Column(
-        "sender_timestamp_ns",
-        "BIGINT",
-        "timestamp of the envelope, the sender's word",
-        unit="ns since 1970",
-        example="1767226190235000000",
-    ),
+    SENDER_TIMESTAMP,
     Column("segment_kind", "STRING", "bare, data or parity; null without content", example="data"),
     ENTIRE_HASH,
     Column("segment_index", "INT", "index among the data segments, or among the parity segments", example="1"),

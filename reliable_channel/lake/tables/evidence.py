@@ -8,6 +8,7 @@ from reliable_channel.lake.tables.columns import (
     ANOTHER_ID,
     CHANNEL,
     ENTIRE_HASH,
+    PUBSUB_TOPIC,
     SDS_ID,
     SENDER,
 )
@@ -51,7 +52,7 @@ SIGHTINGS = Table(
             "relay or filter of its own node; store: a store node had what it missed; sender: it dispatched it",
             example="relay",
         ),
-        Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0"),
+        PUBSUB_TOPIC,
         Column("seen_at", "TIMESTAMP", "when, by the clock of the bridge", example="2026-01-01T00:01:12.455Z"),
     ),
     ("message_hash", "vantage", "node", "source", "seen_at"),
@@ -78,7 +79,7 @@ STORE_PRESENCE = Table(
             unit="32 bytes",
             example=AN_ENVELOPE,
         ),
-        Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0"),
+        PUBSUB_TOPIC,
         Column("content_topic", "STRING", "Waku content topic", example="/reliable-channel/1/chat/proto"),
         Column("channel_id", "STRING", "SDS channel id, where known", example="talk"),
         Column(

@@ -7,8 +7,11 @@ from reliable_channel.lake.tables.columns import (
     CHANNEL,
     COORDINATES,
     EVENT_TIME,
+    INGEST_TIME,
+    KAFKA_TOPIC,
     RECORD_TIME,
     SDS_METADATA,
+    SENDER_TIMESTAMP,
     SOURCE,
 )
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
@@ -21,12 +24,7 @@ ENVELOPES = Table(
         *COORDINATES,
         RECORD_TIME,
         EVENT_TIME,
-        Column(
-            "ingest_time",
-            "TIMESTAMP",
-            "clock of the ingest micro-batch, the same when it is replayed",
-            example="2026-11-21T14:25:47.730Z",
-        ),
+        INGEST_TIME,
         SOURCE,
         Column("pubsub_topic", "STRING", "Waku pubsub topic, from the Kafka header", example="/waku/2/rs/1/0"),
         Column(
@@ -41,13 +39,7 @@ ENVELOPES = Table(
         ),
         Column("value", "BINARY", "the WakuMessage as received", example="0x0a9e95010a03626f62"),
         Column("value_bytes", "INT", "size of the WakuMessage", unit="bytes", example="19174"),
-        Column(
-            "sender_timestamp_ns",
-            "BIGINT",
-            "timestamp of the envelope, the sender's word",
-            unit="ns since 1970",
-            example="1767226190235000000",
-        ),
+        SENDER_TIMESTAMP,
         Column("ephemeral", "BOOLEAN", "the envelope says that stores need not keep it", example="false"),
         Column(
             "kind",
@@ -69,12 +61,7 @@ SDS_MESSAGES = Table(
     (
         *COORDINATES,
         EVENT_TIME,
-        Column(
-            "ingest_time",
-            "TIMESTAMP",
-            "clock of the ingest micro-batch, the same when it is replayed",
-            example="2026-11-21T14:25:47.730Z",
-        ),
+        INGEST_TIME,
         SOURCE,
         *CHANNEL,
         *SDS_METADATA,
@@ -109,12 +96,7 @@ QUARANTINE = Table(
         *COORDINATES,
         RECORD_TIME,
         EVENT_TIME,
-        Column(
-            "ingest_time",
-            "TIMESTAMP",
-            "clock of the ingest micro-batch, the same when it is replayed",
-            example="2026-11-21T14:25:47.730Z",
-        ),
+        INGEST_TIME,
         Column(
             "stage",
             "STRING",
@@ -174,7 +156,7 @@ SOURCE_GAPS = Table(
     "What was never seen: Kafka offsets lost to retention or deleted, and times at which the bridge did not listen.",
     "jobs/ingest.py, jobs/evidence.py",
     (
-        Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes"),
+        KAFKA_TOPIC,
         Column("kafka_partition", "INT", "Kafka partition; -1 for a gap of the bridge", nullable=False, example="0"),
         Column(
             "first_offset",

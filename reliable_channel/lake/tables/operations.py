@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import A_HASH
+from reliable_channel.lake.tables.columns import (
+    A_HASH,
+    KAFKA_TOPIC,
+    RECORDED_AT,
+)
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 CLOCK = Table(
@@ -11,7 +15,7 @@ CLOCK = Table(
     " keys.",
     "jobs/ingest.py",
     (
-        Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes"),
+        KAFKA_TOPIC,
         Column("kafka_partition", "INT", "Kafka partition", nullable=False, example="0"),
         Column(
             "query_id",
@@ -29,7 +33,7 @@ CLOCK = Table(
             example="2026-01-01T00:01:12.455Z",
         ),
         Column("next_offset", "BIGINT", "the offset that comes next", example="643"),
-        Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-11-21T14:26:26.834148Z"),
+        RECORDED_AT,
     ),
     ("kafka_topic", "kafka_partition", "query_id", "batch_id", "kind", "event_time"),
     retention_ms=7 * DAY_MS,
@@ -84,7 +88,7 @@ PIPELINE_METRICS = Table(
         Column("batch_id", "BIGINT", "micro-batch", example="17"),
         Column("metric", "STRING", "name of the metric, with its unit", example="processed_rows_per_second"),
         Column("value", "DOUBLE", "value", example="2412.5"),
-        Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-11-21T14:26:26.834148Z"),
+        RECORDED_AT,
     ),
     ("query", "run_id", "batch_id", "metric"),
     retention_ms=30 * DAY_MS,
