@@ -1,4 +1,5 @@
-"""How the reader of a hint can start this program: by its name, or by its place where the name is not found."""
+"""Returns the command under which the reader of a hint can start this program: its name, or its path where the name
+is not found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Says in one or two sentences what the figures come to: how much is missing, in which channel most, and why mostly."""
+"""Sums the figures up in one or two sentences: how much is missing, in which channel most, and the most frequent
+cause."""
 
 from __future__ import annotations
 

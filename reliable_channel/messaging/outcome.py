@@ -1,4 +1,4 @@
-"""What the remote peer's answer to one send attempt means (MESSAGING-API, *Retry*).
+"""Interprets the remote peer's response to one send attempt (MESSAGING-API, *Retry*).
 
 A table over the answer, whether an earlier attempt is *in doubt* (a time-out or 5xx: the peer may have taken it), and
 how many retries are left. No clock, no I/O.

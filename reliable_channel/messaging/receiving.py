@@ -1,4 +1,4 @@
-"""Turns each envelope from the network into a record that says ``received``, once.
+"""Turns each envelope from the network into a record in the state ``received``, once.
 
 MESSAGING-API, *Subscribe*. What a decoder or a listener raises harms nobody else.
 """

@@ -1,4 +1,5 @@
-"""``MessageRecord`` and what a change of one means (MESSAGING-API, *Message Storage* and *Events*). Values only."""
+"""Defines ``MessageRecord``, and the events that a change of one causes (MESSAGING-API, *Message Storage* and
+*Events*). Values only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The send service (MESSAGING-API, *Send*): which request goes next, what its answer makes of it, and when.
+"""Schedules sends (MESSAGING-API, *Send*): chooses the next request, and applies the result of each attempt.
 
 A pure state machine over request ids: time (Unix ms) comes in as ``now``, attempts are made by whoever calls
 :meth:`SendService.take`, records are kept elsewhere. States and moves stand in :data:`TRANSITIONS`.

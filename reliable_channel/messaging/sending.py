@@ -1,4 +1,4 @@
-"""Sending: the send service, the records and the transport brought together (MESSAGING-API, *Send*).
+"""Sends messages: connects the send service, the records and the transport (MESSAGING-API, *Send*).
 
 An attempt is handed to the transport without any lock held; its end arrives as an event, on another thread or at once.
 Retries of one round keep the bytes, so that a peer can answer *duplicate*; a timestamp of ours is renewed only where no

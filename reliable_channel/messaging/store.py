@@ -1,4 +1,4 @@
-"""The records in SQLite (MESSAGING-API, *Message Storage*): written in one transaction per change, read by identifier.
+"""Stores the records in SQLite (MESSAGING-API, *Message Storage*): one transaction per change, read by identifier.
 
 Every method that changes records returns the :class:`RecordChange`s *after* they are committed, so that events can
 follow. Knows neither transports nor when to send. Thread-safe.

@@ -1,4 +1,4 @@
-"""Subscriptions (MESSAGING-API, *Subscribe*): who wants which messages, and what the node must listen to for them.
+"""Keeps the subscriptions (MESSAGING-API, *Subscribe*), and computes the topics that the node must join for them.
 
 Values and bookkeeping; receiving itself is ``receiving``, the recurring store query ``confirmation``.
 """

@@ -1,4 +1,5 @@
-"""A ``MessagingNode`` from the settings: transport, store nodes in the specified order, feed for the pipeline."""
+"""Builds a ``MessagingNode`` from the settings: transport, store nodes in the specified order, feed for the
+pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store nodes of a simulation give back at the end, and the truth with it."""
+"""Computes what the store nodes of a simulation return at the end, and the truth that follows."""
 
 from __future__ import annotations
 

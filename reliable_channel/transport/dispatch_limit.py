@@ -1,4 +1,5 @@
-"""The rate limit where envelopes are dispatched: one count per RLN membership (17/RLN-RELAY), kept over restarts.
+"""Applies the rate limit where envelopes are dispatched: one count per RLN membership (17/RLN-RELAY), kept over
+restarts.
 
 The count is written before the dispatch that it allows: a crash between the two counts one envelope too many, never one
 too few. Processes that dispatch through the same Waku node share a count file, and so its membership.

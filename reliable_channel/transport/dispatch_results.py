@@ -1,4 +1,5 @@
-"""What became of an envelope of the outgoing Kafka topic: one JSON record of the bridge for each step, read by senders.
+"""Encodes and decodes what became of an envelope of the outgoing Kafka topic: one JSON record per step, written by
+the bridge and read by senders.
 
 ::
 

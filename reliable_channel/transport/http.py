@@ -1,5 +1,5 @@
-"""A bounded HTTP client for nodes that may be slow, wrong or hostile: time-outs, size limits, and no secret in an
-error."""
+"""Provides a bounded HTTP client for nodes that may be slow, wrong or hostile: time-outs, size limits, and no secret
+in an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A node over the project's Kafka topics: sends into the outgoing topic, receives from the envelopes topic.
+"""Implements a node over the project's Kafka topics: sends into the outgoing topic, receives from the envelopes
+topic.
 
 What is behind the topics is not seen here: a bridge to a Waku node, or the local loop (``reliable-channel bridge
 --loop``) that copies the one into the other. *Queued* means that all replicas have the envelope; *sent* that a bridge

@@ -1,4 +1,5 @@
-"""The common part of all nodes: listeners, subscriptions, request ids, timestamps, size limit, health changes."""
+"""Implements the common part of all nodes: listeners, subscriptions, request ids, timestamps, size limit, health
+changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's health from what its REST API reports (docs/spec/waku-rest.md *Health, info, peers*)."""
+"""Computes a node's health from what its REST API reports (docs/spec/waku-rest.md *Health, info, peers*)."""
 
 from __future__ import annotations
 

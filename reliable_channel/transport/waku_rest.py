@@ -1,4 +1,5 @@
-"""A node over the REST API of a running Waku node: relay or lightpush to send, relay or filter messages to receive.
+"""Implements a node over the REST API of a running Waku node: relay or lightpush to send, relay or filter messages
+to receive.
 
 Two threads do the I/O: one sends, in order, one reads and watches the health. Sends are not repeated here: the
 Messaging API and the reliable channel do that, and one retry layer per fault is enough.

@@ -1,4 +1,4 @@
-"""Makes a drawn chart answer: its marks get a text for whoever points at them, and links to pages of the dashboard."""
+"""Adds tooltips, and links to pages of the dashboard, to the marks of a drawn chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quarantine: how much for which reason, samples as hex, and the command that tries again."""
+"""Builds the page of the quarantine: counts by reason, samples as hex, and the command that tries again."""
 
 from __future__ import annotations
 

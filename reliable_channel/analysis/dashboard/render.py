@@ -1,4 +1,4 @@
-"""Templates to pages: escaping always on, and addresses built in one place."""
+"""Renders templates as pages, with escaping always on, and builds their addresses in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server process of the dashboard: loopback, or a token."""
+"""Runs the dashboard's server, on loopback or with a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values stand on a page. Ids are other people's words: printable, one line, cut; the templates escape them."""
+"""Formats values for a page. Ids are other people's words: printable, one line, cut; the templates escape them."""
 
 from __future__ import annotations
 

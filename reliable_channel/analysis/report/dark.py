@@ -1,4 +1,4 @@
-"""Says which colour stands on a dark page for each colour of the charts."""
+"""Maps each colour of the charts to its colour on a dark page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshot of a channel (``proto/sds_state.proto``): version 5; versions 1 to 4 are read as well.
+"""Encodes and restores the snapshot of a channel (``proto/sds_state.proto``), version 5; reads versions 1 to 4 too.
 
 The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
 needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,

@@ -1,4 +1,4 @@
-"""Messages that are delivered and do not stand for their ids (docs/sds.md, *Unproven ids*).
+"""Keeps messages that are delivered but not yet accepted as the owners of their ids (docs/sds.md, *Unproven ids*).
 
 An id that has the form of a digest and is not recomputed from its message may belong to another one that is still on
 its way. Until that comes, or the time for it is up, nothing that SDS knows rests on the first: no dependency is met by

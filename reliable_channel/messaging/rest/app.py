@@ -1,4 +1,4 @@
-"""The FastAPI application of one node: guard, errors, routes, OpenAPI document."""
+"""Builds the FastAPI application of one node: guard, errors, routes, OpenAPI document."""
 
 from __future__ import annotations
 

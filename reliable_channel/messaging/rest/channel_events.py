@@ -1,4 +1,5 @@
-"""The events of a reliable channel as JSON, and the schema of each: one model per event class, made from its fields.
+"""Converts the events of a reliable channel to JSON, with a schema for each: one model per event class, made from
+its fields.
 
 Names are camelCase, bytes are base64, and ``event`` tells the kinds apart, so that a generated client knows the type.
 """

@@ -1,4 +1,5 @@
-"""Reliable channels over HTTP, under paths of their own (RELIABLE-CHANNEL-API): for programs not written in Python.
+"""Serves reliable channels over HTTP, under paths of their own (RELIABLE-CHANNEL-API): for programs not written in
+Python.
 
 A channel is opened by ``POST /channels`` and named by the ``id`` of the answer; its events are read by long polling.
 What a channel must remember is kept by its own persistence: after a restart open it again under the same ids.

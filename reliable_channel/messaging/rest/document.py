@@ -1,4 +1,4 @@
-"""The OpenAPI document of the REST server, without a server."""
+"""Returns the OpenAPI document of the REST server, without a server."""
 
 from __future__ import annotations
 

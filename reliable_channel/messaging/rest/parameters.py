@@ -1,4 +1,4 @@
-"""The headers and query parameters that several calls take, with what the OpenAPI document says of them."""
+"""Defines the headers and query parameters that several calls take, with their descriptions in the OpenAPI document."""
 
 from __future__ import annotations
 
