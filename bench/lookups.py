@@ -18,7 +18,7 @@ from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, TIMERS
-from reliable_channel.pipeline.reassembly.memory import Rebuilt
+from reliable_channel.pipeline.reassembly.memory import CompletedSends
 from reliable_channel.pipeline.timers import TimerChange, TimerLog, Timers, record
 
 _PLACE = ("waku.envelopes", 0)
@@ -105,7 +105,7 @@ def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
     def since(batch: int) -> int:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
-    log, rebuilt = TimerLog(paths, "reassembly", "query"), Rebuilt(paths)
+    log, rebuilt = TimerLog(paths, "reassembly", "query"), CompletedSends(paths)
     found = {
         "open keys, a new worker": _cpu(lambda: log.before(batches)),
         "rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches))),

@@ -25,7 +25,7 @@ from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartitio
 from reliable_channel.pipeline.delta import task_results
 from reliable_channel.pipeline.functions import decode_record
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_in
-from reliable_channel.pipeline.ingest.gaps import gap_rows, missing_offsets
+from reliable_channel.pipeline.ingest.gaps import gap_rows
 from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask
 
 TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
@@ -120,7 +120,7 @@ class IngestWriter:
         reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
         clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
         files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
-        gaps = gap_rows(missing_offsets(result.parts, self.clock.reached))
+        gaps = gap_rows(result.parts, self.clock.reached)
         sink.together(
             *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
             partial(sink.append_small, gaps, SOURCE_GAPS),

@@ -47,7 +47,7 @@ class PartitionSummary:
     last_us: int
     ingest_us: int
     quarantined: int = 0
-    jumps: list[OffsetGap] = field(default_factory=list)
+    gaps: list[OffsetGap] = field(default_factory=list)
 
     @property
     def place(self) -> TopicPartition:
@@ -71,7 +71,7 @@ class IngestResult:
         files: list[WrittenFile] = []
         for task in task_results:
             for part in task["parts"]:
-                found = PartitionSummary(**{**part, "jumps": [OffsetGap(**jump) for jump in part["jumps"]]})
+                found = PartitionSummary(**{**part, "gaps": [OffsetGap(**gap) for gap in part["gaps"]]})
                 if found.place in parts:
                     raise RuntimeError(f"Two tasks have read {found.topic}, partition {found.partition}.")
                 parts[found.place] = found
@@ -202,9 +202,9 @@ def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary])
     if known is None:
         known = parts[place] = PartitionSummary(*place, first, first, first_us, first_us, ingest_us)
     elif first > known.last_offset + 1:
-        known.jumps.append(OffsetGap(known.last_offset + 1, first - 1, known.last_us, first_us))
+        known.gaps.append(OffsetGap(known.last_offset + 1, first - 1, known.last_us, first_us))
     for index in np.flatnonzero(np.diff(offsets) > 1).tolist():
         low, high = int(offsets[index]), int(offsets[index + 1])
-        known.jumps.append(OffsetGap(low + 1, high - 1, int(times[index]), int(times[index + 1])))
+        known.gaps.append(OffsetGap(low + 1, high - 1, int(times[index]), int(times[index + 1])))
     known.last_offset, known.last_us, known.ingest_us = int(offsets[-1]), int(times[-1]), ingest_us
     known.quarantined += len(offsets) - batch.decoded["reason"].null_count

@@ -44,7 +44,7 @@ _COLUMNS += ["send", "one_send"]
 _MASK = (1 << 20) - 1
 
 
-class Rebuilt:
+class CompletedSends:
     """Which recent file of ``reassembled_messages`` contains which hashes."""
 
     def __init__(self, paths: PathSettings, query_id: str = "") -> None:
@@ -96,7 +96,7 @@ def prefixes(hashes: Collection[bytes]) -> Prefixes:
     return np.frombuffer(b"".join(hash_[:8].ljust(8, b"\0") for hash_ in hashes), np.uint64)
 
 
-_rebuilt = PerQuery(Rebuilt)
+_completed_sends = PerQuery(CompletedSends)
 
 
 def completed_before(
@@ -108,7 +108,7 @@ def completed_before(
     ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages written already, and
     recognises them by the record that completed them."""
     query_id, _ = running() or ("", 0)
-    rows = _rebuilt.get(paths, query_id).rows(hashes, since_us).to_pylist()
+    rows = _completed_sends.get(paths, query_id).rows(hashes, since_us).to_pylist()
     found: dict[bytes, list[Done]] = {}
     for row in sorted(rows, key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])):
         if (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) not in batch:

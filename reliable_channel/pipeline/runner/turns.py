@@ -40,9 +40,9 @@ class Turns:
         self._holder: tuple[str, float] | None = None
         self._over = False
 
-    def of(self, query: str) -> Turn:
+    def of(self, query: str) -> QueryTurn:
         """What the writer of a query's micro-batches keeps to."""
-        return Turn(self, query)
+        return QueryTurn(self, query)
 
     def begin(self, query: str) -> None:
         """A micro-batch of ``query`` is being written."""
@@ -94,7 +94,7 @@ class Turns:
         return first or time.monotonic() - since >= self._linger_s
 
 
-class Turn:
+class QueryTurn:
     """The turns of one query: fits :class:`reliable_channel.pipeline.delta.Turn`."""
 
     def __init__(self, turns: Turns, query: str) -> None:

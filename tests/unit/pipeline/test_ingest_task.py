@@ -127,7 +127,7 @@ def test_a_cut_into_arrow_batches_decides_nothing(
         o for o, kind in kinds.items() if kind in ("bad", "none") or (*PLACE, o) in refused
     }
     (part,) = result.parts.values()
-    missing = {o for jump in part.jumps for o in range(jump.first, jump.last + 1)}
+    missing = {o for gap in part.gaps for o in range(gap.first, gap.last + 1)}
     assert missing == set(range(part.first_offset, part.last_offset + 1)) - kinds.keys()
     assert part.quarantined == len(rows.get("quarantine", []))
     assert part.last_us >= START_US + 3, "the recorded clock is the floor"

@@ -14,7 +14,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import DataFile, DeltaFollower
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.pipeline.reassembly.memory import Done, Rebuilt, completed_before
+from reliable_channel.pipeline.reassembly.memory import CompletedSends, Done, completed_before
 
 START_MS = 1_767_225_600_000
 HASH = b"h" * 32
@@ -77,7 +77,7 @@ def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_a
         return true_read(self, file, columns, where)  # type: ignore[arg-type]
 
     monkeypatch.setattr(DeltaFollower, "read", counted)
-    rebuilt = Rebuilt(paths)
+    rebuilt = CompletedSends(paths)
     since = (START_MS + 15 * hour) * 1000
     assert rebuilt.rows({bytes([3]) * 32}, since).num_rows == 0, "before that time"
     assert read == [["entire_message_hash"]] * 5

@@ -15,7 +15,7 @@ from reliable_channel.lake.open import open_table
 from reliable_channel.lake.read import rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, REASSEMBLED_MESSAGES
-from reliable_channel.pipeline.reassembly.memory import Rebuilt
+from reliable_channel.pipeline.reassembly.memory import CompletedSends
 
 NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
 
@@ -43,7 +43,7 @@ def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -
     if by_spark:
         (file,) = Path(paths.table("reassembled_messages")).glob("*.parquet")
         pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
-    found = Rebuilt(paths).rows(hashes, NOON_US + 1_000_000)
+    found = CompletedSends(paths).rows(hashes, NOON_US + 1_000_000)
     assert found["kafka_offset"].to_pylist() == [1, 2]
     assert found["event_time"][0].as_py() == dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
 
