@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from reliable_channel.core.segmentation.completion import exclude_poison, memory_of, message_completed
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.events import (
     CompletedSend,
     EvictionReason,
     HashMismatch,
     HeldSegment,
-    MessageCompleted,
     PoisonedSegmentExcluded,
     Refusal,
     Scope,
@@ -33,14 +33,12 @@ from reliable_channel.core.segmentation.pending import (
     OpenSet,
     SetKey,
     Shard,
-    agreed_lamport,
-    first_lamport,
     first_of,
     held_segment,
     slot_of,
 )
 from reliable_channel.core.segmentation.placing import Arrival, continues, copy_of, place_segment
-from reliable_channel.core.segmentation.rebuild import Rebuilt, Unfinished, attempt, genuine_slots, obvious, ready
+from reliable_channel.core.segmentation.rebuild import Rebuilt, Unfinished, attempt, obvious, ready
 from reliable_channel.core.segmentation.search import key_of, search
 from reliable_channel.core.segmentation.siblings import (
     borrow,
@@ -449,60 +447,20 @@ class Reassembler:
         return False
 
     def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent], work: Work) -> None:
-        k = held.data_count or 1
         genuine = dict(held.slots)
         if held.mismatch or held.attempts:
-            events += self._exclude_poison(held, rebuilt, genuine)
+            events += exclude_poison(held, rebuilt, genuine)
         lent = {slot: shard for slot, shard in rebuilt.choice.items() if genuine.get(slot) is not shard}
         genuine.update({slot: shard for slot, shard in lent.items() if not is_borrowed(held, slot, shard, work)})
         if lent:
             self._take_back(held, genuine)
         for slot in unproven_parity(held, rebuilt.choice, genuine, work):
             del genuine[slot]
-        # v0.1 data does not contain the parity count, and a false segment may have supplied one.
-        counted = held.dialect is not Dialect.V01 or max((*genuine, *rebuilt.choice)) >= PARITY
-        parity_count = held.parity_count if counted else None
-        lamport, seen = first_lamport(genuine, k)
-        one_send = agreed_lamport(genuine, k) is not None or (parity_count != 0 and is_bound(held, work))
-        scope, whole = held.key
-        events.append(
-            MessageCompleted(
-                scope=scope,
-                entire_message_hash=whole,
-                payload=rebuilt.payload,
-                data_count=k,
-                parity_count=parity_count,
-                received=tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(genuine.items())),
-                rebuilt_indices=tuple(index for index in range(k) if index not in genuine),
-                used_parity=tuple(sorted(slot - PARITY for slot in rebuilt.choice if slot >= PARITY)),
-                shard_length=rebuilt.shard_length,
-                dialect=held.dialect,
-                codec=held.codec,
-                original_length=held.original_length,
-                first_lamport=lamport,
-                first_lamport_seen=seen,
-                first_seen=held.first_seen,
-                completed_at=self._now,
-                send=held.send,
-                one_send=one_send,
-            )
-        )
-        ids = {slot: shard[0] for slot, shard in genuine.items()}
-        origin = lamport if one_send else None
-        self._sets.complete(held, CompletedSet(held.key, held.send, k, parity_count, origin, self._now, ids))
+        completed = message_completed(held, rebuilt, genuine, self._now, work)
+        events.append(completed)
+        self._sets.complete(held, memory_of(completed, genuine))
         self._sets.keep_completed(self.config.max_completed_sets)
         self._due = min(self._due, self._now + self.config.completed_memory_ms)
-
-    def _exclude_poison(self, held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -> list[SegmentationEvent]:
-        """Name the false segments, and take them out of the ``genuine`` ones."""
-        truth = genuine_slots(rebuilt, held)
-        events: list[SegmentationEvent] = []
-        for slot, shard in (*held.slots.items(), *held.conflicts):
-            if slot in truth and truth[slot] != shard[2]:
-                events.append(PoisonedSegmentExcluded(*held.key, slot >= PARITY, slot % PARITY, shard[0]))
-                if genuine.get(slot) is shard:
-                    del genuine[slot]
-        return events
 
     def _take_back(self, held: OpenSet, genuine: dict[int, Shard]) -> None:
         """Take the message's own segments out of siblings that only a false segment had opened."""

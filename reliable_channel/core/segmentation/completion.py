@@ -1,0 +1,78 @@
+"""Describes a send whose payload was rebuilt: its event, what stays in memory, and the false segments found by it.
+
+``genuine`` are the segments of the send by slot, without false ones and without those that another send only lent.
+"""
+
+from __future__ import annotations
+
+from reliable_channel.core.segmentation.events import MessageCompleted, PoisonedSegmentExcluded
+from reliable_channel.core.segmentation.pending import (
+    PARITY,
+    CompletedSet,
+    OpenSet,
+    Shard,
+    agreed_lamport,
+    first_lamport,
+    held_segment,
+)
+from reliable_channel.core.segmentation.rebuild import Rebuilt, genuine_slots
+from reliable_channel.core.segmentation.siblings import is_bound
+from reliable_channel.core.segmentation.work import Work
+from reliable_channel.core.wire.segment import Dialect
+
+
+def exclude_poison(held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -> list[PoisonedSegmentExcluded]:
+    """Remove the false segments from ``genuine``; the event of each."""
+    truth = genuine_slots(rebuilt, held)
+    events: list[PoisonedSegmentExcluded] = []
+    for slot, shard in (*held.slots.items(), *held.conflicts):
+        if slot in truth and truth[slot] != shard[2]:
+            events.append(PoisonedSegmentExcluded(*held.key, slot >= PARITY, slot % PARITY, shard[0]))
+            if genuine.get(slot) is shard:
+                del genuine[slot]
+    return events
+
+
+def message_completed(
+    held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard], now: int, work: Work
+) -> MessageCompleted:
+    """The event of the completed send. ``now``: ms."""
+    k = held.data_count or 1
+    # v0.1 data does not contain the parity count, and a false segment may have supplied one.
+    counted = held.dialect is not Dialect.V01 or max((*genuine, *rebuilt.choice)) >= PARITY
+    parity_count = held.parity_count if counted else None
+    lamport, seen = first_lamport(genuine, k)
+    scope, whole = held.key
+    return MessageCompleted(
+        scope=scope,
+        entire_message_hash=whole,
+        payload=rebuilt.payload,
+        data_count=k,
+        parity_count=parity_count,
+        received=tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(genuine.items())),
+        rebuilt_indices=tuple(index for index in range(k) if index not in genuine),
+        used_parity=tuple(sorted(slot - PARITY for slot in rebuilt.choice if slot >= PARITY)),
+        shard_length=rebuilt.shard_length,
+        dialect=held.dialect,
+        codec=held.codec,
+        original_length=held.original_length,
+        first_lamport=lamport,
+        first_lamport_seen=seen,
+        first_seen=held.first_seen,
+        completed_at=now,
+        send=held.send,
+        one_send=agreed_lamport(genuine, k) is not None or (parity_count != 0 and is_bound(held, work)),
+    )
+
+
+def memory_of(completed: MessageCompleted, genuine: dict[int, Shard]) -> CompletedSet:
+    """What a Reassembler remembers of a completed send."""
+    return CompletedSet(
+        (completed.scope, completed.entire_message_hash),
+        completed.send,
+        completed.data_count,
+        completed.parity_count,
+        completed.first_lamport if completed.one_send else None,
+        completed.completed_at,
+        {slot: shard[0] for slot, shard in genuine.items()},
+    )
