@@ -30,6 +30,7 @@ from reliable_channel.lake.tables import (
     REASSEMBLED_MESSAGES,
 )
 from reliable_channel.pipeline import counters, guarded, timers
+from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
 from reliable_channel.pipeline.reassembly.combiner import FAILED_ROWS, JOB, KINDS, REPORTS, ROW_COLUMNS, Combiner
 from reliable_channel.pipeline.reassembly.decryptor import SegmentDecryptor
@@ -48,6 +49,8 @@ TICK_SUB_ORDER = 1_000_000
 _ROW = ", ".join(f"{name} {type_}" for name, type_ in ROW_COLUMNS.items())
 _OUT = "kind string, results binary"
 _STATE = "version int, blob binary"
+
+Dues = Mapping[TopicPartition, int]
 
 
 def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:
@@ -68,7 +71,7 @@ def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataF
             parts.unionByName(ticks)
             .groupBy("state_key")
             .applyInPandasWithState(
-                stateful(settings.segmentation, SegmentDecryptor(settings.channels)),
+                KeyedSets(settings.segmentation, SegmentDecryptor(settings.channels)),
                 _OUT,
                 _STATE,
                 "append",
@@ -108,73 +111,77 @@ def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], It
     return timers.due_rows(paths, JOB, ROW_COLUMNS, lambda key: {"state_key": bytes.fromhex(key), "kind": "tick"})
 
 
-def stateful(
-    config: SegmentationConfig, decrypt: Callable[[SegmentRow], SegmentRow]
-) -> Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The function of ``applyInPandasWithState``: one hash's sets, or what the combiner has written, which only
+class KeyedSets:
+    """The function of ``applyInPandasWithState``: the sets of one hash, or what the combiner has written, which only
     passes."""
 
-    def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    def __init__(self, config: SegmentationConfig, decrypt: Callable[[SegmentRow], SegmentRow]) -> None:
+        self._config, self._decrypt = config, decrypt
+
+    def __call__(
+        self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
         hash_ = bytes(key[0])
         if hash_ == REPORTS:
             for frame in frames:
                 yield frame.rename(columns={"content": "results"})[["kind", "results"]]
             return
-        rows = [row for frame in frames for row in frame.to_dict("records")]
-        handed_on = [bytes(row["content"]) for row in rows if row["kind"] == "sets"]
-        sets = _restored(state, handed_on, config)
-        before = sets.dues() if state.exists else {}
-        rows = [row for row in rows if row["kind"] != "sets"]
+        given = [row for frame in frames for row in frame.to_dict("records")]
+        handed_on = [bytes(row["content"]) for row in given if row["kind"] == "sets"]
+        rows = [row for row in given if row["kind"] != "sets"]
         rows.sort(key=lambda row: (row["kafka_partition"], row["kafka_offset"], row["kind"] == "tick"))
-
-        def restored(blob: bytes | None) -> HashSets:
-            return _restored(state, handed_on, config) if blob is None else HashSets.from_bytes(blob, config)
-
-        sets, results, failed_numbers = guarded.taken(sets, restored, rows, take, failed)
+        restored = partial(self._restored, state, handed_on)
+        sets = restored(None)
+        before = sets.dues() if state.exists else {}
+        sets, results, failed = guarded.taken(sets, restored, rows, self._take, _failed)
         blob = sets.to_bytes()
         if blob:
             state.update((STATE_VERSION, blob))
         elif state.exists:
             state.remove()
-        after = sets.dues()
-        for place in {*before, *after}:
-            if before.get(place) != after.get(place):
-                change = {"key": hash_.hex(), "due": after.get(place)}
-                results.append(Result("timer", *place, 0, 0, None, change))
-        if results:
-            every = [result.packable() for result in results]
-            every += [(FAILED_ROWS, {"rows": len(failed_numbers)})] * bool(failed_numbers)
-            blobs = packed(every, KINDS)
-            yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
+        every = [result.packable() for result in [*results, *_timers(hash_, before, sets.dues())]]
+        every += [(FAILED_ROWS, {"rows": len(failed)})] * bool(failed)
+        if every:
+            yield pd.DataFrame([(RESULTS, blob) for blob in packed(every, KINDS)], columns=["kind", "results"])
 
-    def take(sets: HashSets, row: dict[str, Any]) -> list[Result]:
+    def _take(self, sets: HashSets, row: dict[str, Any]) -> list[Result]:
         if row["kind"] == "segment":
-            return sets.add(decrypt(_segment_row(row)))
+            return sets.add(self._decrypt(_segment_row(row)))
         place = (row["kafka_topic"], int(row["kafka_partition"]))
         return sets.tick(place, int(row["kafka_offset"]), int(row["event_us"]))
 
-    def failed(sets: HashSets, row: dict[str, Any], error: Exception) -> Result:
-        return failed_result(row, sets.scope(), guarded.kind_of(error))
+    def _restored(self, state: GroupState, handed_on: list[bytes], blob: bytes | None) -> HashSets:
+        """The sets of ``blob``; without one those with which the micro-batch begins: in state, or handed on by the
+        combiner."""
+        if blob is not None:
+            return HashSets.from_bytes(blob, self._config)
+        if not state.exists:
+            return HashSets.from_bytes(handed_on[0], self._config) if handed_on else HashSets(self._config)
+        version, stored = state.get
+        if version != STATE_VERSION:
+            raise RuntimeError(
+                f"Reassembly state of version {version} is unknown to this program (it writes {STATE_VERSION})."
+                " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+            )
+        if handed_on:
+            raise RuntimeError(
+                "A hash is in state that timers does not name: rows of it are missing there."
+                " Start anew with `reliable-channel rebuild`."
+            )
+        return HashSets.from_bytes(bytes(stored), self._config)
 
-    return update
+
+def _failed(sets: HashSets, row: dict[str, Any], error: Exception) -> Result:
+    return failed_result(row, sets.scope(), guarded.kind_of(error))
 
 
-def _restored(state: GroupState, handed_on: list[bytes], config: SegmentationConfig) -> HashSets:
-    """The sets of a hash: those in state, or those that the combiner has handed on."""
-    if not state.exists:
-        return HashSets.from_bytes(handed_on[0], config) if handed_on else HashSets(config)
-    version, blob = state.get
-    if version != STATE_VERSION:
-        raise RuntimeError(
-            f"Reassembly state of version {version} is unknown to this program (it writes {STATE_VERSION})."
-            " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
-        )
-    if handed_on:
-        raise RuntimeError(
-            "A hash is in state that timers does not name: rows of it are missing there."
-            " Start anew with `reliable-channel rebuild`."
-        )
-    return HashSets.from_bytes(bytes(blob), config)
+def _timers(hash_: bytes, before: Dues, after: Dues) -> list[Result]:
+    """The changes of the timers of a hash."""
+    return [
+        Result("timer", *place, 0, 0, None, {"key": hash_.hex(), "due": after.get(place)})
+        for place in {*before, *after}
+        if before.get(place) != after.get(place)
+    ]
 
 
 def _segment_row(row: dict[str, Any]) -> SegmentRow:

@@ -87,7 +87,7 @@ class Reassembly:
         if not out:
             return
         frame = pd.concat(out)
-        update = reassembly.stateful(CONFIG, lambda row: row)
+        update = reassembly.KeyedSets(CONFIG, lambda row: row)
         for key, group in frame.groupby("state_key", sort=False):
             state = self.states.setdefault(bytes(key), FakeState())
             for result in update((key,), iter([group]), state):  # type: ignore[arg-type]
