@@ -6,7 +6,6 @@ the memory of what was rebuilt."""
 
 from __future__ import annotations
 
-import base64
 import os
 import tempfile
 import time
@@ -87,7 +86,7 @@ def _write(paths: PathSettings, batch: int) -> None:
             "content_topic": "/app/1/chat/proto",
             "channel_id": "talk",
             "sender_id": "alice",
-            "entire_message_hash": base64.b64encode(hash_).decode(),
+            "entire_message_hash": hash_,
             "sds_ids": [os.urandom(32).hex() for _ in range(4)],
         }
         for number, hash_ in enumerate(hashes)
