@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.follow import DeltaFollower, PerQuery
+from reliable_channel.lake.follow import DeltaFollower
 from reliable_channel.lake.open import open_table
 from reliable_channel.lake.read import rows_of
 from reliable_channel.lake.tables import TIMERS
@@ -30,7 +30,6 @@ CHANGES = st.dictionaries(st.sampled_from("abcd"), st.one_of(st.none(), st.integ
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PathSettings:
     monkeypatch.setattr(timers, "RESTATED_EVERY", 4)
-    monkeypatch.setattr(timers, "_logs", PerQuery(TimerLog))
     return PathSettings(run_dir=str(tmp_path))
 
 
