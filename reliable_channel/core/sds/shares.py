@@ -14,52 +14,56 @@ OVERHEAD = 64
 """Bytes that an entry counts for besides its texts: timestamps, flags and lengths."""
 
 
+class _Share:
+    """What one owner holds."""
+
+    __slots__ = ("held", "keys", "stated")
+
+    def __init__(self) -> None:
+        self.keys: OrderedDict[str, int] = OrderedDict()
+        """Keys with their weights, oldest first."""
+        self.held = 0
+        """Their weight."""
+        self.stated = 0
+        """What the heap states of it: never less than it holds. Put right where somebody asks."""
+
+
 class Shares:
     """Keys, each with an owner and a weight. The weight of an entry is its size in bytes, but at least ``unit``: so one
     bound holds for their number (``max_entries``) and for their bytes (``max_bytes``)."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self.unit = max(1, max_bytes // max(1, max_entries))
-        self._limit = self.unit * max_entries
-        self.surplus = -self._limit
+        self.surplus = -self.unit * max_entries
         """How much more is held than there may be; what is at most 0 is none. Read it; it is changed here only."""
-        self._keys: dict[str, OrderedDict[str, int]] = {}
-        self._held: dict[str, int] = {}
+        self._of: dict[str, _Share] = {}
         self._largest: list[tuple[int, str]] = []
-        self._stated: dict[str, int] = {}
-        """What the heap states of each owner: never less than it holds. Put right where somebody asks."""
 
     def add(self, key: str, owner: str, size: int) -> None:
         """Count a new key of ``size`` bytes for its owner."""
-        weight = size if size > self.unit else self.unit
-        keys = self._keys.get(owner)
-        if keys is None:
-            keys = self._keys[owner] = OrderedDict()
-        keys[key] = weight
-        self._more(owner, weight)
+        share = self._of.get(owner)
+        if share is None:
+            share = self._of[owner] = _Share()
+        weight = share.keys[key] = size if size > self.unit else self.unit
+        self._more(owner, share, weight)
 
     def remove(self, key: str, owner: str) -> None:
         """Stop counting a key."""
-        keys = self._keys[owner]
-        weight = keys.pop(key)
-        if not keys:
-            del self._keys[owner]
-        self._less(owner, weight)
+        share = self._of[owner]
+        self._less(owner, share, share.keys.pop(key))
 
     def resize(self, key: str, owner: str, size: int) -> None:
         """Count a key of ``owner`` for another number of bytes; it stays as old as it is."""
-        keys = self._keys[owner]
+        share = self._of[owner]
         weight = max(self.unit, size)
-        change = weight - keys[key]
-        keys[key] = weight
-        if change > 0:
-            self._more(owner, change)
-        elif change:
-            self._less(owner, -change)
+        change = weight - share.keys[key]
+        share.keys[key] = weight
+        self._more(owner, share, change)
 
     def held_by(self, owner: str) -> int:
         """The weight of what an owner holds."""
-        return self._held.get(owner, 0)
+        share = self._of.get(owner)
+        return 0 if share is None else share.held
 
     def is_over(self) -> bool:
         """Whether more is held than the memory may hold."""
@@ -67,54 +71,49 @@ class Shares:
 
     def oldest_of(self, owner: str) -> str:
         """The key that an owner has held longest."""
-        return next(iter(self._keys[owner]))
+        return next(iter(self._of[owner].keys))
 
     def greediest(self) -> str:
         """The owner that holds most; of several, the first by name."""
-        largest, stated = self._largest, self._stated
+        largest = self._largest
         while True:
             weight, owner = largest[0]
-            held = self._held.get(owner, 0)
-            if held == -weight:
+            share = self._of.get(owner)
+            if share is not None and share.held == -weight:
                 return owner
-            if held and stated[owner] == -weight:
-                heapq.heapreplace(largest, (-held, owner))
-                stated[owner] = held
+            if share is not None and share.stated == -weight:
+                heapq.heapreplace(largest, (-share.held, owner))
+                share.stated = share.held
             else:
                 heapq.heappop(largest)
-                if not held:
-                    stated.pop(owner, None)
 
     def take_surplus(self) -> str | None:
         """Take out the oldest key of the owner that holds most; ``None`` unless more is held than there may be."""
         if self.surplus <= 0:
             return None
         owner = self.greediest()
-        keys = self._keys[owner]
-        key, weight = keys.popitem(last=False)
-        if not keys:
-            del self._keys[owner]
-        self._less(owner, weight)
+        share = self._of[owner]
+        key, weight = share.keys.popitem(last=False)
+        self._less(owner, share, weight)
         return key
 
-    def _more(self, owner: str, weight: int) -> None:
+    def _more(self, owner: str, share: _Share, weight: int) -> None:
         self.surplus += weight
-        held = self._held[owner] = self._held.get(owner, 0) + weight
-        if held > self._stated.get(owner, 0):
-            self._stated[owner] = held
-            heapq.heappush(self._largest, (-held, owner))
-            if len(self._largest) > 64 + 4 * len(self._held):
-                self._stated = dict(self._held)
-                self._largest = [(-held, owner) for owner, held in self._held.items()]
+        share.held += weight
+        if share.held > share.stated:
+            share.stated = share.held
+            heapq.heappush(self._largest, (-share.held, owner))
+            if len(self._largest) > 64 + 4 * len(self._of):
+                for each in self._of.values():
+                    each.stated = each.held
+                self._largest = [(-each.held, name) for name, each in self._of.items()]
                 heapq.heapify(self._largest)
 
-    def _less(self, owner: str, weight: int) -> None:
+    def _less(self, owner: str, share: _Share, weight: int) -> None:
         self.surplus -= weight
-        held = self._held[owner] - weight
-        if held:
-            self._held[owner] = held
-        else:
-            del self._held[owner]
+        share.held -= weight
+        if not share.keys:
+            del self._of[owner]
 
 
 class Remembered:
