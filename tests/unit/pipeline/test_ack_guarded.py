@@ -185,7 +185,7 @@ def test_state_that_cannot_be_read_is_refused_with_the_remedy() -> None:
 
 
 def tick(at_ms: int) -> InputRow:
-    return InputRow("tick", "waue.envelopes", 0, 0, at_ms * 1000)
+    return InputRow("tick", "waku.envelopes", 0, 0, at_ms * 1000)
 
 
 def test_a_silent_channel_rests_and_its_state_goes_with_the_rows_that_it_guards() -> None:
