@@ -40,8 +40,10 @@ class Result(NamedTuple):
 
     def packable(self) -> tuple[str, dict[str, Any]]:
         """The kind, and all there is to say under the names of columns."""
+        if self.kind == "incomplete":
+            return self.kind, self.fields
         place = {"kafka_topic": self.kafka_topic, "kafka_partition": self.kafka_partition}
-        if self.kind in ("event", "incomplete", "timer"):
+        if self.kind in ("event", "timer"):
             return self.kind, {**place, **self.fields}
         place |= {"kafka_offset": self.kafka_offset}
         if self.kind == "message":
