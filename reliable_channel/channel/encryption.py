@@ -6,7 +6,7 @@ No scheme is imposed and none is the default. A hook is any object with ``encryp
 reserved in every envelope), and *may* give ``for_topics(pubsub_topic, content_topic)``, a hook that authenticates both
 topics, so that a ciphertext moved to another topic is refused.
 
-``decrypt`` says no by raising: any exception means *not decryptable*, which becomes an event, never a crash. Its text
+``decrypt`` refuses by raising: any exception means *not decryptable*, which becomes an event, never a crash. Its text
 is not reported: a careless hook might have put a key into it.
 """
 

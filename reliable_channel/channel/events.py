@@ -140,7 +140,7 @@ class SendingMessage(SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentQueued(SegmentEvent):
-    """Kafka has the segment, and no bridge has said yet what became of it: the state is *queued*."""
+    """Kafka has the segment, and no bridge has reported yet what became of it: the state is *queued*."""
 
     name = "message-queued"
     node_request_id: str

@@ -38,7 +38,7 @@ class IncomingPipeline:
         try:
             return EnvelopeReceived(now, self._encryption.decrypt(payload), envelope.message_hash)
         except Exception as error:
-            # The type of the error says enough; its text may hold what must not be logged.
+            # The type of the error is enough; its text may hold what must not be logged.
             kind, detail = self._refusal(payload, error)
             return ChannelProblem(channel_id=self._machine.channel_id, at=now, kind=kind, detail=detail)
 

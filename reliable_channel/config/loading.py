@@ -182,7 +182,7 @@ def _sentences(error: ValidationError, file: Traversable, from_file: dict[str, A
 
 
 def _origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> str:
-    """The environment variable that set this key (or the section it stands in), else the file, else the caller."""
+    """The environment variable that set this key (or its section), else the file, else the caller."""
     names = {variable.upper(): variable for variable in os.environ}
     for length in range(len(path), 0, -1):
         wanted = ENVIRONMENT_PREFIX + "__".join(path[:length]).upper()
@@ -218,7 +218,7 @@ def _annotation(path: list[str]) -> Any:
         elif isinstance(declared, type) and issubclass(declared, BaseModel):
             field = declared.model_fields.get(part)
             declared = field.annotation if field else None
-        else:  # inside a list or a mapping: what holds it says whether it is secret
+        else:  # inside a list or a mapping: its container decides whether it is secret
             return declared
     return declared
 

@@ -19,7 +19,7 @@ POLL_MS = 2_000
 
 
 def collect_evidence(settings: Settings) -> int:
-    """Take every record that is there now, each once; how many said something. Needs no Spark.
+    """Take every record that is there now, each once; how many became rows. Needs no Spark.
 
     A second collector on the same run directory (a job beside ``run``) waits until the first is done. Raises
     ``EnvironmentFault`` when Kafka cannot be reached."""

@@ -49,7 +49,7 @@ def position(paths: PathSettings, topic: str, partition: int) -> int:
 
 
 def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> int:
-    """Append what the records say, each exactly once; how many said something. Records of a partition in order."""
+    """Append the records as rows, each exactly once; how many became rows. Records of a partition in order."""
     by_partition: dict[int, list[EvidenceRecord]] = {}
     for record in records:
         by_partition.setdefault(record.partition, []).append(record)
@@ -57,9 +57,9 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
     for partition, found in sorted(by_partition.items()):
         rows: dict[str, list[tuple[int, dict[str, Any]]]] = {table.name: [] for table in WRITTEN}
         for record in found:
-            said = rows_from(record, envelopes_topic)
-            if said is not None:
-                rows[said[0].name] += [(record.offset, row) for row in said[1]]
+            made = rows_from(record, envelopes_topic)
+            if made is not None:
+                rows[made[0].name] += [(record.offset, row) for row in made[1]]
                 taken += 1
         for table in WRITTEN:
             start = _position(paths, table, topic, partition)

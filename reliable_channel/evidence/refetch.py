@@ -310,7 +310,7 @@ def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _fill(settings: Settings, client: StoreClient, write_back: WriteBack, gap: dict[str, Any]) -> int:
-    """Ask every node for what its channels said in the time of a gap; what is not here is written back."""
+    """Ask every node for the channels' envelopes in the time of a gap; write back what is missing here."""
     written = 0
     rows: list[dict[str, Any]] = []
     for pubsub_topic, content_topic in gap["topics"]:

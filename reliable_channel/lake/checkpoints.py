@@ -52,7 +52,7 @@ class Checkpoint:
 def parse_offsets(text: str) -> Offsets:
     """One file of an offset log. What is not understood is left out: a newer Spark may write more.
 
-    Sources stand one per line; a query that reads a table twice has it twice, and the earlier position counts."""
+    There is one source per line; a query that reads a table twice has it twice, and the earlier position counts."""
     conf: dict[str, str] = {}
     time_ms: int | None = None
     delta: dict[str, int] = {}

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from reliable_channel.lake.files import WrittenFile
 
 REPLACED_FILES = "replacedFiles"
-"""The field of a commit's information that says how many files it removed from the table. delta-rs records every such
-commit as an append (operation ``WRITE``), so readers of the history need it to tell the two apart."""
+"""The field of a commit's information with the number of files that it removed from the table. delta-rs records every
+such commit as an append (operation ``WRITE``), so readers of the history need it to distinguish the two."""
 
 
 class TableFile(NamedTuple):

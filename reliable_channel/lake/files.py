@@ -138,7 +138,7 @@ class _TableFile:
         try:
             self._writer.close()
             self._filesystem.delete_file(self._place)
-        except OSError:  # it is no part of the table, and the fault that led here says more
+        except OSError:  # it is no part of the table, and the fault that led here is the one to report
             return
 
 
@@ -191,7 +191,7 @@ class Bounds:
             self._largest[column.name] = max(largest, self._largest.get(column.name, largest))
 
     def json(self) -> str:
-        """As it stands in Delta's log. Bounds of texts and times are rounded outwards."""
+        """As JSON for Delta's log. Bounds of texts and times are rounded outwards."""
         types = {column.name: column.type for column in self._columns}
         return json.dumps(
             {

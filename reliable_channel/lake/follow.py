@@ -118,7 +118,7 @@ class DeltaFollower:
 
 
 def _alike(rows: pa.Table) -> pa.Table:
-    """What Spark and delta-rs write, in one form. Spark writes times as INT96, which do not say their zone (every
+    """What Spark and delta-rs write, in one form. Spark writes times as INT96, which do not contain their zone (every
     table's is UTC), and does not keep what may not be null."""
     for number, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz is None:

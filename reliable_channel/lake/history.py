@@ -33,7 +33,7 @@ _ROWS = ("numOutputRows", "num_added_rows")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit that appends. ``time_ms``: when it was written, Unix ms; ``rows``: ``None`` where it does not say."""
+    """One commit that appends. ``time_ms``: when it was written, Unix ms; ``rows``: ``None`` where it is unknown."""
 
     version: int
     time_ms: int

@@ -51,7 +51,7 @@ class ChannelEvidence:
             detail = f"ephemeral, {event.utilization:.0%} of the rate limit is used"
             self._record(SenderEventKind.DROPPED, event, event.message_id, detail, message_id=event.message_id)
         elif isinstance(event, MessageSendError) and event.request_id not in self._dispatched:
-            # Sent and never acknowledged is another story, which the ack job tells.
+            # Whether it was ever acknowledged is recorded by the ack job.
             self._record(SenderEventKind.FAILED, event, event.request_id, event.error, message_id=event.message_id)
 
     def _record(

@@ -66,7 +66,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainEncoder:
-    """Sends the payload as it is; ``meta``, ``ephemeral`` and ``version`` stand in where the message has none."""
+    """Sends the payload as it is; ``meta``, ``ephemeral`` and ``version`` are used where the message has none."""
 
     pubsub_topic: str
     content_topic: str

@@ -100,7 +100,7 @@ class Confirmation:
         try:
             missing = self._not_found(missing)
         except StoreUnavailable:
-            # go-waku answers for hashes only when it is told whom to ask (docs/spec/waku-rest.md *Store v3*).
+            # go-waku answers for hashes only when the call names whom to ask (docs/spec/waku-rest.md *Store v3*).
             missing = missing if complete else []
         for record in missing:
             self._send_again(record, started)

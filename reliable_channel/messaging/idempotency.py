@@ -23,7 +23,7 @@ class KeyReusedError(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A caller's ``key`` within a ``scope`` (``send``, or one channel); ``digest`` tells one message from another."""
+    """A caller's ``key`` within a ``scope`` (``send``, or one channel); ``digest`` identifies the message."""
 
     scope: str
     key: str

@@ -71,12 +71,12 @@ class Ledger:
         self._pending.append(task)
 
     def add(self, record: MessageRecord, subscriptions: tuple[str, ...] = (), failed: bool = False) -> MessageRecord:
-        """Insert a record and tell of it."""
+        """Insert a record and emit its events."""
         change = self.records.add(record, self.now(), subscriptions)
         return self._emit_change(RecordChange(None, change.after, failed))
 
     def update(self, record: MessageRecord, **changes: Any) -> MessageRecord:
-        """Change a record (as :meth:`RecordStore.update`) and tell of it."""
+        """Change a record (as :meth:`RecordStore.update`) and emit its events."""
         return self._emit_change(self.records.update(record, **changes))
 
     def emit(self, name: EventName, detail: object) -> None:

@@ -316,7 +316,7 @@ class MessagingNode(RecordLookups):
         return self._health.report
 
     def pubsub_topic_for(self, content_topic: str) -> str:
-        """The only configured pubsub topic, or with several shards what the transport says."""
+        """The only configured pubsub topic, or, with several shards, the transport's choice."""
         topics = self.config.pubsub_topics
         return topics[0] if len(topics) == 1 else self._transport.pubsub_topic_for(content_topic)
 

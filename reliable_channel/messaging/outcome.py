@@ -24,7 +24,7 @@ class PeerResponse(StrEnum):
     REFUSED = "refused"
     """These bytes, on this topic, are refused for good (400, 413, 421 …): the same bytes fail again."""
     TRY_AGAIN = "try_again"
-    """It did not take them, and said so (429, no peers)."""
+    """It refused them explicitly (429, no peers)."""
     IN_DOUBT = "in_doubt"
     """No answer, or a fault while answering (time-out, 5xx): the message may or may not be on the network."""
 
@@ -61,7 +61,7 @@ _RESPONSES = {
 
 
 def outcome_of(event: SendFailed) -> AttemptResult:
-    """The outcome that a transport's failure stands for. ``stopped`` never reached a peer: it is tried again."""
+    """The outcome of a transport's failure. ``stopped`` never reached a peer: it is tried again."""
     response = _RESPONSES.get(event.reason, PeerResponse.TRY_AGAIN)
     reason = f"{event.reason}: {event.detail}" if event.detail else str(event.reason)
     return AttemptResult(response, reason, event.utilization)

@@ -21,7 +21,7 @@ from reliable_channel.transport.recent import RecentHashes
 _log = logging.getLogger(__name__)
 
 EVIDENCE_TOPIC = "waku.evidence"
-"""Where the bridge writes its evidence as well; the records' ``kind`` tells them apart."""
+"""Where the bridge writes its evidence as well; the records differ in ``kind``."""
 
 MAX_BLOCK_S = 0.5
 """Sending goes on when Kafka does not: a row that finds no room this long is counted as lost."""

@@ -46,7 +46,7 @@ class MessageRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecordChange:
-    """A stored change of a record; ``before`` is None for a new record, ``failed`` says that an error occurred now (it
+    """A stored change of a record; ``before`` is None for a new record, ``failed``: an error occurred now (it
     may read the same as the one before)."""
 
     before: MessageRecord | None

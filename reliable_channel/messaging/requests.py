@@ -17,7 +17,7 @@ PENDING = "pending"
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """One row. ``retries`` is -1 before the initial attempt; ``own_stamp`` says that the timestamp is ours to renew;
+    """One row. ``retries`` is -1 before the initial attempt; ``own_stamp``: the timestamp is ours to renew;
     ``resent`` counts how often the store was found not to have it: at first it goes out again."""
 
     request_id: str

@@ -1,11 +1,11 @@
 """Schedules sends (MESSAGING-API, *Send*): chooses the next request, and applies the result of each attempt.
 
 A pure state machine over request ids: time (Unix ms) comes in as ``now``, attempts are made by whoever calls
-:meth:`SendService.take`, records are kept elsewhere. States and moves stand in :data:`TRANSITIONS`.
+:meth:`SendService.take`, records are kept elsewhere. :data:`TRANSITIONS` has the states and moves.
 
 Order: fresh requests first, in the order of submission; then retries that are due, the most recently scheduled first.
-Retries stop while the node is unhealthy; a fresh request still gets its initial attempt, whose answer then tells why it
-waits.
+Retries stop while the node is unhealthy; a fresh request still gets its initial attempt, whose response then explains
+why it waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, AttemptResult, P
 
 
 class RequestState(StrEnum):
-    """Where a request stands. The last three are final."""
+    """The state of a request. The last three are final."""
 
     FRESH = "fresh"
     IN_FLIGHT = "in_flight"
@@ -83,7 +83,7 @@ TRANSITIONS: dict[tuple[RequestState, Input], RequestState] = {
 
 @dataclass(slots=True)
 class RequestProgress:
-    """One send operation. ``retries`` counts retries made in this round; ``in_doubt`` says that an attempt with the
+    """One send operation. ``retries`` counts retries made in this round; ``in_doubt``: an attempt with the
     current bytes may have reached the network unacknowledged."""
 
     request_id: str

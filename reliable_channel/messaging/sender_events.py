@@ -2,7 +2,7 @@
 
 One row per step of a request; :func:`to_json` is its record in the evidence topic, beside the bridge's records and told
 apart from them by ``"kind": "sender"``. Envelopes that are plain SDS messages name their channel, sender and SDS id, so
-that a verdict can say *never sent* of a message that nobody else ever saw.
+that a verdict can be *never sent* for a message that nobody else ever saw.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def sender_event(
     envelope_hash: bytes | None,
     detail: str = "",
 ) -> SenderEvent:
-    """A row about an envelope, with what its payload tells of its channel."""
+    """A row about an envelope, with the channel's fields from its payload."""
     sds = decode_sds_message(message.payload)
     known: dict[str, object] = {}
     if not isinstance(sds, Malformed):

@@ -194,7 +194,7 @@ class MessageSender:
     # -- what time and health do --------------------------------------------------------------------------------
 
     def set_usable(self, usable: bool) -> None:
-        """Health left or became *unhealthy*: retries go on or stop, and ``sending`` says so."""
+        """Health left or became *unhealthy*: retries go on or stop, and ``sending`` shows it."""
         with self._ledger.step():
             for request_id in self._service.set_usable(usable):
                 record = self._ledger.records.by_request_id(request_id)

@@ -77,7 +77,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 _RECORD_TIME = re.compile(
     r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value -?\d+ that overflows"
 )
-"""What Spark's Kafka source says of a record time beyond what its timestamps hold. It has no setting against it."""
+"""The error of Spark's Kafka source for a record time that its timestamps cannot hold. No setting avoids it."""
 
 
 class PythonDidNotStart(EnvironmentFault):

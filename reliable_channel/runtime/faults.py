@@ -1,7 +1,7 @@
 """Prints the error that ends a command or a job: one sentence with the cause, one with the remedy.
 
 A stack trace is shown when it is asked for (``--debug``, or ``RELIABLE_CHANNEL_DEBUG=1``, which jobs know as well).
-What nobody foresaw is said in one line too, with how to see the rest. docs/errors.md lists what a new user may meet.
+An unforeseen error is one line too, with how to see the rest. docs/errors.md lists what a new user may meet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Resolves the JVM jars once by the Ivy inside pyspark, verifies them, and keeps them in a cache.
 
-``conf/ivy.xml`` says what, ``conf/jars.sha256`` what the bytes must be. A set of jars lies under
+``conf/ivy.xml`` lists them, ``conf/jars.sha256`` has their digests. A set of jars lies under
 ``<cache>/jars/<digest of both files>/{spark,kafka}/`` and appears there by one rename, complete and verified; so a
 change of either file makes a new set, and two set-ups at a time do no harm.
 """

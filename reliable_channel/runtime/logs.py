@@ -1,6 +1,6 @@
 """Limits the Kafka client's log messages: while a broker is away, the client repeats itself several times a second.
 
-Our own faults and health events tell that it is away and that it is back. The client's words help to see why, so the
+Our own faults and health events report that it is away and that it is back. The client's words help to see why, so the
 first of a kind is shown, and then one of it a minute with the number of those left out.
 """
 
@@ -67,7 +67,7 @@ def tame_kafka() -> None:
 
 
 def silence_libraries() -> None:
-    """Keep log lines of libraries off the terminal: commands say what happened in sentences of their own."""
+    """Keep log lines of libraries off the terminal: commands report what happened in sentences of their own."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(logging.NullHandler())  # without it, Python writes warnings to standard error itself

@@ -1,7 +1,7 @@
 """Runs a command that never outlives its parent: ``python -m reliable_channel.runtime.supervise PARENT_PID COMMAND…``.
 
 Runs the command; ends it (SIGTERM, after ten seconds SIGKILL) when the parent dies in whatever way, which shows as the
-end of our standard input, or when we are told to stop. A small process of its own, because a ``finally`` block does
+end of our standard input, or on a signal to stop. A small process of its own, because a ``finally`` block does
 not run on SIGKILL and a flag like ``PR_SET_PDEATHSIG`` is Linux's alone and tied to a thread.
 
 Standard library only: it starts in some 30 ms.
@@ -21,7 +21,7 @@ GRACE_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``arguments[1:]`` until it ends, we are told to stop, or the process ``arguments[0]`` is gone."""
+    """Run ``arguments[1:]`` until it ends, a signal to stop comes, or the process ``arguments[0]`` is gone."""
     parent, command = int(arguments[0]), arguments[1:]
     stop = threading.Event()
 

@@ -1,6 +1,6 @@
 """Computes what is true at the observer from what happened on the network, by counting and without the pipeline's code.
 
-:mod:`reliable_channel.simulation.observation` says what the observer came to know; here it becomes rows.
+:mod:`reliable_channel.simulation.observation` tracks what the observer knows; this module turns it into rows.
 """
 
 from __future__ import annotations

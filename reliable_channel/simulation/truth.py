@@ -30,7 +30,7 @@ class MessageOutcome(StrEnum):
     REFERENCED = "referenced"
     """No segment arrived, but messages that did arrive name it in their causal history."""
     NO_TRACE = "no_trace"
-    """Nothing that arrived says that it ever was."""
+    """Nothing that arrived mentions it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class TrueMessage:
 
 @dataclass(frozen=True, slots=True)
 class TrueSegment:
-    """One SDS message: a segment (``message`` and ``ordinal`` say which) or a sync message. ``arrived_at_ms`` is the
-    first decodable arrival at the observer, ``repaired_at_ms`` when its complete siblings made it known before that."""
+    """One SDS message: a segment (identified by ``message`` and ``ordinal``) or a sync message. ``arrived_at_ms`` is
+    the first decodable arrival at the observer, ``repaired_at_ms`` when its siblings revealed it before that."""
 
     channel_id: str
     sds_id: str

@@ -1,7 +1,7 @@
 """Converts the events of a reliable channel to JSON, with a schema for each: one model per event class, made from
 its fields.
 
-Names are camelCase, bytes are base64, and ``event`` tells the kinds apart, so that a generated client knows the type.
+Names are camelCase, bytes are base64, and the kinds differ in ``event``, so that a generated client knows the type.
 """
 
 from __future__ import annotations

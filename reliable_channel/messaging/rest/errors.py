@@ -64,7 +64,7 @@ _HTTP_WORDS = {
     "Not Found": "There is no such path; see /openapi.json.",
     "Method Not Allowed": "This path has other methods; see the header Allow.",
 }
-"""Sentences for what the framework says in two words."""
+"""Sentences for the framework's texts of two words."""
 
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:

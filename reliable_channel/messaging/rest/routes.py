@@ -1,7 +1,7 @@
 """Defines the calls of the Messaging API: its paths, status codes and sentences, long polls, and streams of events.
 
-A 404 of ``/message`` and ``/messages`` says that nothing matches at all: ``take=0`` and a ``skip`` past the end are 200
-with an empty list. ``/send/retry``, ``/history`` and the streams are additions to the API document.
+A 404 of ``/message`` and ``/messages`` means that nothing matches at all: ``take=0`` and a ``skip`` past the end are
+200 with an empty list. ``/send/retry``, ``/history`` and the streams are additions to the API document.
 """
 
 from __future__ import annotations
