@@ -35,11 +35,22 @@ def last_seen(client_options: Mapping[str, Any], topic: str, vantage: str, node:
         hashes: deque[bytes] = deque(maxlen=KEPT_HASHES)
         while reader.check():
             for record in reader.poll(1_000):
-                if record.key == f"sightings:{vantage}".encode() and record.value is not None:
-                    found = json.loads(record.value)
-                    if found["node"] == node:
-                        at_ms = max(at_ms, int(found["at_ms"]))
-                        hashes.extend(map(bytes.fromhex, found["hashes"]))
+                if record.key != f"sightings:{vantage}".encode() or record.value is None:
+                    continue
+                if (found := sighting(record.value, node)) is not None:
+                    at_ms = max(at_ms, found.at_ms)
+                    hashes.extend(found.hashes)
     finally:
         reader.close()
     return LastSeen(at_ms, tuple(hashes)) if at_ms else None
+
+
+def sighting(value: bytes, node: str) -> LastSeen | None:
+    """What a record says of sightings at this node; ``None`` for another node's, and for what is no such record."""
+    try:
+        found = json.loads(value)
+        if found["node"] != node:
+            return None
+        return LastSeen(int(found["at_ms"]), tuple(map(bytes.fromhex, found["hashes"])))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
