@@ -34,7 +34,7 @@ from reliable_channel.channel import (
     SegmentSent,
     create_reliable_channel,
 )
-from reliable_channel.config import Settings
+from reliable_channel.config import Settings, StoreNodeSettings
 from reliable_channel.core.sds import SdsConfig
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
@@ -46,6 +46,7 @@ from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.runtime.build import kafka_node, make_bridge
 from reliable_channel.transport.base import Node, Source
 from reliable_channel.transport.bridge import Bridge
+from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
@@ -270,6 +271,16 @@ def envelopes(settings: Settings, content_topic: str) -> list[KafkaEnvelope]:
     return found
 
 
+def gaps_told(settings: Settings) -> list[dict[str, Any]]:
+    """What the bridge said of gaps, in order."""
+    reader = OffsetReader(settings.kafka.client_options(), settings.bridge.evidence_topic, None, "earliest")
+    found: list[dict[str, Any]] = []
+    while records := reader.poll(2_000):
+        found += [json.loads(record.value or b"{}") for record in records]
+    reader.close()
+    return [one for one in found if one["kind"] == "gap"]
+
+
 @contextmanager
 def bridging(settings: Settings) -> Iterator[Bridge]:
     """A bridge that reads its node."""
@@ -383,3 +394,48 @@ def test_a_participant_over_kafka_is_told_what_the_node_behind_the_bridge_took(
     dispatched = envelopes(here, topic)
     gone = {message_hash(one.pubsub_topic, one.message) for one in dispatched if one.source is Source.SENDER}
     assert gone >= {event.message_hash for event in alice.told if isinstance(event, SegmentSent)}
+
+
+def test_a_bridge_reads_again_soon_after_its_node_is_back_and_has_one_gap(
+    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
+) -> None:
+    first, _, third = nodes
+    here = settings_of(third)
+    with bridging(here) as bridge:
+        third.kill()
+        until(lambda: not bridge.status().reachable, "the bridge notices")
+        time.sleep(3 * REJOIN_MAX_S)  # by then its waits are the longest
+        third.start()
+        back = time.monotonic()
+        until(lambda: bridge.status().reachable, "the bridge reads again")
+        assert time.monotonic() - back < REJOIN_MAX_S + 8  # the rest is for a busy machine
+        until(lambda: bridge.status().open_gaps == 0, "the store of the node fills the gap")
+    told = gaps_told(here)
+    assert len({gap["name"] for gap in told}) == 1
+    assert {gap["cause"] for gap in told} == {"node_unreachable"}
+    assert (told[0]["status"], told[-1]["status"]) == ("open", "filled")
+    third.connect(first)
+
+
+def test_a_node_that_hangs_is_said_and_nothing_is_lost_that_a_store_has(
+    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
+) -> None:
+    first, second, third = nodes
+    here = settings_of(third)
+    stores = [StoreNodeSettings(url=node.url) for node in (third, first)]
+    here = here.model_copy(
+        update={
+            "node": here.node.model_copy(update={"timeout_ms": 1_000}),
+            "store": here.store.model_copy(update={"nodes": stores}),
+        }
+    )
+    talker = Talker(second)
+    with bridging(here) as bridge:
+        talker.talk(5)
+        with third.stopped():
+            until(lambda: not bridge.status().reachable, "the bridge notices")
+            assert here.node.url in bridge.status().fault
+            talker.talk(20)
+        until(lambda: bridge.status().reachable, "the bridge reads again")
+        assert bridge.status().fault == ""
+        until(lambda: set(talker.in_kafka(here)) >= talker.published, "what came while the node hung is there")

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,17 @@ class WakuProcess:
         if process is not None:
             process.kill()
             process.wait(20)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It takes connections and answers nothing."""
+        process = self._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def address(self, websocket: bool = False) -> str:
         """Its multiaddr."""
