@@ -74,3 +74,9 @@ def test_jars_that_spark_does_not_find(spark: SparkSession) -> None:
         spark.read.format("kafka-of-another-version").load()
     said = expected("Jars that Spark does not find")
     assert said.fullmatch(f"ingest: {as_fault(error.value)}")
+
+
+def test_a_file_system_without_its_jar(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="S3AFileSystem") as error:
+        spark.read.text("s3a://bucket/file").collect()
+    assert expected("A file system without its jar").fullmatch(str(as_fault(error.value)))
