@@ -126,16 +126,17 @@ def test_a_python_worker_killed_also_while_state_is_committed_costs_a_restart_an
     here = configured(settings, world, tmp_path)
     ingest, *others = chain_over(log)
     run_once(spark, here, (ingest,))
-    for query, module, halves in zip(others, (reassembly, ack), (True, False), strict=False):
+    functions = ((reassembly, "KeyedSets"), (ack, "stateful"))
+    for query, (module, function), halves in zip(others, functions, (True, False), strict=False):
         notes = tmp_path / f"{query.name}-notes"
         notes.mkdir()
-        whole, checkpoint = module.stateful, Path(here.paths.checkpoint(query.name)) if halves else None
+        whole, checkpoint = getattr(module, function), Path(here.paths.checkpoint(query.name)) if halves else None
 
         def dying(*arguments: Any, **named: Any) -> DyingWorker:
             return DyingWorker(whole(*arguments, **named), notes, checkpoint)  # noqa: B023 - used before the next turn
 
         with monkeypatch.context() as patched:
-            patched.setattr(module, "stateful", dying)
+            patched.setattr(module, function, dying)
             with pytest.raises(EnvironmentFault, match=f"The query {query.name} failed"):
                 run_to_end(spark, here, query)
         assert (notes / "died").exists()
