@@ -17,6 +17,7 @@ from reliable_channel.lake.open import open_table
 from reliable_channel.lake.read import rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
+    DELIVERED_MESSAGES,
     DELIVERY_STATUS,
     ENVELOPES,
     QUARANTINE,
@@ -24,6 +25,7 @@ from reliable_channel.lake.tables import (
     Table,
 )
 from reliable_channel.pipeline.ingest.requeue import requeue
+from reliable_channel.pipeline.maintenance.rebuild import rebuild
 from reliable_channel.pipeline.verdict import verdicts
 from tests.support.bad_rows import spoil
 from tests.support.sample_values import KAFKA_TOPIC, PUBSUB_TOPIC, topic_of
@@ -84,3 +86,19 @@ def test_what_is_requeued_is_the_same(spark: SparkSession, both: list[Settings])
         plant(place)
         assert requeue(spark, place) == 1
         assert [row["content"] for row in rows(place, SDS_MESSAGES) if row["sds_id"] == "held back"] == [b"hello"]
+
+
+def is_honest(row: dict[str, Any]) -> bool:
+    return bool(row.get("kafka_topic", KAFKA_TOPIC) == KAFKA_TOPIC)
+
+
+def test_what_is_rebuilt_is_the_same(spark: SparkSession, both: list[Settings]) -> None:
+    for place in both:
+        plant(place)
+        rebuild(spark, place)
+    for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE, DELIVERED_MESSAGES):
+        honest, beside_bad_rows = (
+            sorted(repr(row | {"written_at": None}) for row in rows(place, table) if is_honest(row)) for place in both
+        )
+        assert honest, table.name
+        assert beside_bad_rows == honest, table.name
