@@ -1,7 +1,7 @@
 """All tables' evidence → delivery_status: what became of every message, and why.
 
-``spark-submit jobs/verdict.py [--config FILE]``: a batch job, for cron; it judges as of the recorded clock and looks
-again at what was not settled (docs/pipeline.md *Verdicts*).
+``spark-submit jobs/verdict.py [--config FILE]``: a batch job, for cron; it judges as of the recorded clock what
+new rows tell something about, and what was not settled (docs/pipeline.md *Verdicts*).
 """
 
 import sys
@@ -17,7 +17,7 @@ from reliable_channel.pipeline.verdict import verdicts
 
 def judge(spark: SparkSession, settings: Settings) -> None:
     """The verdicts, then the alerts that follow from them (docs/alerts.md)."""
-    print(f"verdict: {verdicts.run(spark, settings)} messages")
+    print(f"verdict: {verdicts.run(spark, settings)} messages judged")
     print(f"alerts: {summary(check(settings))}")
 
 

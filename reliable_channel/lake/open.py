@@ -43,6 +43,11 @@ def holds_rows(paths: PathSettings, table: Table) -> bool:
     return exists(paths, table) and len(open_table(paths, table).file_uris()) > 0
 
 
+def rows_in(table: DeltaTable) -> int:
+    """How many rows a table has, by the statistics of its files."""
+    return sum(rows or 0 for rows in table.get_add_actions(flatten=True).column("num_records").to_pylist())
+
+
 def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
     """The tables that exist, by name, in the order of the data flow."""
 

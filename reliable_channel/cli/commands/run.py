@@ -67,7 +67,7 @@ def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str]
 
 
 def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
-    """Take the evidence, judge every message, then check the alerts that follow."""
+    """Take the evidence, judge what it tells of, then check the alerts that follow."""
     from reliable_channel.lake.create import create_tables
     from reliable_channel.pipeline.verdict import verdicts
 
@@ -77,12 +77,12 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
 
 
 def judged_now(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
-    """Judge every message by the evidence that is in the tables, then check the alerts that follow."""
+    """Judge the messages that new rows of the tables tell of, then check the alerts that follow."""
     from reliable_channel.analysis.alerts.check import check
     from reliable_channel.analysis.alerts.text import summary
     from reliable_channel.pipeline.verdict import verdicts
 
-    say(f"verdict: {verdicts.run(spark, settings)} messages")
+    say(f"verdict: {verdicts.run(spark, settings)} messages judged")
     say(f"alerts: {summary(check(settings))}")
 
 

@@ -1,1 +1,1 @@
-"""The verdict job: judges every message known to exist by the evidence in all tables."""
+"""The verdict job: judges the messages that new evidence tells of, by all evidence about them."""

@@ -15,7 +15,7 @@ HEARD = """
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
     from (select vantage, message_hash, seen_at from v_sightings
         where source in ('relay', 'filter') and seen_at is not null)
-    join (select distinct pubsub_topic, content_topic, envelope_hash from v_sds_messages)
+    join (select distinct pubsub_topic, content_topic, envelope_hash from v_observed)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
 """
 """From when to when each bridge's own node has given it envelopes of a topic."""

@@ -93,7 +93,8 @@ SENT_SINCE = f"""
     ), observed as (
         select {_CHANNEL}, sds_id, min(sender_id) as sender_id, min(lamport_timestamp) as lamport_timestamp,
             min({_SENT_BY}) as sent_by, min(transform(causal_history, entry -> entry.sds_id)) as history
-        from v_sds_messages where sds_kind = 'content' group by {_CHANNEL}, sds_id
+        from v_observed join (select distinct {_CHANNEL} from first_named) using ({_CHANNEL})
+        where sds_kind = 'content' group by {_CHANNEL}, sds_id
     ), namers as (
         select {_CHANNEL}, missing, history, previous, previous_sent_by,
             cast(array_position(history, missing) as int) as place
@@ -116,6 +117,22 @@ sent by somebody who has a log in that order and names the end of it. So what st
 history, and the namer's own message before, where the history leaves it out, are older than it. The message that names
 it is younger. Needed only while a gap is open: ``v_named_since_gaps`` has the lost dependencies that were missed since
 the first of them."""
+
+NEWLY_SURROUNDED = f"""
+    with namers as (
+        select {_CHANNEL}, named.sds_id as missing, lamport_timestamp, causal_history
+        from v_named_since_gaps named join v_observed using ({_CHANNEL})
+        where needed_by = v_observed.sds_id and sds_kind = 'content'
+    )
+    select {_CHANNEL}, missing as sds_id from namers join v_new_lamport using ({_CHANNEL})
+    where least <= lamport_timestamp
+    union all
+    select {_CHANNEL}, missing from (select *, explode(causal_history.sds_id) as new_id from namers)
+    join v_new_ids using (new_id)
+"""
+"""The missing messages of which new messages may tell more closely when they were sent (``SENT_SINCE``): those named by
+a message that is not older in Lamport order than the first new one of the channel, or that has a new one in its
+history. ``v_new_lamport``: the least new Lamport timestamp by channel; ``v_new_ids``: the new SDS ids."""
 
 NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_lost_dependencies where false"
 

@@ -1,4 +1,5 @@
-"""Writes ``delivery_status``: one row per message known to exist, replaced as the evidence grows.
+"""Writes ``delivery_status``: one row per message known to exist, replaced as the evidence grows. A round judges the
+messages that new evidence tells of (:mod:`.affected`), and those that are not settled.
 
 Evidence is gathered from the surest source on: messages delivered, sets that expired, what senders say they queued,
 segments that wait, ids that others name. An SDS id belongs to the first unit that claims it. The rules are in
@@ -9,10 +10,9 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open import open_table, rows_in
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
@@ -42,9 +43,12 @@ from reliable_channel.lake.tables import (
 from reliable_channel.pipeline.clock import EPOCH, recorded
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
+from reliable_channel.pipeline.verdict.affected import KEY, Affected, affected_by, only_about
 from reliable_channel.pipeline.verdict.gaps import HEARD, Gap, Span, open_gaps, unheard
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
+from reliable_channel.pipeline.verdict.position import USER_METADATA, Position, last_position, position_of
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
+from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touched_since
 
 TABLES_READ = (
     ACKS,
@@ -61,20 +65,21 @@ TABLES_READ = (
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
-KEY = ("pubsub_topic", "content_topic", "channel_id", "message_key")
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
 """What a row of evidence says already."""
-SDS_ID_TAG = b"\x12"
-"""The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which cost
 as much as the rest of the planning."""
-REMEMBERED_MS = min(table.retention_ms for table in TABLES_READ if table.retention_ms is not None)
+REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is whole. What is older was judged in its time, and stays so."""
+
+FEW = 10_000
+"""With fewer verdicts than that all messages are judged: that is quicker than finding out which."""
 
 
 def run(spark: SparkSession, settings: Settings) -> int:
-    """Judge every message known to exist and merge the verdicts into ``delivery_status``; how many there are.
+    """Judge the messages that new evidence tells of, and those that are not settled, and merge the verdicts into
+    ``delivery_status``; how many were judged. Without the position of an earlier round, all messages are judged.
 
     The time of judgement is the recorded clock's, so the same tables give the same verdicts."""
     create_tables(settings.paths, (*TABLES_READ, DELIVERY_STATUS))
@@ -82,44 +87,103 @@ def run(spark: SparkSession, settings: Settings) -> int:
     if as_of_us is None:
         return 0
     as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
-    since = f"first_seen >= timestamp'{as_of - dt.timedelta(milliseconds=REMEMBERED_MS):%Y-%m-%d %H:%M:%S.%f} UTC'"
+    remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
+    since = as_of - remembered
+    opened = {table: open_table(settings.paths, table) for table in COLUMNS}  # before anything is read
     with set_meanwhile(spark, FILES_UNASKED):
-        judged = statuses(spark, settings, as_of).where(since).localCheckpoint()
-    target = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name)).alias("old")
-    same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
-    changed = "old.verdict <> new.verdict or not (old.cause <=> new.cause) or not old.settled"
-    (
-        target.merge(judged.alias("new"), same)
-        .whenMatchedUpdateAll(f"{changed} or size(old.acknowledged_by) <> size(new.acknowledged_by)")
-        .whenNotMatchedInsertAll()
-        # What was taken up into a surer unit.
-        .whenNotMatchedBySourceDelete(f"old.verdict <> 'delivered' and old.{since}")
-        .execute()
-    )
+        silence = whole_evidence(spark, settings)
+        position = position_of(opened, settings, (silence.gaps, sorted(silence.by_topic.items(), key=repr)))
+        before = last_position(settings) if rows_in(open_table(settings.paths, DELIVERY_STATUS)) >= FEW else None
+        affected = None
+        if (
+            before is not None
+            and before.digest == position.digest
+            and (touched := touched_since(settings.paths, opened, before)) is not None
+        ):
+            affected = affected_by(spark, settings.paths, touched, bool(silence.gaps), since - remembered)
+        judged = statuses(spark, settings, as_of, silence, affected)
+        judged = judged.where(F.col("first_seen") >= F.lit(since)).localCheckpoint()
+    _merge(spark, settings, judged, affected, since, position)
     return judged.count()
 
 
-def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime) -> DataFrame:
-    """The rows of ``delivery_status`` that the tables give now, judged at a time of the recorded clock."""
+def _merge(
+    spark: SparkSession,
+    settings: Settings,
+    judged: DataFrame,
+    affected: Affected | None,
+    since: dt.datetime,
+    position: Position,
+) -> None:
+    """Write what differs, and delete what was taken up into a surer unit; the position in the same commit."""
+    status = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name))
+    until_now = status.toDF() if affected is None else affected.verdicts
+    same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
+    gone = until_now.alias("old").join(judged.alias("new"), F.expr(same), "left_anti").select(*KEY)
+    source = judged.withColumn("gone", F.lit(False)).unionByName(gone.withColumn("gone", F.lit(True)), True)
+    if affected is not None:
+        # Delta leaves files out in which no row is as young as the oldest of these.
+        times = judged.select("first_seen").union(until_now.select("first_seen"))
+        oldest = times.agg(F.unix_micros(F.min("first_seen"))).first()
+        if oldest is None or oldest[0] is None:
+            return
+        same += f" and old.first_seen >= timestamp_micros({oldest[0]})"
+    differs = " or ".join(f"not (old.{name} <=> new.{name})" for name in DELIVERY_STATUS.names() if name != "as_of")
+    with set_meanwhile(spark, {USER_METADATA: position.text()}):
+        (
+            status.alias("old")
+            .merge(source.alias("new"), same)
+            .whenMatchedDelete(
+                f"new.gone and old.verdict <> 'delivered' and old.first_seen >= timestamp_micros({_us(since)})"
+            )
+            .whenMatchedUpdateAll(f"not new.gone and ({differs} or not old.settled)")
+            .whenNotMatchedInsertAll("not new.gone")
+            .execute()
+        )
+
+
+def whole_evidence(spark: SparkSession, settings: Settings) -> Silence:
+    """Create the views of all evidence; when nobody listened."""
     for table in TABLES_READ:
         if table in (CLOCK, SOURCE_GAPS):
             continue  # small, and read here in the driver
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
-    spark.sql(SUSPECTS).mapInArrow(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
+    read_table(spark, settings.paths, SDS_MESSAGES).createOrReplaceTempView("v_observed")
     gaps = open_gaps(settings.paths)
     if gaps:
         lost = read_table(spark, settings.paths, LOST_DEPENDENCIES)
         missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in gaps))
         lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
-    spark.sql(SENT_SINCE if gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
-    spark.sql(FACTS).createOrReplaceTempView("said")
+    return Silence(gaps, _unheard(spark, gaps))
+
+
+def statuses(
+    spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence, affected: Affected | None = None
+) -> DataFrame:
+    """The rows of ``delivery_status`` that the evidence in the views gives, of the ``affected`` messages or of all,
+    judged at a time of the recorded clock."""
+    spark.sql(SUSPECTS).mapInArrow(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
+    if affected is not None and silence.gaps:
+        by_id = affected.ids.select("sds_id").distinct()
+        named = spark.table("v_named_since_gaps").join(F.broadcast(by_id), "sds_id", "left_semi")
+        named.createOrReplaceTempView("v_named_since_gaps")
+    spark.sql(SENT_SINCE if silence.gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
+    said = spark.sql(FACTS)
+    (said if affected is None else only_about(said, affected.ids)).createOrReplaceTempView("said")
     spark.sql(IDS).createOrReplaceTempView("ids")
-    judge = _judge(as_of, settings, [gap.span for gap in gaps], _unheard(spark, gaps))
+    judge = _judge(as_of, settings, [gap.span for gap in silence.gaps], silence.by_topic)
     return spark.sql(EVIDENCE).mapInArrow(judge, DELIVERY_STATUS.ddl())
 
 
 Topic = tuple[str, str]
 """Pubsub topic and content topic."""
+
+
+class Silence(NamedTuple):
+    """When nobody listened: the open gaps, and what is left of them for topics that another bridge has heard."""
+
+    gaps: list[Gap]
+    by_topic: dict[Topic, list[Span]]
 
 
 def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
@@ -135,23 +199,9 @@ def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
 
 
 def _suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What stands where an SDS message has its own id (text of up to 127 bytes), in bytes that could not be decoded."""
     for batch in batches:
-        found = {
-            raw[at + 1 : at + 1 + raw[at]]
-            for raw in batch["raw"].to_pylist()
-            for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
-            if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
-        }
-        ids = [text for value in found if (text := _text(value)) is not None]
+        ids = sorted(set().union(*map(ids_within, batch["raw"].to_pylist())))
         yield pa.record_batch({"sds_id": pa.array(ids, pa.string())})
-
-
-def _text(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _followed(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
@@ -250,3 +300,7 @@ def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) ->
 
 def _topic(row: dict[str, Any]) -> Topic:
     return row["pubsub_topic"], row["content_topic"]
+
+
+def _us(moment: dt.datetime) -> int:
+    return (moment - EPOCH) // dt.timedelta(microseconds=1)

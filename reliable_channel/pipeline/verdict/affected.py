@@ -1,0 +1,167 @@
+"""Finds the verdicts that new evidence can change, and reads only the evidence about them.
+
+A message is judged by all that is known of all its SDS ids, so these are found first: those that new rows name, and
+those of the verdicts that share an id, a key or a payload with new rows, or are not settled. Old evidence links no
+other ids: a verdict holds every id of its message.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.tables import (
+    ACKS,
+    DELIVERIES,
+    DELIVERY_STATUS,
+    INCOMPLETE_MESSAGES,
+    LOST_DEPENDENCIES,
+    REASSEMBLED_MESSAGES,
+    REPAIR_REQUESTS,
+    SDS_MESSAGES,
+    SENDER_EVENTS,
+    STORE_PRESENCE,
+    Table,
+)
+from reliable_channel.pipeline.delta import read_table
+from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED
+from reliable_channel.pipeline.verdict.touched import Touched
+
+KEY = ("pubsub_topic", "content_topic", "channel_id", "message_key")
+_CHANNEL = list(KEY[:3])
+_OPEN = "?"
+"""What the verdicts that are not settled are looked up by, beside ids, keys and hashes."""
+
+
+class Affected(NamedTuple):
+    """``ids``: the SDS ids, with their channels, of all messages to judge; ``verdicts``: their rows until now."""
+
+    ids: DataFrame
+    verdicts: DataFrame
+
+
+def affected_by(
+    spark: SparkSession, paths: PathSettings, touched: Touched, in_gap: bool, since: dt.datetime
+) -> Affected:
+    """What is to be judged again after evidence about ``touched``; verdicts on messages first seen before ``since`` are
+    not looked at. ``in_gap``: there are gaps, so that new messages tell when missing ones were sent."""
+    ids = {*touched.ids, *_linked(spark, paths, touched, in_gap)}
+    wanted = {_OPEN, *touched.texts, *(sds_id for _, sds_id in ids), *(payload.hex() for payload in touched.payloads)}
+    verdicts = (
+        read_table(spark, paths, DELIVERY_STATUS)
+        .where(F.col("first_seen") >= F.lit(since))
+        .select(
+            *KEY,
+            "sds_ids",
+            "entire_message_hash",
+            "first_seen",
+            F.explode(
+                F.concat(
+                    "sds_ids",
+                    F.array_compact(
+                        F.array(
+                            "message_key",
+                            F.lower(F.hex("entire_message_hash")),
+                            F.when(~F.col("settled"), _OPEN),
+                        )
+                    ),
+                )
+            ).alias("text"),
+        )
+        .join(F.broadcast(_frame(spark, {"text": pa.array(sorted(wanted))})), "text", "left_semi")
+        .dropDuplicates([*KEY])
+        .drop("text")
+        .localCheckpoint()
+    )
+    new = _frame(
+        spark,
+        {
+            **{name: pa.array([channel[at] for channel, _ in ids], pa.string()) for at, name in enumerate(_CHANNEL)},
+            "sds_id": pa.array([sds_id for _, sds_id in ids], pa.string()),
+        },
+    )
+    known = verdicts.select(*_CHANNEL, F.explode("sds_ids").alias("sds_id"))
+    payloads = _frame(spark, {"entire_message_hash": pa.array(sorted(touched.payloads), pa.binary())})
+    both = new.union(known).distinct().localCheckpoint()
+    _create_views(spark, paths, both, payloads.union(verdicts.select("entire_message_hash")).distinct())
+    return Affected(both, verdicts)
+
+
+def only_about(said: DataFrame, ids: DataFrame) -> DataFrame:
+    """Those rows of ``said`` that are about ``ids``."""
+    about = ids.select(*(F.col(name).alias(f"about_{name}") for name in (*_CHANNEL, "sds_id")))
+    same = [F.col(name).eqNullSafe(F.col(f"about_{name}")) for name in (*_CHANNEL, "sds_id")]
+    return said.join(F.broadcast(about), same, "left_semi")
+
+
+def _linked(spark: SparkSession, paths: PathSettings, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
+    """The ids that rows of before name together with what is new, or that new messages tell something of."""
+    found: list[DataFrame] = []
+    if touched.rebuilt:
+        sets = read_table(spark, paths, REASSEMBLED_MESSAGES)
+        rebuilt = _among(spark, sets, "entire_message_hash", touched.rebuilt)
+        found.append(rebuilt.select(*_CHANNEL, F.explode("sds_ids").alias("sds_id")))
+    if touched.envelopes:
+        senders = read_table(spark, paths, SENDER_EVENTS)
+        found.append(_among(spark, senders, "envelope_hash", touched.envelopes).select(*_CHANNEL, "sds_id"))
+    if in_gap and touched.lamport:
+        channels = [*touched.lamport]
+        _frame(
+            spark,
+            {
+                **{
+                    name: pa.array([channel[at] for channel in channels], pa.string())
+                    for at, name in enumerate(_CHANNEL)
+                },
+                "least": pa.array([touched.lamport[channel] for channel in channels], pa.int64()),
+            },
+        ).createOrReplaceTempView("v_new_lamport")
+        texts = _frame(spark, {"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
+        texts.createOrReplaceTempView("v_new_ids")
+        found.append(spark.sql(NEWLY_SURROUNDED))
+    if not found:
+        return []
+    rows = found[0]
+    for more in found[1:]:
+        rows = rows.union(more)
+    return [(tuple(row[:3]), row[3]) for row in rows.where("sds_id is not null").distinct().collect()]
+
+
+def _create_views(spark: SparkSession, paths: PathSettings, ids: DataFrame, payloads: DataFrame) -> None:
+    """Replace the views of the evidence by those that hold, of each table, at least the rows about ``ids``; and what
+    these are compared with: everything about the same payloads, and about the envelopes that senders name."""
+    by_id = F.broadcast(ids.select("sds_id").distinct())
+
+    def about(table: Table, by: DataFrame) -> DataFrame:
+        return read_table(spark, paths, table).join(by, by.columns, "left_semi")
+
+    for table in (SDS_MESSAGES, LOST_DEPENDENCIES, ACKS, REPAIR_REQUESTS):
+        about(table, by_id).createOrReplaceTempView(f"v_{table.name}")
+    parity = spark.table(f"v_{SDS_MESSAGES.name}").where("segment_kind = 'parity'").select("entire_message_hash")
+    queued = about(SENDER_EVENTS, by_id).where("event = 'queued'").select("entire_message_hash")
+    by_payload = F.broadcast(payloads.union(parity).union(queued).distinct().localCheckpoint())
+    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES):
+        about(table, by_payload).createOrReplaceTempView(f"v_{table.name}")
+    rebuilt = about(DELIVERIES, by_payload).where("segment_kind is null")
+    rebuilt.unionByName(about(DELIVERIES, by_id).where("segment_kind is not null")).createOrReplaceTempView(
+        "v_deliveries"
+    )
+    sends = about(SENDER_EVENTS, by_payload).where("event = 'queued'")
+    sends.unionByName(about(SENDER_EVENTS, by_id)).createOrReplaceTempView("v_sender_events")  # a row may come twice
+    by_envelope = spark.sql("select distinct envelope_hash as message_hash from v_sender_events")
+    answers = about(STORE_PRESENCE, F.broadcast(by_envelope)).withColumn("sds_id", F.lit(None).cast("string"))
+    answers.unionByName(about(STORE_PRESENCE, by_id)).createOrReplaceTempView("v_store_presence")
+
+
+def _among(spark: SparkSession, rows: DataFrame, column: str, values: Iterable[bytes]) -> DataFrame:
+    return rows.join(F.broadcast(_frame(spark, {column: pa.array(sorted(values), pa.binary())})), column, "left_semi")
+
+
+def _frame(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
+    return spark.createDataFrame(pa.table(dict(columns)))

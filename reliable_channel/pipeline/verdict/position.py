@@ -1,0 +1,64 @@
+"""How far a round of verdicts has read: kept in the information of the commit that wrote its verdicts. No Spark.
+
+A position that is lost, or that belongs to other tables, means only that the next round judges everything again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+
+from reliable_channel import __version__
+from reliable_channel.config import Settings
+from reliable_channel.lake.open import open_table
+from reliable_channel.lake.tables import DELIVERY_STATUS, Table
+
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""The setting of a Spark session that adds text to the information of its commits."""
+
+_COMMITS_ASKED = 20
+"""Nearly all commits of the table are rounds; maintenance adds a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """``read``: by table its id and the version up to which it was read. ``digest``: of everything else that verdicts
+    follow from; another one means that old verdicts may be others now."""
+
+    read: dict[str, tuple[str, int]]
+    digest: str
+
+    def text(self) -> str:
+        """As it stands in a commit."""
+        return json.dumps({"read": self.read, "digest": self.digest})
+
+
+def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: object) -> Position:
+    """The position of a round over these tables. ``gaps``: when nobody listened, by topic."""
+    asked = (
+        __version__,
+        settings.pipeline.settle_delay_ms,
+        bool(settings.store.nodes),
+        settings.channels.model_dump_json(),
+        sorted(settings.bridge.content_topics),
+        gaps,
+    )
+    read = {table.name: (str(there.metadata().id), there.version()) for table, there in opened.items()}
+    return Position(read, hashlib.sha256(repr(asked).encode()).hexdigest())
+
+
+def last_position(settings: Settings) -> Position | None:
+    """The position of the round that last wrote verdicts; ``None`` when there is none, or it is too long ago."""
+    for commit in open_table(settings.paths, DELIVERY_STATUS).history(_COMMITS_ASKED):
+        if (text := commit.get("userMetadata")) is not None:
+            try:
+                found = json.loads(text)
+                read = {name: (str(table_id), int(version)) for name, (table_id, version) in found["read"].items()}
+                return Position(read, str(found["digest"]))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return None  # somebody else's
+    return None

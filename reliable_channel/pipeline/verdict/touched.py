@@ -1,0 +1,148 @@
+"""What new rows of evidence say something about: SDS ids, payloads, envelopes. No Spark.
+
+The ids and hashes lead to the verdicts that can be others now (:mod:`.affected`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.additions import AddedFile, added_since, read_added
+from reliable_channel.lake.tables import (
+    ACKS,
+    DELIVERIES,
+    INCOMPLETE_MESSAGES,
+    LOST_DEPENDENCIES,
+    QUARANTINE,
+    REASSEMBLED_MESSAGES,
+    REPAIR_REQUESTS,
+    SDS_MESSAGES,
+    SENDER_EVENTS,
+    STORE_PRESENCE,
+    Table,
+)
+from reliable_channel.pipeline.verdict.position import Position
+
+_CHANNEL = ("pubsub_topic", "content_topic", "channel_id")
+_BY_ID = (*_CHANNEL, "sds_id")
+
+COLUMNS: dict[Table, tuple[str, ...]] = {
+    DELIVERIES: (*_BY_ID, "row_kind", "segment_kind", "entire_message_hash", "first_sds_id", "first_lamport_timestamp"),
+    REASSEMBLED_MESSAGES: (*_CHANNEL, "sds_ids", "entire_message_hash"),
+    INCOMPLETE_MESSAGES: (*_CHANNEL, "sds_ids", "entire_message_hash"),
+    SENDER_EVENTS: (*_BY_ID, "event", "entire_message_hash"),
+    SDS_MESSAGES: (*_BY_ID, "sds_kind", "segment_kind", "entire_message_hash", "lamport_timestamp"),
+    LOST_DEPENDENCIES: _BY_ID,
+    ACKS: _BY_ID,
+    REPAIR_REQUESTS: _BY_ID,
+    STORE_PRESENCE: (*_BY_ID, "message_hash"),
+    QUARANTINE: ("message_hash", "stage", "raw"),
+}
+"""The tables that say something about messages, and the columns that say about which."""
+
+MAX_NEW_ROWS = 200_000
+"""When there are more new rows, everything is judged: that takes no longer, and the driver need not hold them."""
+
+SDS_ID_TAG = b"\x12"
+"""The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
+
+Channel = tuple[str | None, str | None, str | None]
+
+
+@dataclass
+class Touched:
+    """What new rows are about. ``ids``: with their channels; ``texts``: ids and keys of messages in any channel;
+    ``payloads``: hashes of payloads that came in segments, or that senders queued; ``rebuilt``: those of them that were
+    delivered; ``envelopes``: hashes of envelopes that stores or ingest speak of; ``lamport``: the least Lamport
+    timestamp of the new messages of a channel."""
+
+    ids: set[tuple[Channel, str]] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+    payloads: set[bytes] = field(default_factory=set)
+    rebuilt: set[bytes] = field(default_factory=set)
+    envelopes: set[bytes] = field(default_factory=set)
+    lamport: dict[Channel, int] = field(default_factory=dict)
+
+    def take(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take new rows of ``table``, with its ``COLUMNS``."""
+        for row in rows:
+            if table is QUARANTINE:
+                self.envelopes.update(filter(None, [row["message_hash"]]))
+                if row["raw"] is not None and row["stage"] in ("envelope", "sds"):
+                    self.texts |= ids_within(row["raw"])
+                continue
+            channel: Channel = (row["pubsub_topic"], row["content_topic"], row["channel_id"])
+            ids = {row.get("sds_id"), row.get("first_sds_id"), *(row.get("sds_ids") or ())}
+            self.ids |= {(channel, sds_id) for sds_id in ids if sds_id is not None}
+            self.envelopes.update(filter(None, [row.get("message_hash")]))
+            if (payload := row.get("entire_message_hash")) is None:
+                continue
+            if table is DELIVERIES and row["row_kind"] == "message":
+                lamport = row["first_lamport_timestamp"]
+                self.texts.add(f"{payload.hex()}-{row['first_sds_id'] if lamport is None else lamport}")
+                if row["segment_kind"] is None:
+                    self.rebuilt.add(payload)
+            if row.get("event", "queued") == "queued" and row.get("segment_kind") != "bare":
+                self.payloads.add(payload)
+
+    def take_lamport(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take the Lamport timestamps of new rows of ``sds_messages``."""
+        for row in rows:
+            if row["sds_kind"] == "content" and row["lamport_timestamp"] is not None:
+                channel: Channel = (row["pubsub_topic"], row["content_topic"], row["channel_id"])
+                self.lamport[channel] = min(row["lamport_timestamp"], self.lamport.get(channel, 1 << 62))
+
+
+def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: Position) -> Touched | None:
+    """What the rows that came since ``position`` are about; ``None`` when that cannot be told, or they are many."""
+    files: dict[Table, list[AddedFile]] = {}
+    for table in COLUMNS:
+        table_id, version = position.read.get(table.name, ("", 0))
+        if table_id != str(opened[table].metadata().id):
+            return None
+        added = added_since(paths, table, opened[table], version)
+        if added is None:
+            return None
+        files[table] = added
+    if sum(file.rows for added in files.values() for file in added) > MAX_NEW_ROWS:
+        return None
+    found = Touched()
+    for table, added in files.items():
+        try:
+            rows = read_added(paths, table, added, COLUMNS[table])
+        except FileNotFoundError:
+            return None
+        for batch in rows.to_batches():
+            _take(found, table, batch)
+    return found
+
+
+def _take(found: Touched, table: Table, batch: pa.RecordBatch) -> None:
+    rows = batch.to_pylist()
+    found.take(table, rows)
+    if table is SDS_MESSAGES:
+        found.take_lamport(rows)
+
+
+def ids_within(raw: bytes) -> set[str]:
+    """What stands where an SDS message has its own id (text of up to 127 bytes), in bytes that could not be decoded."""
+    found = {
+        raw[at + 1 : at + 1 + raw[at]]
+        for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
+        if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
+    }
+    return {text for value in found if (text := _text(value)) is not None}
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
