@@ -439,3 +439,17 @@ def test_a_node_that_hangs_is_said_and_nothing_is_lost_that_a_store_has(
         until(lambda: bridge.status().reachable, "the bridge reads again")
         assert bridge.status().fault == ""
         until(lambda: set(talker.in_kafka(here)) >= talker.published, "what came while the node hung is there")
+
+
+def test_envelopes_of_one_timestamp_keep_the_order_in_which_the_node_took_them(
+    nodes: list[WakuProcess], settings_of: Callable[[WakuProcess], Settings]
+) -> None:
+    topic = "/reliable-channel/1/one-time/proto"
+    here = settings_of(nodes[0])
+    api, at = WakuApi(BoundedHttp(nodes[0].url)), time.time_ns()
+    payloads = [b"%d" % number for number in range(40)]
+    with bridging(here):
+        for payload in payloads:
+            assert api.relay_publish(PUBSUB_TOPIC, WakuMessage(payload, topic, timestamp=at)).reason is None
+        until(lambda: len(envelopes(here, topic)) == len(payloads), "all of it is in Kafka")
+    assert [one.message.payload for one in envelopes(here, topic)] == payloads
