@@ -1,0 +1,111 @@
+"""The measured process of :mod:`bench.verdicts`: rounds of verdicts over kept messages, a few new ones before each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.jobs.stages import pinned, settings_for
+from reliable_channel.config import Settings
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import ACKS, CLOCK, DELIVERIES, LOST_DEPENDENCIES, SDS_MESSAGES, Table
+
+_START_US = 1_767_225_600_000_000
+_CHANNELS = 100
+_COMMITS = 24
+_NEW_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of verdicts over ``kept`` messages."""
+
+    kept: int
+    judged: int
+    seconds: float
+
+
+class Kept:
+    """Tables with ``kept`` messages of a day; in every round ``new`` messages of a minute come."""
+
+    def __init__(self, settings: Settings, kept: int, new: int) -> None:
+        self.settings, self.kept, self.new = settings, kept, new
+        self.next, self.at_us = 0, _START_US
+        create_tables(settings.paths, (SDS_MESSAGES, DELIVERIES, ACKS, LOST_DEPENDENCIES, CLOCK))
+        for _ in range(_COMMITS):
+            self.append(kept // _COMMITS, 86_400 // _COMMITS)
+
+    def append(self, count: int, seconds: int) -> None:
+        """``count`` messages in so many ``seconds``: one of a hundred is missing, two acknowledge the others."""
+        messages = [
+            (self.next + number, self.at_us + (number + 1) * seconds * 1_000_000 // count) for number in range(count)
+        ]
+        self.next += count
+        self.at_us = messages[-1][1]
+        for table, rows in _evidence(messages):
+            append_rows(self.settings.paths, table, as_arrow(rows, table))
+        clock = {"kafka_topic": "bench", "kafka_partition": 0, "query_id": "bench", "batch_id": self.next}
+        row = {**clock, "kind": "batch", "event_time": self.at_us, "next_offset": self.next}
+        append_rows(self.settings.paths, CLOCK, as_arrow([row], CLOCK))
+
+    def round(self, spark: Any) -> Round:
+        """Append what is new and judge."""
+        from reliable_channel.pipeline.verdict import verdicts
+
+        self.append(self.new, _NEW_S)
+        started = time.perf_counter()
+        judged = verdicts.run(spark, self.settings)
+        return Round(self.kept, judged, time.perf_counter() - started)
+
+
+def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dict[str, Any]]]]:
+    came: list[dict[str, Any]] = []
+    delivered, acks, lost = [], [], []
+    for number, at_us in messages:
+        channel = {
+            "pubsub_topic": "/waku/2/rs/1/0",
+            "content_topic": f"/bench/1/{number % _CHANNELS}/proto",
+            "channel_id": f"channel {number % _CHANNELS}",
+        }
+        said = {**channel, "sds_id": f"{number * 0x9E3779B97F4A7C15 % (1 << 256):064x}", "event_time": at_us}
+        said["sender_id"] = f"sender {number % 7}"
+        if number % 100 == 0:
+            lost.append({**said, "status": "lost", "needed_by": "x", "missing_since": at_us})
+            continue
+        place = {"kafka_topic": "bench", "kafka_partition": 0, "kafka_offset": number}
+        payload = number.to_bytes(32, "big")
+        row = {**said, **place, "sds_kind": "content", "segment_kind": "bare", "entire_message_hash": payload}
+        row |= {"data_count": 1, "lamport_timestamp": at_us // 1000, "ingest_time": at_us}
+        came.append(row)
+        first = {"first_sds_id": said["sds_id"], "first_lamport_timestamp": at_us // 1000, "first_seen": at_us}
+        delivered.append({**row, **first, "row_kind": "message", "late": False, "row_seq": number})
+        acks += [{**said, "acknowledged_by": f"sender {(number + by) % 7}"} for by in (1, 2)]
+    yield from ((SDS_MESSAGES, came), (DELIVERIES, delivered), (ACKS, acks), (LOST_DEPENDENCIES, lost))
+
+
+def main(arguments: list[str]) -> int:
+    """A round over everything for each number of kept messages, then ``rounds`` rounds in turn."""
+    spec = json.loads(arguments[0])
+    pinned(spec["cores"])
+    from reliable_channel.runtime.spark import spark_session
+
+    settings = settings_for(Path(spec["run_dir"]), "127.0.0.1:9", spec["cores"])
+    with spark_session(settings, "bench") as spark:
+        tables = [
+            Kept(settings.with_run_dir(Path(spec["run_dir"]) / str(kept)), kept, spec["new"]) for kept in spec["kept"]
+        ]
+        for _ in range(1 + spec["rounds"]):
+            for each in tables:
+                print(json.dumps(asdict(each.round(spark))), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

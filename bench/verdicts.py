@@ -1,0 +1,49 @@
+"""Whether a round of verdicts costs what is new, however many messages are kept.
+
+Two sizes are compared in the same session, round by round. The first round of each judges everything; Java compiles in
+it and in the next ones, which count for nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from statistics import median
+
+from bench.jobs.children import child
+from bench.jobs.rounds import Round
+from bench.registry import SIZES, Result, bench
+
+KEPT = (20_000, 200_000)
+NEW = 200
+WARM_UP, MEASURED = 1, 4
+"""Rounds of each size after the first."""
+PATIENCE_S = 300.0
+FLAT = 1.5
+"""Target: a round over the many kept messages against one over the few."""
+
+
+@bench
+def verdicts() -> Iterator[Result]:
+    """Rounds with few new messages over many kept ones and over few."""
+    from reliable_channel.config import load
+    from reliable_channel.runtime import jars
+
+    few, many = (max(1_000, int(kept * SIZES.scale)) for kept in KEPT)
+    with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        settings = load("local", paths={"run_dir": place})
+        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        spec = {"run_dir": place, "cores": 2, "kept": [few, many], "new": NEW, "rounds": WARM_UP + MEASURED}
+        rounds: list[Round] = []
+        with child("bench.jobs.rounds", spec) as process:
+            for answer in process.answers():
+                rounds.append(Round(**answer))
+                sys.stderr.write(f"  {json.dumps(answer)}\n")
+            process.finish(PATIENCE_S)
+    seconds = {kept: [found.seconds for found in rounds if found.kept == kept] for kept in (few, many)}
+    for kept, (first, *others) in seconds.items():
+        yield Result(f"verdicts, {kept:,} messages kept: a round over all of them", first, "s")
+        yield Result(f"verdicts, {kept:,} messages kept: {NEW} new ones", median(others[-MEASURED:]), "s")
+    ratio = median(seconds[many][-MEASURED:]) / median(seconds[few][-MEASURED:])
+    yield Result(f"verdicts, {NEW} new: {many:,} kept / {few:,} kept", ratio, "ratio", FLAT, lower_is_better=True)
