@@ -167,9 +167,10 @@ def _hash(value: Any) -> bytes | None:
     if not isinstance(value, str) or len(value) != 64:
         return None
     try:
-        return bytes.fromhex(value)
+        found = bytes.fromhex(value)  # which passes over spaces
     except ValueError:
         return None
+    return found if len(found) == 32 else None
 
 
 def _us(value: Any) -> int | None:

@@ -65,7 +65,7 @@ class Inbound:
             self.reachable, self.fault = False, fault
             return min(self._backoff.fault(), REJOIN_MAX_S)
         if self.fault:
-            _log.warning("The node is read again, after %d attempts.", self._backoff.faults)
+            _log.warning("The node is read again. Failed attempts: %d.", self._backoff.faults)
         self._record_gaps(batch, started_ms)
         self.reachable, self.ever_reachable, self.fault = True, True, ""
         self._bridge.subscribed.set()

@@ -4,12 +4,12 @@ Without it a bridge whose state file is gone would take itself for a new one, an
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reliable_channel.core import foreign_json
 from reliable_channel.transport.bridge_state import KEPT_HASHES
 from reliable_channel.transport.kafka_consumer import OffsetReader
 
@@ -48,7 +48,7 @@ def last_seen(client_options: Mapping[str, Any], topic: str, vantage: str, node:
 def sighting(value: bytes, node: str) -> LastSeen | None:
     """What a record says of sightings at this node; ``None`` for another node's, and for what is no such record."""
     try:
-        found = json.loads(value)
+        found = foreign_json.loads(value)
         if found["node"] != node:
             return None
         return LastSeen(int(found["at_ms"]), tuple(map(bytes.fromhex, found["hashes"])))

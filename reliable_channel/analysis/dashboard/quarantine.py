@@ -33,7 +33,6 @@ MEANINGS = {
     "segment_hash_length": "looks like a segment, its hash has not 32 bytes",
     "segment_count": "looks like a segment, its counts are out of range",
     "segment_index": "looks like a segment, its index is not below its count",
-    "segment_empty": "looks like a segment without payload",
     "over_quota": "above a quota of its sender, channel or content topic",
 }
 

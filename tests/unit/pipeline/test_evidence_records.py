@@ -128,6 +128,13 @@ def test_no_record_raises(kind: str, fields: dict[str, object]) -> None:
         as_arrow(said[1], said[0])
 
 
+@pytest.mark.parametrize("text", ["", "0" * 63, " " * 64, "00" * 31 + "  ", "x" * 64])
+def test_what_is_no_hash_is_left_out(text: str) -> None:
+    said = {"kind": "sender", "event": "sent", "at_ms": AT_MS, "sds_id": "m0", "envelope_hash": text}
+    found = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    assert found is None or found[1][0]["envelope_hash"] is None
+
+
 @given(st.binary(max_size=100))
 def test_no_bytes_raise(value: bytes) -> None:
     assert rows_from(EvidenceRecord(0, 0, value), "waku.envelopes") is None or value.startswith(b"{")
