@@ -83,6 +83,9 @@ class BridgeContext:
     vantage: str = ""
     subscribed: threading.Event = field(default_factory=threading.Event)
     """Set when the node was read for the first time, so that it has joined the topics that are published to."""
+    keeping: threading.Lock = field(default_factory=threading.Lock)
+    """Held from the question whether an envelope is new until it is in ``recent``: a relay and a store may bring it at
+    the same time."""
 
     def gap_record(
         self, gap: BridgeGap, status: str, recovered: int = 0, stores: Mapping[str, str] | None = None

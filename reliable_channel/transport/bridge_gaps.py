@@ -103,6 +103,10 @@ class GapFiller:
 
     def _take(self, page: StorePage) -> int:
         """Write what is new of a page to Kafka; how many envelopes that were."""
+        with self._bridge.keeping:
+            return self._keep(page)
+
+    def _keep(self, page: StorePage) -> int:
         new: dict[bytes, OutRecord] = {}
         seen: list[tuple[bytes, str]] = []
         for entry in page.entries:
@@ -117,7 +121,7 @@ class GapFiller:
                 )
                 seen += [(found, entry.pubsub_topic) for found in _hashes(entry)]
         self._bridge.writer.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)])
-        self._bridge.recent.add(new)
+        self._bridge.recent.add([found for found, _ in seen])
         self._bridge.count("recovered", len(new))
         return len(new)
 

@@ -58,7 +58,8 @@ class Inbound:
             batch = self._receiver.read(self._bridge.topics.waku)
         except ReadInterrupted as error:
             batch, fault = error.partial, error.cause
-        self._keep(batch)
+        with self._bridge.keeping:
+            self._keep(batch)
         if fault:
             if fault != self.fault:
                 _log.warning("%s", fault)

@@ -50,8 +50,13 @@ class Written(SafeWriter):
 
     def __init__(self) -> None:
         self.records: list[OutRecord] = []
+        self.before_write: Callable[[], None] | None = None
+        """Called once."""
 
     def write(self, records: Sequence[OutRecord]) -> int:
+        before, self.before_write = self.before_write, None
+        if before is not None:
+            before()
         self.records += records
         return 0
 
@@ -231,6 +236,37 @@ def test_a_gap_on_go_waku_is_filled_by_store_v1(parts: Callable[..., Parts], fau
     assert bridge.filler.step() == 1
     assert bridge.written.payloads() == [b"seen", b"missed"]  # Store v1 has no meta, and still is seen not doubled
     assert [(gap["status"], gap["attempts"]) for gap in bridge.written.gaps()] == [("open", 0), ("filled", 1)]
+
+
+def test_what_a_store_gave_first_is_not_doubled_when_the_relay_brings_it(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    bridge.fake.restart()
+    bridge.publish(b"missed")
+    bridge.inbound.step()
+    bridge.publish(b"late")  # in the margin of the gap, and in the cache of the relay as well
+    assert bridge.filler.step() == 1
+    bridge.inbound.step()
+    assert sorted(bridge.written.payloads()) == [b"late", b"missed"]
+
+
+def test_the_threads_of_a_bridge_do_not_write_one_envelope_each(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    bridge.fake.restart()
+    bridge.publish(b"missed")
+    bridge.inbound.step()
+    bridge.publish(b"late")
+    reads = threading.Thread(target=bridge.inbound.step)
+
+    def meanwhile() -> None:  # the filler has found that the envelope is new, and writes it
+        reads.start()
+        reads.join(0.5)
+
+    bridge.written.before_write = meanwhile
+    assert bridge.filler.step() == 1
+    reads.join(10)
+    assert sorted(bridge.written.payloads()) == [b"late", b"missed"]
 
 
 def test_a_node_that_demands_content_topics_is_asked_for_those_that_were_seen(parts: Callable[..., Parts]) -> None:
