@@ -51,7 +51,7 @@ def public_dataset(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.
 
 def rows_of(table: DeltaTable, columns: list[str] | None = None) -> list[dict[str, Any]]:
     """All rows of ``table``, or their ``columns``, for tables that fit into memory."""
-    rows: list[dict[str, Any]] = in_our_time(dataset_of(table).to_table(columns=columns)).to_pylist()
+    rows: list[dict[str, Any]] = dataset_of(table).to_table(columns=columns).to_pylist()
     return rows
 
 
