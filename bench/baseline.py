@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.jobs.children import child
 from bench.jobs.compare import Best, best_of
-from bench.jobs.stages import Stage
+from bench.jobs.stages import Stage, prepared
 from bench.jobs.traffic import workloads
 from bench.pipeline import PATIENCE_S, produced
 from bench.registry import SIZES, Result, bench
@@ -32,14 +32,11 @@ TARGET = 0.95
 @bench
 def beside_the_baseline() -> Iterator[Result]:
     """Throughput of today / throughput of the baseline, per workload and job; above 1 is quicker than it was."""
-    from reliable_channel.config import load
-    from reliable_channel.runtime import jars
     from reliable_channel.runtime.broker import running_broker
 
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         then = _checkout(Path(place) / "baseline")
-        settings = load("local", paths={"run_dir": place})
-        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        settings = prepared(place)
         with running_broker(settings) as there:
             chosen = [w for w in workloads(SIZES.scale) if w.name in (SIZES.workloads or WORKLOADS)]
             spec = {

@@ -17,6 +17,7 @@ import numpy as np
 
 from bench.jobs.channels import Batch, Case
 from bench.jobs.children import child
+from bench.jobs.stages import prepared
 from bench.registry import SIZES, Result, bench
 
 WARM_UP, MEASURED = 5, 8
@@ -59,12 +60,8 @@ def pairs(scale: float, only: Sequence[str] = ()) -> list[tuple[float, Case, Cas
 @bench
 def channels() -> Iterator[Result]:
     """Many channels against few, and what the checkpoint takes."""
-    from reliable_channel.config import load
-    from reliable_channel.runtime import jars
-
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = load("local", paths={"run_dir": place})
-        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        prepared(place)
         if not (chosen := pairs(SIZES.scale, SIZES.workloads)):
             return
         spec = {
@@ -86,16 +83,12 @@ def channels() -> Iterator[Result]:
 @bench
 def held() -> Iterator[Result]:
     """Many channels with logs, touched at random for ten minutes: latency, and whether memory and checkpoint grow."""
-    from reliable_channel.config import load
-    from reliable_channel.runtime import jars
-
     if SIZES.workloads and "held" not in SIZES.workloads:
         return
     count = max(HELD_RATE, int(HELD * SIZES.scale))
     seconds = max(60, int(HELD_S * SIZES.scale))
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = load("local", paths={"run_dir": place})
-        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        prepared(place)
         spec = {
             "run_dir": place,
             "cores": 2,
@@ -112,17 +105,17 @@ def held() -> Iterator[Result]:
                     sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
     first, *_, last = [answer for answer in answers if "memory_mb" in answer]
-    told = {name: value for answer in answers for name, value in answer.items()}
+    figures = {name: value for answer in answers for name, value in answer.items()}
     what = f"ack, {count} channels with logs of {HELD_LOG} at {HELD_RATE} records/s for {seconds} s"
-    p95 = float(np.percentile(told["latency_s"], 95))
-    yield Result(f"{what}: latency, median", float(np.median(told["latency_s"])), "s")
+    p95 = float(np.percentile(figures["latency_s"], 95))
+    yield Result(f"{what}: latency, median", float(np.median(figures["latency_s"])), "s")
     yield Result(f"{what}: latency, p95", p95, "s", HELD_P95_S, lower_is_better=True)
-    yield Result(f"{what}: CPU", told["cpu_s"] / seconds, "cores")
+    yield Result(f"{what}: CPU", figures["cpu_s"] / seconds, "cores")
     for name in ("memory_mb", "checkpoint_bytes"):
         growth = last[name] / first[name]
         yield Result(f"{what}: {name} in the end / after a tenth", growth, "ratio", FLAT, lower_is_better=True)
     yield Result(f"{what}: checkpoint", last["checkpoint_bytes"] / 1e9, "GB")
-    yield Result(f"{what}: first micro-batch after a restart", told["restarted_s"], "s")
+    yield Result(f"{what}: first micro-batch after a restart", figures["restarted_s"], "s")
 
 
 def measured(batches: Sequence[Batch], case: Case) -> list[Batch]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.jobs.children import child
+from bench.jobs.stages import prepared
 from bench.registry import SIZES, Result, bench
 
 JS = Path(__file__).parent / "js"
@@ -29,8 +30,6 @@ PATIENCE_S = 600.0
 @bench
 def js_waku() -> Iterator[Result]:
     """Records/s and CPU of both, for logs of three lengths. Without Node.js there is nothing to compare with."""
-    from reliable_channel.config import load
-    from reliable_channel.runtime import jars
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.topics import ensure_topics
 
@@ -40,8 +39,7 @@ def js_waku() -> Iterator[Result]:
     installed(JS)
     measured = max(200, int(MEASURED * SIZES.scale))
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = load("local", paths={"run_dir": place})
-        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        settings = prepared(place)
         with running_broker(settings) as there:
             cases = [{"topic": f"bench.log-{log}", "log": log} for log in (*WARM_UP, *LOGS)]
             for case in cases:

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.jobs.children import child
 from bench.jobs.compare import Best, best_of, ratios, shown, steady
-from bench.jobs.stages import Stage
+from bench.jobs.stages import Stage, prepared
 from bench.jobs.traffic import Workload, produce, produce_steadily, records, workloads
 from bench.registry import SIZES, Result, bench
 
@@ -47,13 +47,10 @@ PATIENCE_S = 300.0
 @bench
 def pipeline() -> Iterator[Result]:
     """All workloads on one and two cores, then a backlog, and steady traffic at half of what the jobs then did."""
-    from reliable_channel.config import load
-    from reliable_channel.runtime import jars
     from reliable_channel.runtime.broker import running_broker
 
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = load("local", paths={"run_dir": place})
-        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        settings = prepared(place)
         with running_broker(settings) as there:
             stages: list[Stage] = []
             chosen = [w for w in workloads(SIZES.scale) if not SIZES.workloads or w.name in SIZES.workloads]

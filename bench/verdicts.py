@@ -13,6 +13,7 @@ from statistics import median
 
 from bench.jobs.children import child
 from bench.jobs.rounds import Round
+from bench.jobs.stages import prepared
 from bench.registry import SIZES, Result, bench
 
 KEPT = (20_000, 200_000)
@@ -27,13 +28,9 @@ FLAT = 1.5
 @bench
 def verdicts() -> Iterator[Result]:
     """Rounds with few new messages over many kept ones and over few."""
-    from reliable_channel.config import load
-    from reliable_channel.runtime import jars
-
     few, many = (max(1_000, int(kept * SIZES.scale)) for kept in KEPT)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = load("local", paths={"run_dir": place})
-        jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+        prepared(place)
         spec = {"run_dir": place, "cores": 2, "kept": [few, many], "new": NEW, "rounds": WARM_UP + MEASURED}
         rounds: list[Round] = []
         with child("bench.jobs.rounds", spec) as process:

@@ -46,6 +46,16 @@ class Stage:
     others_s: float
 
 
+def prepared(run_dir: str) -> Settings:
+    """The local configuration with this run directory; fetches the jars where they are missing."""
+    from reliable_channel.config import load
+    from reliable_channel.runtime import jars
+
+    settings = load("local", paths={"run_dir": run_dir})
+    jars.ensure(settings.paths.cache_dir, settings.paths.ivy_settings)
+    return settings
+
+
 def settings_for(run_dir: Path, servers: str, cores: int, **spark: Any) -> Settings:
     """The configuration of a bench run: local session, two shuffle partitions whatever the number of cores."""
     from reliable_channel.config import load
