@@ -32,7 +32,7 @@ from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, L
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import exists
+from reliable_channel.lake.read import exists
 from reliable_channel.lake.tables import ACKS, SENT_ROWS
 from reliable_channel.pipeline.delta import append_frame, read_table
 from reliable_channel.runtime.faults import ended_by

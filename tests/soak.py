@@ -32,7 +32,7 @@ from reliable_channel.analysis.report.tables import read_observed
 from reliable_channel.cli.commands.demo import HOUR_MS, demo_settings, prepare
 from reliable_channel.cli.commands.run import judged
 from reliable_channel.config import Settings, load
-from reliable_channel.lake.open import open_tables
+from reliable_channel.lake.read import open_tables
 from reliable_channel.pipeline.clock import recorded
 from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.pipeline.runner.run import close, run_chain, run_continuously

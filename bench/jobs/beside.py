@@ -34,8 +34,7 @@ def main(arguments: list[str]) -> int:
     """Fill, run, fill, measure."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
-    from reliable_channel.lake.open import open_table
-    from reliable_channel.lake.read import dataset_of
+    from reliable_channel.lake.read import dataset_of, open_table
     from reliable_channel.lake.tables import DELIVERED_MESSAGES
     from reliable_channel.pipeline.runner.queries import CHAIN, start
     from reliable_channel.runtime.spark import spark_session

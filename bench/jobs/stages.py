@@ -150,7 +150,7 @@ def measure(
 
 def check(settings: Settings, spec: dict[str, Any]) -> None:
     """What is measured must also be right: every record is an envelope, every message is delivered."""
-    from reliable_channel.lake.open import open_table
+    from reliable_channel.lake.read import open_table
     from reliable_channel.lake.tables import DELIVERED_MESSAGES, ENVELOPES
 
     for table, wanted in ((ENVELOPES, spec["records"]), (DELIVERED_MESSAGES, spec["messages"])):

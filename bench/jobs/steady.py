@@ -29,8 +29,7 @@ def main(arguments: list[str]) -> int:
     pinned(spec["cores"])
     from reliable_channel.core.sds import SdsConfig
     from reliable_channel.core.segmentation import SegmentationConfig
-    from reliable_channel.lake.open import open_table
-    from reliable_channel.lake.read import dataset_of
+    from reliable_channel.lake.read import dataset_of, open_table
     from reliable_channel.lake.tables import DELIVERED_MESSAGES
     from reliable_channel.pipeline import counters
     from reliable_channel.pipeline.runner.measures import measures

@@ -19,8 +19,7 @@ from deltalake import DeltaTable
 from reliable_channel.config import Settings
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import unread_of
-from reliable_channel.lake.open import open_tables
-from reliable_channel.lake.sql import as_table, quoted, select
+from reliable_channel.lake.read import as_table, open_tables, quoted, select
 from reliable_channel.lake.tables import (
     DELIVERIES,
     LOST_DEPENDENCIES,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of, public_dataset
+from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import ENVELOPES, SDS_MESSAGES
 
 MAX_HASHES = 1_000

@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core import foreign_json
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
 

@@ -25,8 +25,7 @@ from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.evidence.audit import Audited, to_audit
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import exists, open_table
-from reliable_channel.lake.read import dataset_of, public_dataset, rows_of
+from reliable_channel.lake.read import dataset_of, exists, open_table, public_dataset, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
     CLOCK,

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.commit import append_files, discard
 from reliable_channel.lake.files import WrittenFile
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import Table
 
 _COMMITS = ThreadPoolExecutor(4, "commit")

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.lake.open import found_as
+from reliable_channel.lake.read import found_as
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import INDEXED_COLUMNS, Table
 

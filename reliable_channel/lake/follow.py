@@ -1,25 +1,28 @@
 """Follows a Delta table: reads its log from where this process stopped, and only the files that are new.
 
 Opening a table and planning a scan costs the more the more files it has. Spark's Python workers live long, so a task
-keeps what it has read, and a look-up costs the same however long the table is.
+keeps what it has read (:class:`DeltaFollower`), and a look-up costs the same however long the table is. The verdict job
+reads what was appended since its last round (:func:`added_since`).
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.checkpoints import filesystem, read_text
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
+from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
 
 _KEPT = 8
@@ -64,11 +67,9 @@ class DeltaFollower:
         it again costs as much as to begin anew."""
         if at_least < self._floor:
             self._open()
-        while (
-            commit := read_text(self._filesystem, f"{self._root}/_delta_log/{self._version + 1:020d}.json")
-        ) is not None:
+        while (actions := _commit(self._filesystem, self._root, self._version + 1)) is not None:
             self._version += 1
-            self._take(json.loads(line) for line in commit.splitlines())
+            self._take(actions)
         for path in [f.path for f in self._files.values() if f.largest is not None and f.largest < at_least]:
             del self._files[path]
         self._floor = at_least
@@ -77,16 +78,7 @@ class DeltaFollower:
     def read(self, file: DataFile, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
         """Some columns of one file, all of them nullable: files of different writers do not agree about that, nor about
         the type of times, which ``where`` cannot compare therefore."""
-        place = f"{self._root}/{file.path}"
-        found = pq.read_table(
-            place,
-            columns=list(columns),
-            filters=where,
-            filesystem=self._filesystem,
-            partitioning=None,
-            coerce_int96_timestamp_unit="us",
-        )
-        return _alike(found)
+        return _read(self._filesystem, f"{self._root}/{file.path}", columns, where)
 
     def _open(self) -> None:
         table = open_table(self._paths, self._of)
@@ -106,7 +98,7 @@ class DeltaFollower:
         files = zip(adds["path"].to_pylist(), pairs, strict=True)
         self._files = {unquote(path): _data_file(path, told) for path, told in files}
 
-    def _take(self, actions: Iterator[dict[str, Any]]) -> None:
+    def _take(self, actions: Iterable[dict[str, Any]]) -> None:
         for action in actions:
             if (gone := action.get("remove")) is not None:
                 self._files.pop(unquote(gone["path"]), None)
@@ -117,9 +109,67 @@ class DeltaFollower:
                 self._files[unquote(new["path"])] = _data_file(new["path"], bounds)
 
 
-def _alike(rows: pa.Table) -> pa.Table:
-    """What Spark and delta-rs write, in one form. Spark writes times as INT96, which do not contain their zone (every
-    table's is UTC), and does not keep what may not be null."""
+class AddedFile(NamedTuple):
+    """A data file: its path inside the table, and how many rows it has."""
+
+    path: str
+    rows: int
+
+
+def added_since(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> list[AddedFile] | None:
+    """The files that commits after ``version`` appended, up to the version at which the table was ``opened``.
+
+    ``None`` when they do not tell everything: rows were changed or deleted, or a commit is not in the log any more.
+    Compaction changes no rows; that retention deleted the oldest ones is no change either."""
+    files, root = filesystem(paths.table(table.name))
+    found: list[AddedFile] = []
+    for number in range(version + 1, opened.version() + 1):
+        actions = _commit(files, root, number)
+        appended = None if actions is None else _appended(table, actions)
+        if appended is None:
+            return None
+        found += appended
+    return found if version <= opened.version() else None
+
+
+def read_added(paths: PathSettings, table: Table, added: Iterable[AddedFile], columns: Sequence[str]) -> pa.Table:
+    """Some columns of files of a table. Raises ``FileNotFoundError`` when VACUUM has removed one since."""
+    files, root = filesystem(paths.table(table.name))
+    wanted = arrow_schema(table)
+    schema = pa.schema([wanted.field(name).with_nullable(True).remove_metadata() for name in columns])
+    read = [_read(files, f"{root}/{file.path}", columns).cast(schema) for file in added]
+    return pa.concat_tables(read) if read else schema.empty_table()
+
+
+def _commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
+    """The actions of one commit in the log of the table at ``root``; ``None`` when it is not there."""
+    commit = read_text(files, f"{root}/_delta_log/{version:020d}.json")
+    return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
+
+
+def _appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[AddedFile] | None:
+    """The files that a commit with these actions appended; ``None`` when it changed or deleted rows."""
+    adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
+    if not any(action.get("remove", {}).get("dataChange") for action in actions):
+        return [
+            AddedFile(unquote(add["path"]), json.loads(add.get("stats") or "{}").get("numRecords", 0)) for add in adds
+        ]
+    about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    expired = str(about.get("operationParameters", {}).get("predicate", "")).startswith(f"{table.retention_column} < ")
+    return [] if about.get("operation") == "DELETE" and expired else None
+
+
+def _read(files: Any, place: str, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
+    """Columns of one Parquet file, in one form for all writers. Spark writes times as INT96, which do not contain their
+    zone (every table's is UTC), and does not keep what may not be null."""
+    rows = pq.read_table(
+        place,
+        columns=list(columns),
+        filters=where,
+        filesystem=files,
+        partitioning=None,
+        coerce_int96_timestamp_unit="us",
+    )
     for number, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
             times = rows[field.name].cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", tz="UTC"))

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink, append_rows
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK
 

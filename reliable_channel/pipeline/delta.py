@@ -22,7 +22,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.append import BatchSink, write_log_checkpoint
 from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.open import exists, open_table
+from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import BY_NAME, Table
 
 QUERY_ID = "sql.streaming.queryId"

@@ -20,7 +20,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.commit import TableFile, append_files, discard, replace_files
 from reliable_channel.lake.files import WrittenFile
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.delta import written

@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.follow import DeltaFollower, PerQuery
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table, quoted, select
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.sql import quoted, select
 from reliable_channel.lake.tables import TIMERS
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import running

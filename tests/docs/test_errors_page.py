@@ -20,7 +20,7 @@ from reliable_channel.channel import SqlitePersistence
 from reliable_channel.cli import main
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.runtime.faults import ended_by
 from tests.support.error_page import PAGE, exit_code, expected, messages

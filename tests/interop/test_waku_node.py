@@ -40,8 +40,7 @@ from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
 from reliable_channel.lake import tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.runtime.build import kafka_node, make_bridge
 from reliable_channel.transport.base import Node, Source

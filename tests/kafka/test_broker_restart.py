@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of, rows_of
+from reliable_channel.lake.read import dataset_of, open_table, rows_of
 from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.runner.queries import INGEST, start
 from reliable_channel.runtime import broker, jars

@@ -10,8 +10,7 @@ from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake import tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.pipeline.runner.queries import INGEST
 from reliable_channel.pipeline.runner.run import run_to_end
 from tests.support import error_page

@@ -20,8 +20,7 @@ from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES, SENDER_EVENTS
 from reliable_channel.pipeline.clock import Progress

@@ -12,8 +12,7 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, Query, start

@@ -13,8 +13,7 @@ from reliable_channel.config import Settings
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake.append import append_rows
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
     DELIVERED_MESSAGES,

@@ -18,8 +18,7 @@ from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.pipeline.delta import each_batch, read_table
 from reliable_channel.pipeline.ingest import requeue as requeueing
 from reliable_channel.pipeline.ingest.admission import costs

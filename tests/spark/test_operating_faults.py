@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake import tables
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.pipeline.runner.queries import start
 from reliable_channel.pipeline.runner.run import run_to_end, wait_for
 from reliable_channel.simulation.presets import small_scenario

@@ -22,7 +22,7 @@ from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.pipeline.runner.metrics import measured
 from reliable_channel.pipeline.verdict import verdicts

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.lake.commit import append_files
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files

@@ -19,8 +19,7 @@ from deltalake import DeltaTable
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.checkpoints import filesystem, read_checkpoints
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
 from reliable_channel.pipeline import timers

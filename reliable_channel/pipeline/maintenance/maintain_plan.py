@@ -17,8 +17,7 @@ from deltalake import DeltaTable
 from reliable_channel.config import Settings
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import unread_of
-from reliable_channel.lake.open import open_tables
-from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.read import dataset_of, open_tables
 from reliable_channel.lake.tables import BY_NAME, CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
 
 STREAM_READERS = {SDS_MESSAGES.name: "reassembly", ORDERED_SDS_MESSAGES.name: "ack"}

@@ -24,7 +24,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.checkpoints import filesystem, read_checkpoint
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import exists, found_as, open_table
+from reliable_channel.lake.read import exists, found_as, open_table
 from reliable_channel.pipeline.delta import append_frame, conformed, read_table, written
 from reliable_channel.pipeline.ingest.admission import QuotaGate
 from reliable_channel.pipeline.ingest.stream import admitted

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
 
 Range = tuple[int, int]

@@ -30,7 +30,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.history import unread_of
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import BY_NAME, PIPELINE_METRICS
 from reliable_channel.pipeline import counters

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import Checkpoint, as_object, filesystem, read_checkpoint, read_text
-from reliable_channel.lake.open import holds_rows
+from reliable_channel.lake.read import holds_rows
 from reliable_channel.lake.tables import DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES
 from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
 

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of, in_our_time
+from reliable_channel.lake.read import dataset_of, in_our_time, open_table
 from reliable_channel.lake.tables import SOURCE_GAPS
 
 HEARD = """

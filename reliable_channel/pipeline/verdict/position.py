@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from reliable_channel import __version__
 from reliable_channel.config import Settings
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import DELIVERY_STATUS, Table
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"

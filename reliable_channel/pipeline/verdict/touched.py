@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.additions import AddedFile, added_since, read_added
+from reliable_channel.lake.follow import AddedFile, added_since, read_added
 from reliable_channel.lake.tables import (
     ACKS,
     DELIVERIES,

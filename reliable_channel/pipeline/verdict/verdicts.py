@@ -21,8 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table, rows_in
-from reliable_channel.lake.read import in_our_time
+from reliable_channel.lake.read import in_our_time, open_table, rows_in
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
     ACKS,

@@ -9,8 +9,7 @@ import pytest
 from reliable_channel.config import PathSettings, load
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES
 from reliable_channel.pipeline.clock import IngestClock, Progress, recorded
 from reliable_channel.pipeline.ingest.ticks import WALL_CLOCK_GRACE_US, advance

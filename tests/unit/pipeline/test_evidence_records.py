@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.evidence.intake import EvidenceRecord, position, rows_from, write
 from reliable_channel.lake import tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of, rows_of
+from reliable_channel.lake.read import dataset_of, open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, to_json
 from reliable_channel.transport.base import Source

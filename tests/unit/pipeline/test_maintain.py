@@ -14,8 +14,7 @@ from reliable_channel.config import Settings, load
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.history import unread_of
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DAY_MS, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress

@@ -25,8 +25,7 @@ from reliable_channel.evidence.refetch import RefetchResult, refetch
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient

@@ -184,10 +184,13 @@ def test_long_names_are_cut() -> None:
     assert shown("a" * 1_000) == "a" * 80 + "…"
 
 
-def test_status_does_not_load_spark() -> None:
+def test_status_loads_neither_spark_nor_pandas(settings: Settings) -> None:
+    write(settings, tables.QUARANTINE, [{"reason": "null_value"}])
     code = (
-        "import sys, reliable_channel.cli, reliable_channel.analysis.status as s;"
-        "import reliable_channel.analysis.status_text;"
-        "sys.exit('pyspark' in sys.modules)"
+        "import sys, reliable_channel.cli, reliable_channel.analysis.status_text;"
+        "from reliable_channel.analysis.status import collect; from reliable_channel.config import load;"
+        "assert collect(load('local', paths={'run_dir': sys.argv[1]}))['quarantine'] == {'null_value': 1};"
+        "sys.exit(bool({'pyspark', 'pandas'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    command = [sys.executable, "-c", code, settings.paths.run_dir]
+    assert subprocess.run(command, check=False).returncode == 0

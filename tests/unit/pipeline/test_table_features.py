@@ -15,8 +15,7 @@ from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import dataset_of, public_dataset
+from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SDS_MESSAGES, SOURCE_GAPS, TABLES, Table
 from tests.support import error_page

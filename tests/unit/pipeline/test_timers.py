@@ -15,8 +15,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import DeltaFollower
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import TIMERS
 from reliable_channel.pipeline import timers
 from reliable_channel.pipeline.timers import TimerChange, TimerLog, Timers, forget, record

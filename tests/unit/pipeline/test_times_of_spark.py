@@ -11,8 +11,7 @@ import pytest
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, REASSEMBLED_MESSAGES
 from reliable_channel.pipeline.reassembly.memory import CompletedSends

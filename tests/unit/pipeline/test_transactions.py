@@ -18,8 +18,7 @@ from reliable_channel.lake.commit import TableFile, append_files, replace_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.history import unread_of
-from reliable_channel.lake.open import open_table
-from reliable_channel.lake.read import rows_of
+from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import SDS_MESSAGES, Table
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files

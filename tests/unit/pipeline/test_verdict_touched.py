@@ -10,11 +10,11 @@ import pytest
 
 from reliable_channel.config import Settings, load
 from reliable_channel.lake import tables
-from reliable_channel.lake.additions import added_since
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import TableFile, replace_files
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.open import open_table
+from reliable_channel.lake.follow import added_since
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import touched
 from reliable_channel.pipeline.verdict.position import Position, position_of
