@@ -15,7 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from bench.registry import Result, bench
-from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsChannel, SdsConfig, SdsStep, SendDelivered, SendError
+from reliable_channel.core.sds import (
+    Outgoing,
+    OutgoingReason,
+    SdsChannel,
+    SdsParameters,
+    SdsStep,
+    SendDelivered,
+    SendError,
+)
 from reliable_channel.core.sds.events import Delivered
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.malformed import Malformed
@@ -28,7 +36,7 @@ BURSTS, SEGMENTS = 40, 3
 PAUSE_MS = 60_000
 """Between two bursts of :data:`SEGMENTS` segments; long enough that each is acknowledged, or given up, by itself."""
 
-NOW = SdsConfig()
+NOW = SdsParameters()
 BEFORE = replace(NOW, acknowledge_within_ms=0)
 JS_WAKU = replace(
     NOW, acknowledge_within_ms=0, causal_history_size=200, acknowledgement_timeout_ms=30_000, max_retransmissions=10
@@ -40,7 +48,7 @@ JS_WAKU = replace(
 class Network:
     """A sender and its listeners; envelopes arrive after a random delay, or not at all."""
 
-    configs: dict[str, SdsConfig]
+    configs: dict[str, SdsParameters]
     loss: float = 0.0
     seed: int = 1
     now: int = START_MS
@@ -123,7 +131,7 @@ def _played(network: Network) -> dict[str, int]:
     return began
 
 
-def _network(listeners: int, config: SdsConfig, loss: float = 0.0, sender: SdsConfig = NOW) -> Network:
+def _network(listeners: int, config: SdsParameters, loss: float = 0.0, sender: SdsParameters = NOW) -> Network:
     return Network({"alice": sender, **{f"listener-{number}": config for number in range(listeners)}}, loss)
 
 
@@ -187,7 +195,7 @@ TALK = 250
 """Messages of a conversation."""
 
 
-def conversation(config: SdsConfig, seed: int, loss: float = 0.2, messages: int = TALK) -> tuple[Network, int]:
+def conversation(config: SdsParameters, seed: int, loss: float = 0.2, messages: int = TALK) -> tuple[Network, int]:
     """Five participants send ``messages`` in all, one every 0.2 to 4 s, then ten minutes pass; how often a participant
     never learnt of a message of another."""
     names = [f"participant-{number}" for number in range(5)]

@@ -25,7 +25,7 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings, load
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.runtime.build import kafka_node
@@ -41,7 +41,7 @@ REPETITIONS = 3
 WAIT_S = 300
 
 # Nobody answers here: no retransmission may disturb the measurement.
-SDS = replace(SdsConfig(), acknowledgement_timeout_ms=3_600_000, sync_min_interval_ms=0)
+SDS = replace(SdsParameters(), acknowledgement_timeout_ms=3_600_000, sync_min_interval_ms=0)
 CONFIG = ReliableChannelConfig(sds=SDS, query_on_connect=False)
 PARITY = SegmentationConfig(enable_reed_solomon=True)
 

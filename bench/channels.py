@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from bench.jobs.channels import Batch, Case
+from bench.jobs.channels import Case, MicroBatch
 from bench.jobs.children import child
 from bench.jobs.stages import prepared
 from bench.registry import SIZES, Result, bench
@@ -70,10 +70,10 @@ def channels() -> Iterator[Result]:
             "batches": WARM_UP + MEASURED,
             "pairs": [[asdict(many), asdict(few)] for _, many, few in chosen],
         }
-        batches: list[Batch] = []
+        batches: list[MicroBatch] = []
         with child("bench.jobs.channels", spec) as process:
             for answer in process.answers():
-                batches.append(Batch(**answer))
+                batches.append(MicroBatch(**answer))
                 sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
     for target, many, few in chosen:
@@ -118,12 +118,12 @@ def held() -> Iterator[Result]:
     yield Result(f"{what}: first micro-batch after a restart", figures["restarted_s"], "s")
 
 
-def measured(batches: Sequence[Batch], case: Case) -> list[Batch]:
+def measured(batches: Sequence[MicroBatch], case: Case) -> list[MicroBatch]:
     """The micro-batches of a case that count."""
     return [batch for batch in batches if batch.case == case.name][-MEASURED:]
 
 
-def compared(target: float, many: Sequence[Batch], few: Sequence[Batch]) -> Iterator[Result]:
+def compared(target: float, many: Sequence[MicroBatch], few: Sequence[MicroBatch]) -> Iterator[Result]:
     """The figures of a pair of cases."""
     for case in (many, few):
         yield Result(f"ack, {case[0].case}: a micro-batch", median(b.seconds for b in case), "s")

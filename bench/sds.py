@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bench.registry import Result, bench
-from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
 
@@ -63,7 +63,7 @@ def _best(make: Callable[[], SdsChannel], messages: list[SdsMessage]) -> float:
 
 
 def _participant(outstanding: int) -> SdsChannel:
-    channel = SdsChannel("bench", "me", SdsConfig(max_log_entries=60_000))
+    channel = SdsChannel("bench", "me", SdsParameters(max_log_entries=60_000))
     channel.tick(START - 1_000)
     for number in range(outstanding):
         channel.send(b"mine %d" % number, START - 1_000)
@@ -71,7 +71,7 @@ def _participant(outstanding: int) -> SdsChannel:
 
 
 def _observer(outstanding: int) -> SdsChannel:
-    return SdsChannel("bench", None, SdsConfig(max_log_entries=60_000, max_tracked=outstanding))
+    return SdsChannel("bench", None, SdsParameters(max_log_entries=60_000, max_tracked=outstanding))
 
 
 @bench

@@ -44,7 +44,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """One micro-batch. ``checkpoint_bytes``: of the files it wrote in the checkpoint, state and all."""
 
     case: str
@@ -55,7 +55,7 @@ class Batch:
     checkpoint_bytes: int
 
 
-class Traffic:
+class CaseRows:
     """The rows of a case: channels in turn, every message naming the two before it in its channel."""
 
     def __init__(self, case: Case) -> None:
@@ -113,7 +113,7 @@ class Running:
         from reliable_channel.lake.create import create_tables
         from reliable_channel.pipeline.runner.queries import ACK, start
 
-        self.case, self._settings, self._traffic = case, settings, Traffic(case)
+        self.case, self._settings, self._traffic = case, settings, CaseRows(case)
         self._reads = ACK.reads
         create_tables(settings.paths, ACK.tables)
         query = replace(ACK, name=name)  # of two with one name Spark would run one only
@@ -129,7 +129,7 @@ class Running:
             self.batch(min(left, PRELOADED))
             left -= PRELOADED
 
-    def batch(self, rows: int) -> Batch:
+    def batch(self, rows: int) -> MicroBatch:
         """Give the job so many rows, and wait until it has written what follows from them."""
         from reliable_channel.lake.append import append_rows
         from reliable_channel.lake.schema import as_arrow
@@ -145,7 +145,7 @@ class Running:
         if taken < rows:
             raise AssertionError(f"{self.case.name}: a micro-batch of {taken} rows, {rows} were given.")
         milliseconds = progress.durationMs["triggerExecution"]
-        return Batch(self.case.name, int(progress.batchId), rows, milliseconds / 1000, cpu_s, self._written())
+        return MicroBatch(self.case.name, int(progress.batchId), rows, milliseconds / 1000, cpu_s, self._written())
 
     def _next(self) -> Any:
         deadline = time.monotonic() + PATIENCE_S

@@ -83,7 +83,7 @@ def as_text(message: dict[str, Any]) -> str:
     return json.dumps(fields | {"event_us": message["event_time"], "sub_order": 0, "causal_history": history})
 
 
-class Feed:
+class RandomRows:
     """Rows of channels at random, ``rate`` a call."""
 
     def __init__(self, settings: Any, table: Any, channels: int, log: int, rate: int) -> None:
@@ -111,7 +111,7 @@ class Feed:
         append_rows(self._settings.paths, self._table, given)
 
 
-class Done:
+class DoneRows:
     """Micro-batches of a query: rows taken so far, and when (Unix s)."""
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ def main(arguments: list[str]) -> int:
         query = replace(ACK, transform=lambda s: stream.acknowledged(s, filled))
         table: Any = ACK.reads
         create_tables(settings.paths, ACK.tables)
-        feed, done = Feed(settings, table, channels, log, rate), Done()
+        feed, done = RandomRows(settings, table, channels, log, rate), DoneRows()
         started = time.monotonic()
         running = start(spark, settings, query, once=False)
         while feed.sent < 10 * stream.BUCKETS:  # every bucket is touched
@@ -220,7 +220,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"latency_s": latencies(feed.at, done.at, since), "cpu_s": cpu_s}), flush=True)
         running.stop()
         feed()
-        again = Done()
+        again = DoneRows()
         started = time.monotonic()
         running = start(spark, settings, query, once=False)
         again.wait(running, rate)

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     """Run until the standard input ends."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
-    from reliable_channel.core.sds import SdsConfig
+    from reliable_channel.core.sds import SdsParameters
     from reliable_channel.core.segmentation import SegmentationConfig
     from reliable_channel.lake.read import dataset_of, open_table
     from reliable_channel.lake.tables import DELIVERED_MESSAGES
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     # Memories as long as a few batches: whether state is flat shows within minutes, not hours.
     short = {
         "segmentation": SegmentationConfig(set_timeout_ms=10_000, completed_memory_ms=15_000),
-        "sds": SdsConfig(max_log_entries=500),
+        "sds": SdsParameters(max_log_entries=500),
     }
     settings = settings.model_copy(update=short)
     stop = threading.Event()

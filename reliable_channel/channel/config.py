@@ -14,7 +14,7 @@ from typing import Literal
 from reliable_channel.channel.persistence import MemoryPersistence, Persistence, SqlitePersistence
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds import SdsConfig as CoreSdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.transport.base import Node
 
@@ -34,7 +34,7 @@ class ReliableChannelConfig:
     """
 
     segmentation: SegmentationConfig = field(default_factory=SegmentationConfig)
-    sds: CoreSdsConfig = field(default_factory=CoreSdsConfig)
+    sds: SdsParameters = field(default_factory=SdsParameters)
     rate_limit: RateLimitConfig = field(default_factory=RateLimitConfig)
     encryption: object | None = None
     history_backend: Literal["memory", "sqlite"] = "memory"
@@ -68,7 +68,7 @@ class ReliableChannelConfig:
         every wait for an acknowledgement is ``acknowledgement_timeout_ms``, where the newest grow."""
         return cls(
             rate_limit=RateLimitConfig(enabled=True),
-            sds=CoreSdsConfig(retransmission_backoff=1.0),
+            sds=SdsParameters(retransmission_backoff=1.0),
             verify_chunk_chain=True,
         )
 
@@ -134,21 +134,21 @@ class ReliableChannelOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SdsConfig(CoreSdsConfig):
+class SdsConfig(SdsParameters):
     """``SdsConfig`` of RELIABLE-CHANNEL-API: that of the protocol core, and the backend that keeps the state."""
 
     persistence: Persistence | None = None
 
-    def core(self) -> CoreSdsConfig:
+    def core(self) -> SdsParameters:
         """What the protocol core takes."""
-        return CoreSdsConfig(**{one.name: getattr(self, one.name) for one in fields(CoreSdsConfig)})
+        return SdsParameters(**{one.name: getattr(self, one.name) for one in fields(SdsParameters)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelDefaults:
     """The values that the channels of a node take where their own configuration has the default."""
 
-    sds_config: SdsConfig | CoreSdsConfig | None = None
+    sds_config: SdsConfig | SdsParameters | None = None
     rate_limit_config: RateLimitConfig | None = None
 
     def applied_to(self, config: ReliableChannelConfig) -> ReliableChannelConfig:
@@ -158,7 +158,7 @@ class ChannelDefaults:
             if given.persistence is not None and config.persistence is None and config.history_backend == "memory":
                 config = replace(config, persistence=given.persistence)
             given = given.core()
-        if given is not None and config.sds == CoreSdsConfig():
+        if given is not None and config.sds == SdsParameters():
             config = replace(config, sds=given)
         if self.rate_limit_config is not None and config.rate_limit == RateLimitConfig():
             config = replace(config, rate_limit=self.rate_limit_config)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.core.wire.segment import Dialect
 
@@ -72,7 +72,7 @@ class ChannelsSettings(Section):
                 return topic
         return None
 
-    def sds_config(self, sds: SdsConfig, content_topic: str, pubsub_topic: str | None = None) -> SdsConfig:
+    def sds_config(self, sds: SdsParameters, content_topic: str, pubsub_topic: str | None = None) -> SdsParameters:
         """The section ``sds`` as it counts on a content topic: in the family of the entry that matches."""
         topic = self.topic_for(content_topic, pubsub_topic)
         return sds if topic is None else sds.in_family(topic.family)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pydantic import ConfigDict
 
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.wire.bloom import FilterFormat
 
-for _core in (SegmentationConfig, SdsConfig, FilterFormat, RateLimitConfig):
+for _core in (SegmentationConfig, SdsParameters, FilterFormat, RateLimitConfig):
     # The attribute by which pydantic configures a dataclass that is not its own.
     setattr(_core, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010 - the core declares no such thing

@@ -21,7 +21,7 @@ from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSett
 from reliable_channel.config.quotas import QuotaSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.messaging.config import MessagingConfig
 
@@ -149,7 +149,7 @@ class Settings(BaseSettings):
     channels: ChannelsSettings = ChannelsSettings()
     participant: ParticipantSettings = ParticipantSettings()
     segmentation: SegmentationConfig = Field(default_factory=SegmentationConfig)
-    sds: SdsConfig = Field(default_factory=SdsConfig)
+    sds: SdsParameters = Field(default_factory=SdsParameters)
     rate_limit: RateLimitConfig = Field(default_factory=RateLimitConfig)
     pipeline: PipelineSettings = PipelineSettings()
     quotas: QuotaSettings = QuotaSettings()

@@ -67,7 +67,7 @@ class DeltaSource:
         """See ``EnvelopeSource.at_once``."""
         index = self._current()
         with nullcontext(True) if index is None else index.unless_busy() as free:
-            yield _Kept(self) if free else None
+            yield _CachedReading(self) if free else None
 
     def position(self, message_hash: bytes) -> Position | None:
         index = self._current()
@@ -220,7 +220,7 @@ class DeltaSource:
         return loaded
 
 
-class _Kept:
+class _CachedReading:
     """A source whose payloads come from memory alone."""
 
     def __init__(self, source: DeltaSource) -> None:

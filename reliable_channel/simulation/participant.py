@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reliable_channel.core.sds import Outgoing, SdsChannel, SdsConfig, SdsStep
+from reliable_channel.core.sds import Outgoing, SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.wire.malformed import Malformed
@@ -43,10 +43,10 @@ class SentSegments:
     parity_count: int
 
 
-def sds_config(family: WireFamily, **settings: Any) -> SdsConfig:
+def sds_config(family: WireFamily, **settings: Any) -> SdsParameters:
     """How ours and the observer speak a wire family, as they do where it is configured. ``settings`` are further
     fields."""
-    return SdsConfig(**settings).in_family(family)
+    return SdsParameters(**settings).in_family(family)
 
 
 class SimulatedParticipant:

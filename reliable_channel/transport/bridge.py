@@ -21,7 +21,13 @@ from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopic
 from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_health import INTERVAL_S, BridgeHealth
 from reliable_channel.transport.bridge_inbound import Inbound
-from reliable_channel.transport.bridge_outbound import LOOP_POLICY, DispatchPolicy, Outbound, Pending, loop_publish
+from reliable_channel.transport.bridge_outbound import (
+    LOOP_POLICY,
+    DispatchPolicy,
+    Outbound,
+    PendingDispatch,
+    loop_publish,
+)
 from reliable_channel.transport.bridge_recall import last_seen
 from reliable_channel.transport.bridge_state import BridgeState
 from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
@@ -100,7 +106,7 @@ class Bridge:
         rate_limit: RateLimitConfig | None = None,
         count: Count | None = None,
     ) -> None:
-        self._limit: DispatchLimit[Pending] = DispatchLimit(rate_limit, count)
+        self._limit: DispatchLimit[PendingDispatch] = DispatchLimit(rate_limit, count)
         self._options = dict(client_options)
         self._topics = topics
         self._node = node

@@ -21,7 +21,7 @@ from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.clock import Timestamps
 from reliable_channel.transport.dispatch_limit import DispatchLimit
-from reliable_channel.transport.dispatch_results import MAX_REQUEST_ID, DispatchResult, Status
+from reliable_channel.transport.dispatch_results import MAX_REQUEST_ID, DispatchResult, DispatchStatus
 from reliable_channel.transport.evidence import dispatch_record
 from reliable_channel.transport.http import NodeUnreachable
 from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
@@ -63,7 +63,7 @@ def loop_publish(_pubsub_topic: str, _message: WakuMessage) -> Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingDispatch:
     """A record of the outgoing topic that is an envelope."""
 
     raw: RawRecord
@@ -82,7 +82,7 @@ class Written:
     """The records behind it, until they are written."""
 
 
-class Progress:
+class OffsetProgress:
     """Which records of the outgoing topic are read and which are done. Offsets are kept up to the first record that is
     not done; what is done beyond it is ``ahead``."""
 
@@ -142,13 +142,13 @@ class Outbound:
         publish: Publish,
         bridge: BridgeContext,
         policy: DispatchPolicy | None = None,
-        limit: DispatchLimit[Pending] | None = None,
+        limit: DispatchLimit[PendingDispatch] | None = None,
         has_rln: Callable[[], bool | None] | None = None,
     ) -> None:
         self._publish = publish
         self._bridge = bridge
         self._policy = policy or DispatchPolicy()
-        self._limit: DispatchLimit[Pending] = limit or DispatchLimit()
+        self._limit: DispatchLimit[PendingDispatch] = limit or DispatchLimit()
         self._has_rln = has_rln
         self._asked_ms: int | None = None
         self._waiting_bytes = 0
@@ -157,7 +157,7 @@ class Outbound:
     def run(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Dispatch until ``stopping``, then close the reader. Raises ``Interrupted`` when a batch is not safe."""
         backoff = Backoff(0.5, self._policy.max_backoff_s)
-        progress = Progress()
+        progress = OffsetProgress()
         try:
             while not stopping.is_set():
                 self._look_for_rln()
@@ -191,7 +191,7 @@ class Outbound:
             reader.close()
 
     @staticmethod
-    def _commit(reader: OffsetReader, progress: Progress) -> None:
+    def _commit(reader: OffsetReader, progress: OffsetProgress) -> None:
         reader.commit(progress.committable())
         progress.committed()
 
@@ -215,7 +215,7 @@ class Outbound:
                 batch.done.append(raw)
                 continue
             request_id = dict(raw.headers).get(REQUEST_HEADER, b"")[:MAX_REQUEST_ID].decode("ascii", "replace") or None
-            pending = Pending(raw, record, request_id)
+            pending = PendingDispatch(raw, record, request_id)
             traffic = traffic_of(record.message, raw.headers)
             self._waiting_bytes += len(raw.value or b"")
             events = self._ask(lambda: self._limit.submit(pending, traffic, self._bridge.now_ms()), stopping)  # noqa: B023
@@ -226,7 +226,7 @@ class Outbound:
 
     def _follow(
         self,
-        events: Sequence[RateLimitEvent[Pending]] | None,
+        events: Sequence[RateLimitEvent[PendingDispatch]] | None,
         batch: Written,
         done: list[RawRecord],
         stopping: threading.Event,
@@ -243,14 +243,14 @@ class Outbound:
                     self._waiting_bytes -= len(pending.raw.value or b"")
                 case Delayed(pending, until):
                     self._bridge.count("delayed", 1)
-                    result = self._result(pending, Status.DELAYED, until_ms=until)
+                    result = self._result(pending, DispatchStatus.DELAYED, until_ms=until)
                     batch.records += [*result, self._held_back(pending, until)]
                 case EphemeralDropped(pending, used, limit):
                     self._bridge.count("failed", 1)
                     self._waiting_bytes -= len(pending.raw.value or b"")
                     batch.records += self._result(
                         pending,
-                        Status.FAILED,
+                        DispatchStatus.FAILED,
                         reason=FailureReason.DROPPED,
                         detail=f"{used} of {limit} envelopes of this epoch are used",
                         utilization=used / limit,
@@ -264,7 +264,7 @@ class Outbound:
 
     def _publish_one(
         self,
-        pending: Pending,
+        pending: PendingDispatch,
         near: LimitApproaching | None,
         batch: Written,
         done: list[RawRecord],
@@ -287,12 +287,12 @@ class Outbound:
             self._bridge.count("dispatched", 1)
             said = None if near is None else (near.used, near.limit, near.until)
             batch.records += self._result(
-                pending, Status.ACCEPTED, timestamp=message.timestamp, envelope_hash=found.hex(), near=said
+                pending, DispatchStatus.ACCEPTED, timestamp=message.timestamp, envelope_hash=found.hex(), near=said
             )
         else:
             batch.records += self._result(
                 pending,
-                Status.FAILED,
+                DispatchStatus.FAILED,
                 reason=outcome.reason,
                 detail=outcome.detail,
                 timestamp=message.timestamp,
@@ -309,7 +309,7 @@ class Outbound:
         for part in (batch.records, batch.hashes, batch.seen, batch.done):
             part.clear()
 
-    def _result(self, pending: Pending, status: Status, **more: Any) -> list[OutRecord]:
+    def _result(self, pending: PendingDispatch, status: DispatchStatus, **more: Any) -> list[OutRecord]:
         """The record for the sender; none for a sender that did not name its request."""
         if pending.request_id is None:
             return []
@@ -317,8 +317,8 @@ class Outbound:
         return [OutRecord(self._bridge.topics.dispatched, key_of(pending.record.message), result.to_bytes())]
 
     def _ask(
-        self, ask: Callable[[], list[RateLimitEvent[Pending]]], stopping: threading.Event
-    ) -> list[RateLimitEvent[Pending]] | None:
+        self, ask: Callable[[], list[RateLimitEvent[PendingDispatch]]], stopping: threading.Event
+    ) -> list[RateLimitEvent[PendingDispatch]] | None:
         """What the rate limit decides; waits while its count cannot be kept, ``None`` when stopped before that."""
         backoff = Backoff(0.5, self._policy.max_backoff_s)
         while True:
@@ -336,7 +336,7 @@ class Outbound:
             self._limit.node_has_rln(self._has_rln(), self._bridge.node)
 
     def _deliver(
-        self, pending: Pending, stopping: threading.Event, batch: Written, done: list[RawRecord]
+        self, pending: PendingDispatch, stopping: threading.Event, batch: Written, done: list[RawRecord]
     ) -> tuple[WakuMessage, Published | None]:
         """Publish until the node takes it, refuses it, or time is up; ``None`` when stopped before that. What went
         before is written before the first wait: its senders need not wait for this one."""
@@ -384,16 +384,16 @@ class Outbound:
                 return False
         return True
 
-    def _evidence(self, pending: Pending, message: WakuMessage, outcome: Published, final: bool) -> OutRecord:
+    def _evidence(self, pending: PendingDispatch, message: WakuMessage, outcome: Published, final: bool) -> OutRecord:
         reason = outcome.reason.value if outcome.reason else None
         return self._dispatch_record("failed" if final else "rate_limited", pending, message, reason, outcome.detail)
 
-    def _held_back(self, pending: Pending, until: int) -> OutRecord:
+    def _held_back(self, pending: PendingDispatch, until: int) -> OutRecord:
         detail = f"held back until {until} ms by the rate limit"
         return self._dispatch_record("rate_limited", pending, pending.record.message, "rate_limited", detail)
 
     def _dispatch_record(
-        self, event: str, pending: Pending, message: WakuMessage, reason: str | None, detail: str
+        self, event: str, pending: PendingDispatch, message: WakuMessage, reason: str | None, detail: str
     ) -> OutRecord:
         pubsub_topic = pending.record.pubsub_topic
         key, value = dispatch_record(

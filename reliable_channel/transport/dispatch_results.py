@@ -30,7 +30,7 @@ MAX_DETAIL = 300
 _INT64 = range(-(2**63), 2**63)
 
 
-class Status(StrEnum):
+class DispatchStatus(StrEnum):
     """What a record says."""
 
     ACCEPTED = "accepted"
@@ -46,7 +46,7 @@ class DispatchResult:
     """One record. ``envelope_hash`` is for people and other readers; a sender of this project computes it."""
 
     request_id: str
-    status: Status
+    status: DispatchStatus
     at_ms: int
     timestamp: int | None = None
     envelope_hash: str | None = None
@@ -82,7 +82,7 @@ def _result(found: dict[str, Any]) -> DispatchResult | None:
     used = found.get("utilization") or 0.0
     result = DispatchResult(
         request_id,
-        Status(found["status"]),
+        DispatchStatus(found["status"]),
         _integer(found["at_ms"]),
         None if found.get("timestamp") is None else _integer(found["timestamp"]),
         None,
@@ -93,9 +93,9 @@ def _result(found: dict[str, Any]) -> DispatchResult | None:
         None if near is None else (_integer(near[0]), _integer(near[1]), _integer(near[2])),
     )
     complete = {
-        Status.ACCEPTED: result.timestamp is not None,
-        Status.DELAYED: result.until_ms is not None,
-        Status.FAILED: result.reason is not None,
+        DispatchStatus.ACCEPTED: result.timestamp is not None,
+        DispatchStatus.DELAYED: result.until_ms is not None,
+        DispatchStatus.FAILED: result.reason is not None,
     }
     return result if complete[result.status] else None
 

@@ -36,7 +36,7 @@ from reliable_channel.transport.bridge_health import BridgesHealth, read_bridge_
 from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatch_limit import Count
-from reliable_channel.transport.dispatch_results import DispatchResult, Status, read_result
+from reliable_channel.transport.dispatch_results import DispatchResult, DispatchStatus, read_result
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_consumer import OffsetReader
@@ -315,7 +315,7 @@ class KafkaNode(NodeBase):
         if result is None:
             return []
         request_id = RequestId(result.request_id)
-        if result.status is Status.DELAYED:
+        if result.status is DispatchStatus.DELAYED:
             if request_id not in self._awaited:
                 return []
             return [SendDelayed(request_id, result.until_ms or 0, result.at_ms)]
@@ -328,7 +328,7 @@ class KafkaNode(NodeBase):
             accepted.message if result.timestamp is None else replace(accepted.message, timestamp=result.timestamp)
         )
         found = message_hash(topic, message)
-        if result.status is Status.FAILED:
+        if result.status is DispatchStatus.FAILED:
             failed = self._failed(request_id, result.reason or FailureReason.REFUSED, result.detail, found)
             return [replace(failed, utilization=result.utilization)]
         events: list[NodeEvent] = [Sent(request_id, message, topic, found, now_ms(self._clock))]

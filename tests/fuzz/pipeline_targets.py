@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from reliable_channel.config import load
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import decode_segment
 from reliable_channel.evidence.intake import EvidenceRecord, rows_from
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.pipeline.reassembly.set_results import Result
+from reliable_channel.pipeline.reassembly.set_results import SetResult
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from tests.fuzz import inputs
 from tests.fuzz.cases_format import Step, Target
@@ -69,7 +69,7 @@ INGEST = Target(
 
 def check_reassembly(steps: list[Step]) -> None:
     """Sets whose state goes through its bytes after every step give the same results as those that stay in memory."""
-    results: list[list[Result]] = [[], []]
+    results: list[list[SetResult]] = [[], []]
     for stored in (False, True):
         now, sets = inputs.START_MS, {}
         for offset, step in enumerate(steps):
@@ -105,7 +105,7 @@ def check_reassembly(steps: list[Step]) -> None:
             assert result.payload in inputs.PAYLOADS
 
 
-def _rows(results: list[Result]) -> list[str]:
+def _rows(results: list[SetResult]) -> list[str]:
     return [repr(result) for result in results]
 
 
@@ -124,7 +124,7 @@ class StoredAdapters(Adapters):
 
     def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
         for key, observer in self._channels.items():
-            self._channels[key] = ChannelObserver.from_bytes(observer.to_bytes(), key, None, SdsConfig(), None)
+            self._channels[key] = ChannelObserver.from_bytes(observer.to_bytes(), key, None, SdsParameters(), None)
         super().record(offset, value, headers, at_ms)
 
     def state_bytes(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import Reassembler
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.malformed import Malformed
@@ -85,7 +85,7 @@ def check_snapshots(steps: list[Step]) -> None:
     for step in steps:
         try:
             if step.kind == "sds":
-                restored = SdsChannel.from_bytes(step.data, SdsConfig())
+                restored = SdsChannel.from_bytes(step.data, SdsParameters())
                 restored.tick(inputs.START_MS)
                 restored.to_bytes()
             else:

@@ -28,7 +28,7 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message, message_hash
 from reliable_channel.runtime.build import kafka_node, make_bridge
@@ -167,7 +167,7 @@ def until(done: Callable[[], bool]) -> bool:
 
 def our_config() -> ReliableChannelConfig:
     sds = replace(
-        SdsConfig(),
+        SdsParameters(),
         acknowledgement_timeout_ms=1_500,
         retransmission_backoff=1.0,
         max_retransmissions=60,

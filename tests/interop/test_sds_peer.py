@@ -20,8 +20,8 @@ from reliable_channel.core.sds import (
     MissingDependency,
     PossiblyAcknowledged,
     SdsChannel,
-    SdsConfig,
     SdsEvent,
+    SdsParameters,
     SegmentAcknowledged,
 )
 from reliable_channel.core.wire.malformed import Malformed
@@ -77,7 +77,7 @@ class Conversation:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         # The peer counts dependencies as missing whatever their age.
-        self.ours = SdsChannel(CHANNEL, "ours", SdsConfig(before_observation=False, sync_min_interval_ms=0))
+        self.ours = SdsChannel(CHANNEL, "ours", SdsParameters(before_observation=False, sync_min_interval_ms=0))
         self.events: list[SdsEvent] = []
         self.ours.tick(self.now())
 

@@ -35,7 +35,7 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings, StoreNodeSettings
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
@@ -68,7 +68,7 @@ CHANNEL, TOPIC = "interop", "/reliable-channel/1/running-node/proto"
 def soon(**changes: Any) -> ReliableChannelConfig:
     """A channel with short waits, and enough of them for a busy machine."""
     sds = replace(
-        SdsConfig(),
+        SdsParameters(),
         acknowledgement_timeout_ms=3_000,
         retransmission_backoff=1.0,
         max_retransmissions=60,

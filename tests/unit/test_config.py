@@ -11,7 +11,7 @@ import yaml
 from reliable_channel.config import load
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 
 SECRET = "hunter2-and-more"
@@ -54,7 +54,7 @@ def test_the_environment_can_name_the_file(tmp_path: Path, monkeypatch: pytest.M
 def test_core_sections_are_the_cores_own_dataclasses_with_its_defaults() -> None:
     settings = load("local")
     assert settings.segmentation == SegmentationConfig()
-    assert settings.sds == SdsConfig()
+    assert settings.sds == SdsParameters()
     assert settings.rate_limit == RateLimitConfig()
 
 

@@ -11,7 +11,7 @@ from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, 
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ChannelRecords:
     snapshot: bytes | None = None
     journal: list[bytes] = field(default_factory=list)
     reported: set[str] = field(default_factory=set)
@@ -27,7 +27,7 @@ class MemoryPersistence:
     def __init__(self, *, keeps_journal: bool = False) -> None:
         self.keeps_journal = keeps_journal
         self._lock = threading.Lock()
-        self._channels: dict[ChannelKey, _Kept] = {}
+        self._channels: dict[ChannelKey, _ChannelRecords] = {}
         self._values: dict[str, bytes] = {}
         self._holders: dict[str, int] = {}
         self._sender_id: str | None = None
@@ -53,7 +53,7 @@ class MemoryPersistence:
 
     def load(self, key: ChannelKey) -> StoredChannel:
         with self._lock:
-            kept = self._channels.get(key, _Kept())
+            kept = self._channels.get(key, _ChannelRecords())
             return StoredChannel(
                 kept.snapshot, tuple(kept.journal), frozenset(kept.reported), kept.sequence, kept.fingerprint
             )
@@ -62,7 +62,7 @@ class MemoryPersistence:
         self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
     ) -> None:
         with self._lock:
-            kept = self._channels.setdefault(key, _Kept())
+            kept = self._channels.setdefault(key, _ChannelRecords())
             if labelled is not None:
                 kept.labels[labelled.label] = labelled
             if not self.keeps_journal:
@@ -84,7 +84,7 @@ class MemoryPersistence:
         if not self.keeps_journal:
             return
         with self._lock:
-            kept = self._channels.setdefault(key, _Kept())
+            kept = self._channels.setdefault(key, _ChannelRecords())
             kept.snapshot = snapshot
             kept.fingerprint = fingerprint
             kept.journal.clear()
@@ -92,7 +92,7 @@ class MemoryPersistence:
 
     def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         with self._lock:
-            kept = self._channels.setdefault(key, _Kept())
+            kept = self._channels.setdefault(key, _ChannelRecords())
             kept.sequence = sequence
             if self.keeps_journal:
                 kept.reported.update(events)

@@ -2,7 +2,7 @@
 randomness, I/O or Spark."""
 
 from reliable_channel.core.sds.channel import SdsChannel
-from reliable_channel.core.sds.config import SdsConfig, Tracking, deterministic_jitter
+from reliable_channel.core.sds.config import SdsParameters, Tracking, deterministic_jitter
 from reliable_channel.core.sds.events import (
     Acknowledged,
     Buffered,
@@ -71,8 +71,8 @@ __all__ = [
     "Retransmitted",
     "SaturatedFilter",
     "SdsChannel",
-    "SdsConfig",
     "SdsEvent",
+    "SdsParameters",
     "SdsStep",
     "SegmentAcknowledged",
     "SendDelivered",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import Evidence
 from reliable_channel.core.wire.bloom import Bytes, FilterFormat
 
@@ -197,7 +197,7 @@ class Participants:
 class AckTable:
     """The tracked messages, and the bits of their ids as arrays of (bit, row)."""
 
-    def __init__(self, config: SdsConfig, participants: Participants) -> None:
+    def __init__(self, config: SdsParameters, participants: Participants) -> None:
         self._format = config.filter_format
         self._participants = participants
         self.tracked: dict[str, Tracked] = {}

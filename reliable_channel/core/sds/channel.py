@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.conflicts import known_under, standing_under
 from reliable_channel.core.sds.events import (
     Outgoing,
@@ -32,8 +32,8 @@ class SdsChannel:
     many punctual ones. A participant has observed the channel since its first call: call ``tick(now)`` once on opening.
     """
 
-    def __init__(self, channel_id: str, participant_id: str | None, config: SdsConfig | None = None) -> None:
-        self._use(ChannelState(channel_id, participant_id, config or SdsConfig()))
+    def __init__(self, channel_id: str, participant_id: str | None, config: SdsParameters | None = None) -> None:
+        self._use(ChannelState(channel_id, participant_id, config or SdsParameters()))
 
     def _use(self, state: ChannelState) -> None:
         self._state = state
@@ -51,7 +51,7 @@ class SdsChannel:
         return self._state.participant_id
 
     @property
-    def config(self) -> SdsConfig:
+    def config(self) -> SdsParameters:
         """The settings."""
         return self._state.config
 
@@ -264,8 +264,8 @@ class SdsChannel:
         return write_snapshot(self._state, with_kept=with_kept)
 
     @classmethod
-    def from_bytes(cls, data: bytes, config: SdsConfig | None = None) -> SdsChannel:
+    def from_bytes(cls, data: bytes, config: SdsParameters | None = None) -> SdsChannel:
         """Restore a snapshot; continues identically. Raises ``LocalError`` for bytes that are none."""
         channel = cls.__new__(cls)
-        channel._use(read_snapshot(data, config or SdsConfig()))
+        channel._use(read_snapshot(data, config or SdsParameters()))
         return channel

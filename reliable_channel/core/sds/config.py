@@ -30,7 +30,7 @@ def deterministic_jitter(channel_id: str, participant_id: str, counter: int) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SdsConfig:
+class SdsParameters:
     """Everything that can be set on an SDS channel. Times in ms. Not part of a snapshot: the owner gives it again."""
 
     wire_family: WireFamily = WireFamily.SPEC
@@ -120,7 +120,7 @@ class SdsConfig:
     """Lost ids that are remembered, and as many before observation."""
     max_remembered_bytes: int = 4 * 1024 * 1024
 
-    def in_family(self, family: WireFamily) -> SdsConfig:
+    def in_family(self, family: WireFamily) -> SdsParameters:
         """This configuration for a channel whose peers are of another implementation family.
 
         The filter's layout and the clock's unit are the family's. The nim family (nim-sds at 0dea35d) also has a causal
@@ -129,7 +129,7 @@ class SdsConfig:
         layout = self.filter_format
         if is_nim is (layout.family is FilterFamily.SPEC):
             layout = replace(layout, family=FilterFamily.NIM if is_nim else FilterFamily.SPEC)
-        usual = SdsConfig()
+        usual = SdsParameters()
         changed = replace(self, wire_family=family, filter_format=layout, clock_unit_ms=1_000 if is_nim else 1)
         if is_nim and self.causal_history_size == usual.causal_history_size:
             changed = replace(changed, causal_history_size=NIM_CAUSAL_HISTORY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
 from reliable_channel.core.sds.log import MessageLog
 from reliable_channel.core.sds.shares import Remembered, Shares, size_of
@@ -174,7 +174,7 @@ class IncomingBuffer:
     """Waiting messages, missing ids and their timers. The times of a sweep are the multiples of its interval: they do
     not depend on when a channel was opened or restored."""
 
-    def __init__(self, config: SdsConfig, observer: bool) -> None:
+    def __init__(self, config: SdsParameters, observer: bool) -> None:
         self._config = config
         timeout = config.timeout_for_lost_messages_ms
         self._lost_after = (OBSERVER_LOST_MS if observer else 0) if timeout is None else timeout

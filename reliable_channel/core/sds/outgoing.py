@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator
 from enum import StrEnum
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import (
     Evidence,
     Outgoing,
@@ -140,7 +140,7 @@ class OwnSend:
 class OutgoingBuffer:
     """All sends that are unfinished, or finished and still able to be acknowledged by someone else."""
 
-    def __init__(self, config: SdsConfig) -> None:
+    def __init__(self, config: SdsParameters) -> None:
         self._config = config
         self.sends: dict[str, OwnSend] = {}
         self.segments: dict[str, OwnSegment] = {}

@@ -8,7 +8,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 
@@ -39,7 +39,7 @@ _PER_ENTRY = 16
 class Repair:
     """Own requests by T_req, own answers by T_resp, and the original bytes that answers need."""
 
-    def __init__(self, config: SdsConfig, participant_id: str) -> None:
+    def __init__(self, config: SdsParameters, participant_id: str) -> None:
         self._config = config
         self._me = participant_id
         self.requests: dict[str, tuple[int, str | None]] = {}

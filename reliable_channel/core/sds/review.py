@@ -6,7 +6,7 @@ once a filter of that participant holds it too. Filters alone make an acknowledg
 from __future__ import annotations
 
 from reliable_channel.core.sds.acks import BY_FILTER, IMPLIED, NAMED, AckTable, Participants, Tracked
-from reliable_channel.core.sds.config import SdsConfig, Tracking
+from reliable_channel.core.sds.config import SdsParameters, Tracking
 from reliable_channel.core.sds.events import (
     Acknowledged,
     Evidence,
@@ -33,7 +33,7 @@ class AckReview:
 
     def __init__(
         self,
-        config: SdsConfig,
+        config: SdsParameters,
         participant_id: str | None,
         log: MessageLog,
         incoming: IncomingBuffer,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 RESERVED_ID_BYTES = 128
@@ -62,7 +62,7 @@ def _shortened(entry: HistoryEntry) -> Iterable[HistoryEntry]:
         yield HistoryEntry(entry.message_id)
 
 
-def largest_sds_header(config: SdsConfig, channel_id: str, sender_id: str) -> int:
+def largest_sds_header(config: SdsParameters, channel_id: str, sender_id: str) -> int:
     """The size in bytes of an SDS message without its content: full history with hints, full filter, full repair
     request. A sender leaves that much free in an envelope."""
     entry = reserved_entry(sender_id)

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds.acks import Tracked
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import Evidence
 from reliable_channel.core.sds.incoming import Missing, Waiting
 from reliable_channel.core.sds.log import LogEntry, MessageLog, bits_to_bytes
@@ -119,7 +119,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
     return proto.SerializeToString()
 
 
-def read_snapshot(data: bytes, config: SdsConfig) -> ChannelState:
+def read_snapshot(data: bytes, config: SdsParameters) -> ChannelState:
     """The state of bytes that :func:`write_snapshot` gave. Raises ``LocalError`` for anything else."""
     try:
         proto = pb.SdsState.FromString(data)
@@ -136,7 +136,7 @@ def read_snapshot(data: bytes, config: SdsConfig) -> ChannelState:
         raise LocalError(f"The SDS snapshot contradicts itself: {error}.", "Restore another one.") from error
 
 
-def _read(proto: pb.SdsState, config: SdsConfig) -> ChannelState:
+def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     participant_id = proto.participant_id if proto.HasField("participant_id") else None
     state = ChannelState(proto.channel_id, participant_id, config)
     state.clock = proto.clock if proto.HasField("clock") else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import FilterRolledOver, SdsEvent
 from reliable_channel.core.sds.filter import OwnFilter
 from reliable_channel.core.sds.incoming import IncomingBuffer
@@ -22,7 +22,7 @@ from reliable_channel.core.wire.sds import HistoryEntry
 class ChannelState:
     """Everything a channel remembers. An observer has no filter, no sync timer and no repair of its own."""
 
-    def __init__(self, channel_id: str, participant_id: str | None, config: SdsConfig) -> None:
+    def __init__(self, channel_id: str, participant_id: str | None, config: SdsParameters) -> None:
         self.channel_id = channel_id
         self.participant_id = participant_id
         self.config = config

@@ -13,7 +13,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from reliable_channel.core.sds.config import SdsConfig
+from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import HistoryEntry
 
 CATCH_UP_MS = 3_600_000
@@ -34,7 +34,7 @@ most listeners would wait long, a few answer early and spare the others. 4 suits
 class SyncTimer:
     """The next sync message of one participant."""
 
-    def __init__(self, config: SdsConfig, channel_id: str, participant_id: str) -> None:
+    def __init__(self, config: SdsParameters, channel_id: str, participant_id: str) -> None:
         self._config = config
         self._channel_id = channel_id
         self._participant_id = participant_id

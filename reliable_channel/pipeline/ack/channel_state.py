@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reliable_channel.core.sds import SdsConfig, Tracking
+from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import WireFamily
@@ -71,7 +71,7 @@ class Rules:
     """The settings under which the rows of a channel are taken."""
 
     participant_id: str | None
-    sds: SdsConfig
+    sds: SdsParameters
     expiry_ms: int | None
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Rules:
     digest: bytes = field(init=False, compare=False)
 
     def _values(self) -> dict[str, object]:
-        sds = {f.name: getattr(self.sds, f.name) for f in dataclasses.fields(SdsConfig) if f.name != "jitter"}
+        sds = {f.name: getattr(self.sds, f.name) for f in dataclasses.fields(SdsParameters) if f.name != "jitter"}
         sds["filter_format"] = dataclasses.asdict(self.sds.filter_format)
         return {"participant_id": self.participant_id, "expiry_ms": self.expiry_ms, "sds": sds}
 
@@ -96,7 +96,7 @@ class Rules:
         sds["tracking"] = None if sds["tracking"] is None else Tracking(sds["tracking"])
         sds["filter_format"]["family"] = FilterFamily(sds["filter_format"]["family"])
         sds["filter_format"] = FilterFormat(**sds["filter_format"])
-        return cls(values["participant_id"], SdsConfig(**sds), values["expiry_ms"])
+        return cls(values["participant_id"], SdsParameters(**sds), values["expiry_ms"])
 
     def observer(self, key: ChannelKey, state: bytes | None) -> ChannelObserver:
         """The channel of ``key`` with stored ``state``, or a new one."""

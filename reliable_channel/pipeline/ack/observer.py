@@ -29,8 +29,8 @@ from reliable_channel.core.sds import (
     RefetchDue,
     RepairRequestSeen,
     SdsChannel,
-    SdsConfig,
     SdsEvent,
+    SdsParameters,
 )
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import SdsMessage
@@ -70,7 +70,7 @@ class ChannelObserver:
     when retention has removed the rows that it guards, or at once when nothing was delivered: :attr:`is_blank`."""
 
     def __init__(
-        self, key: ChannelKey, participant_id: str | None, config: SdsConfig, expiry_ms: int | None = None
+        self, key: ChannelKey, participant_id: str | None, config: SdsParameters, expiry_ms: int | None = None
     ) -> None:
         self._key = key
         self._columns: dict[str, Any] = dict(zip(("pubsub_topic", "content_topic", "channel_id"), key, strict=True))
@@ -355,7 +355,7 @@ class ChannelObserver:
         data: bytes,
         key: ChannelKey,
         participant_id: str | None,
-        config: SdsConfig,
+        config: SdsParameters,
         expiry_ms: int | None = None,
     ) -> ChannelObserver:
         """Restore what :meth:`to_bytes` gave; the configuration is given again. Raises ``LocalError`` for anything

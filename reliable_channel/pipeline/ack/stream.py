@@ -25,7 +25,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.config.channels import ChannelsSettings
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.tables import (
     ACKS,
@@ -172,11 +172,11 @@ class _StoredBucket:
 
 
 def stateful(
-    participant_id: str | None, config: SdsConfig, expiry_ms: int | None, channels: ChannelsSettings | None = None
+    participant_id: str | None, config: SdsParameters, expiry_ms: int | None, channels: ChannelsSettings | None = None
 ) -> Update:
     """The function of :class:`Buckets`: the channels of one bucket, the rows of each in record order. ``channels``
     gives the SDS family of a content topic: filter, clock and history differ."""
-    known: dict[SdsConfig, Rules] = {}
+    known: dict[SdsParameters, Rules] = {}
 
     def rules_of(key: ChannelKey) -> Rules:
         sds = config if channels is None else channels.sds_config(config, key[1], key[0])

@@ -20,7 +20,7 @@ from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly.decryptor import SegmentDecryptor
-from reliable_channel.pipeline.reassembly.set_results import Result, failed_result
+from reliable_channel.pipeline.reassembly.set_results import SetResult, failed_result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from reliable_channel.pipeline.result_files import RESULTS, Fields, ResultFiles, packed, sorted_out
 
@@ -115,7 +115,7 @@ class Combiner:
 
     def _rebuilt(
         self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]
-    ) -> tuple[HashSets, list[Result], list[int]]:
+    ) -> tuple[HashSets, list[SetResult], list[int]]:
         """The sets of one hash after its rows, what they lead to, and on which rows the program failed."""
 
         def begun(blob: bytes | None) -> HashSets:
@@ -123,11 +123,11 @@ class Combiner:
 
         return guarded.taken(begun(None), begun, rows, self._take, _failed)
 
-    def _take(self, sets: HashSets, row: SegmentRow) -> list[Result]:
+    def _take(self, sets: HashSets, row: SegmentRow) -> list[SetResult]:
         return sets.add(self._decrypt(row))
 
 
-def _failed(sets: HashSets, row: SegmentRow, error: Exception) -> Result:
+def _failed(sets: HashSets, row: SegmentRow, error: Exception) -> SetResult:
     return failed_result({**row._asdict(), "kind": "segment"}, sets.scope(), guarded.kind_of(error))
 
 
@@ -176,7 +176,7 @@ class _Written:
         self._results: list[tuple[str, Fields]] = []
         self._bytes = 0
 
-    def add(self, results: Sequence[Result], failed: int) -> None:
+    def add(self, results: Sequence[SetResult], failed: int) -> None:
         self._results += (result.packable() for result in results)
         if failed:
             self._results.append((FAILED_ROWS, {"rows": failed}))

@@ -26,7 +26,7 @@ from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.guarded import EVENT
 
 
-class Result(NamedTuple):
+class SetResult(NamedTuple):
     """One output row. ``kind``: message, repaired, completed, incomplete, event or timer; ``fields`` are columns of
     the table it belongs to, times in µs. An ``incomplete`` one goes to the driver as JSON, its hash in hex."""
 
@@ -53,7 +53,7 @@ class Result(NamedTuple):
 
 def completed_results(
     event: MessageCompleted, offset: int, place: TopicPartition, config: SegmentationConfig
-) -> Iterator[Result]:
+) -> Iterator[SetResult]:
     """The payload, then the repaired rows of what was not received, then the completed row."""
     scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
@@ -86,12 +86,12 @@ def completed_results(
         "send": event.send,
         "one_send": event.one_send,
     }
-    yield Result("message", *place, offset, 0, event.payload, message)
+    yield SetResult("message", *place, offset, 0, event.payload, message)
     for number, row in enumerate(repaired, start=1):
         fields = {**scope, **row, "event_time": event.completed_at * 1000, "entire_message_hash": hash_}
         fields["causal_history"] = _predecessor(sds_ids, row["sds_id"])
-        yield Result("repaired", *place, offset, number, None, {**fields, "data_count": event.data_count})
-    yield Result("completed", *place, offset, len(repaired) + 1, None, {**common, "sds_id": first})
+        yield SetResult("repaired", *place, offset, number, None, {**fields, "data_count": event.data_count})
+    yield SetResult("completed", *place, offset, len(repaired) + 1, None, {**common, "sds_id": first})
 
 
 def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
@@ -129,7 +129,7 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
 
 def incomplete_result(
     given_up: IncompleteSet, reason: str, detail: str | None, at: int, offset: int, place: TopicPartition
-) -> Result:
+) -> SetResult:
     """A set that was given up, as a row of ``incomplete_messages``."""
     scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), given_up.scope, strict=True))
     lamports = [segment.lamport for segment in given_up.held if segment.lamport is not None]
@@ -150,14 +150,14 @@ def incomplete_result(
         "oldest_lamport": min(lamports, default=None),  # no columns: for reassembly/already_reported.py
         "newest_lamport": max(lamports, default=None),
     }
-    return Result("incomplete", *place, offset, 0, None, fields)
+    return SetResult("incomplete", *place, offset, 0, None, fields)
 
 
 NAMED_IDS = 16
 """An event names at most so many ids, and of each as many characters as an id of ours has."""
 
 
-def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> Result:
+def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> SetResult:
     """Segments that do not make the message whose hash they name, with the ids that claim one place."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
@@ -172,10 +172,10 @@ def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now
         "kafka_partition": place[1],
         "kafka_offset": offset,
     }
-    return Result("event", *place, offset, 0, None, fields)
+    return SetResult("event", *place, offset, 0, None, fields)
 
 
-def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Result:
+def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> SetResult:
     """A row on which the program failed. ``row`` has the columns of a segment, or only those of a tick; then ``scope``
     names the sender of the sets."""
     place = (row["kafka_topic"], int(row["kafka_partition"]))
@@ -191,7 +191,7 @@ def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> R
         "kafka_partition": place[1],
         "kafka_offset": int(row["kafka_offset"]),
     }
-    return Result("event", *place, int(row["kafka_offset"]), 0, None, fields)
+    return SetResult("event", *place, int(row["kafka_offset"]), 0, None, fields)
 
 
 def event_result(
@@ -201,7 +201,7 @@ def event_result(
     offset: int,
     place: TopicPartition,
     now: int,
-) -> Result:
+) -> SetResult:
     scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))
     fields = {
         **scope,
@@ -212,4 +212,4 @@ def event_result(
         "kafka_partition": place[1],
         "kafka_offset": offset,
     }
-    return Result("event", *place, offset, 0, None, fields)
+    return SetResult("event", *place, offset, 0, None, fields)

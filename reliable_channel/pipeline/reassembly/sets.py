@@ -32,7 +32,7 @@ from reliable_channel.core.wire.segment import Dialect, decode_segment
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.memory import Done
 from reliable_channel.pipeline.reassembly.set_results import (
-    Result,
+    SetResult,
     completed_results,
     event_result,
     incomplete_result,
@@ -81,7 +81,7 @@ class HashSets:
             self._reassembler(each.send.scope, each.place).remember(each.send)
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
 
-    def add(self, row: SegmentRow) -> list[Result]:
+    def add(self, row: SegmentRow) -> list[SetResult]:
         """Take one segment, in record order. Timers due before it run first, each at its own time."""
         place = (row.kafka_topic, row.kafka_partition)
         reassembler = self._reassembler(row.scope, place)
@@ -112,9 +112,9 @@ class HashSets:
     def _reassembler(self, scope: Scope, place: TopicPartition) -> Reassembler:
         return self._scopes.setdefault(scope, (place, Reassembler(self._config)))[1]
 
-    def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[Result]:
+    def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[SetResult]:
         """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""
-        results: list[Result] = []
+        results: list[SetResult] = []
         for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
             for event in _advance(self._scopes[scope][1], now_us // 1000):
                 results += self._results(event, offset, place, now_us // 1000)
@@ -169,7 +169,7 @@ class HashSets:
             restored._scopes[tuple(scope.scope)] = (place, Reassembler.from_bytes(scope.reassembler, config))
         return restored
 
-    def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[Result]:
+    def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[SetResult]:
         match event:
             case MessageCompleted():
                 made = list(completed_results(event, offset, place, self._config))

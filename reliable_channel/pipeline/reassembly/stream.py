@@ -34,7 +34,7 @@ from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
 from reliable_channel.pipeline.reassembly.combiner import FAILED_ROWS, JOB, KINDS, REPORTS, ROW_COLUMNS, Combiner
 from reliable_channel.pipeline.reassembly.decryptor import SegmentDecryptor
-from reliable_channel.pipeline.reassembly.set_results import Result, failed_result
+from reliable_channel.pipeline.reassembly.set_results import SetResult, failed_result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
 from reliable_channel.pipeline.result_files import (
     RESULTS,
@@ -144,7 +144,7 @@ class KeyedSets:
         if every:
             yield pd.DataFrame([(RESULTS, blob) for blob in packed(every, KINDS)], columns=["kind", "results"])
 
-    def _take(self, sets: HashSets, row: dict[str, Any]) -> list[Result]:
+    def _take(self, sets: HashSets, row: dict[str, Any]) -> list[SetResult]:
         if row["kind"] == "segment":
             return sets.add(self._decrypt(_segment_row(row)))
         place = (row["kafka_topic"], int(row["kafka_partition"]))
@@ -171,14 +171,14 @@ class KeyedSets:
         return HashSets.from_bytes(bytes(stored), self._config)
 
 
-def _failed(sets: HashSets, row: dict[str, Any], error: Exception) -> Result:
+def _failed(sets: HashSets, row: dict[str, Any], error: Exception) -> SetResult:
     return failed_result(row, sets.scope(), guarded.kind_of(error))
 
 
-def _timers(hash_: bytes, before: Dues, after: Dues) -> list[Result]:
+def _timers(hash_: bytes, before: Dues, after: Dues) -> list[SetResult]:
     """The changes of the timers of a hash."""
     return [
-        Result("timer", *place, 0, 0, None, {"key": hash_.hex(), "due": after.get(place)})
+        SetResult("timer", *place, 0, 0, None, {"key": hash_.hex(), "due": after.get(place)})
         for place in {*before, *after}
         if before.get(place) != after.get(place)
     ]

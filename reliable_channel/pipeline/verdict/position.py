@@ -25,7 +25,7 @@ _COMMITS_ASKED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class RoundPosition:
     """``read``: by table its id and the version up to which it was read. ``digest``: of everything else that verdicts
     follow from; another one means that old verdicts may be others now."""
 
@@ -37,7 +37,7 @@ class Position:
         return json.dumps({"read": self.read, "digest": self.digest})
 
 
-def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: object) -> Position:
+def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: object) -> RoundPosition:
     """The position of a round over these tables. ``gaps``: when nobody listened, by topic."""
     asked = (
         __version__,
@@ -48,17 +48,17 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
         gaps,
     )
     read = {table.name: (str(there.metadata().id), there.version()) for table, there in opened.items()}
-    return Position(read, hashlib.sha256(repr(asked).encode()).hexdigest())
+    return RoundPosition(read, hashlib.sha256(repr(asked).encode()).hexdigest())
 
 
-def last_position(settings: Settings) -> Position | None:
+def last_position(settings: Settings) -> RoundPosition | None:
     """The position of the round that last wrote verdicts; ``None`` when there is none, or it is too long ago."""
     for commit in open_table(settings.paths, DELIVERY_STATUS).history(_COMMITS_ASKED):
         if (text := commit.get("userMetadata")) is not None:
             try:
                 found = json.loads(text)
                 read = {name: (str(table_id), int(version)) for name, (table_id, version) in found["read"].items()}
-                return Position(read, str(found["digest"]))
+                return RoundPosition(read, str(found["digest"]))
             except (ValueError, KeyError, TypeError, AttributeError):
                 return None  # somebody else's
     return None

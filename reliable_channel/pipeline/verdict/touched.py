@@ -28,7 +28,7 @@ from reliable_channel.lake.tables import (
     STORE_PRESENCE,
     Table,
 )
-from reliable_channel.pipeline.verdict.position import Position
+from reliable_channel.pipeline.verdict.position import RoundPosition
 
 _CHANNEL = ("pubsub_topic", "content_topic", "channel_id")
 _BY_ID = (*_CHANNEL, "sds_id")
@@ -100,7 +100,7 @@ class Touched:
                 self.lamport[channel] = min(row["lamport_timestamp"], self.lamport.get(channel, 1 << 62))
 
 
-def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: Position) -> Touched | None:
+def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition) -> Touched | None:
     """What the rows that came since ``position`` are about; ``None`` when that cannot be told, or they are many."""
     files: dict[Table, list[AddedFile]] = {}
     for table in COLUMNS:

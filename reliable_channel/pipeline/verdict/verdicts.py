@@ -45,7 +45,7 @@ from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import KEY, Affected, affected_by, only_about
 from reliable_channel.pipeline.verdict.gaps import HEARD, Gap, Span, open_gaps, unheard
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
-from reliable_channel.pipeline.verdict.position import USER_METADATA, Position, last_position, position_of
+from reliable_channel.pipeline.verdict.position import USER_METADATA, RoundPosition, last_position, position_of
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
 from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touched_since
 
@@ -112,7 +112,7 @@ def _merge(
     judged: DataFrame,
     affected: Affected | None,
     since: dt.datetime,
-    position: Position,
+    position: RoundPosition,
 ) -> None:
     """Write what differs, and delete what was taken up into a surer unit; the position in the same commit."""
     status = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name))

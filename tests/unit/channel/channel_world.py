@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from reliable_channel.channel import ChannelEvent, ReliableChannel, ReliableChannelConfig, create_reliable_channel
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.memory import Link, MemoryNetwork, MemoryNode, perfect_link
@@ -21,7 +21,7 @@ AnyEvent = TypeVar("AnyEvent", bound=ChannelEvent)
 
 def quick(**changes: Any) -> ReliableChannelConfig:
     """A configuration for tests: no pause between batches, small filters; ``sds`` takes a mapping."""
-    sds = replace(SdsConfig(filter_format=SMALL_FILTER), **changes.pop("sds", {}))
+    sds = replace(SdsParameters(filter_format=SMALL_FILTER), **changes.pop("sds", {}))
     return replace(ReliableChannelConfig(process_task_min_elapse_ms=0, sds=sds), **changes)
 
 

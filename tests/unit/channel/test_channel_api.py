@@ -34,7 +34,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.core.errors import ConfigurationError, EmptyMessage, LocalError, MessageTooLarge
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds import SdsConfig as CoreSdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META
 
 
@@ -295,7 +295,7 @@ def test_channels_of_a_created_node_take_its_configuration_and_its_persistence(w
 
 def test_what_a_channel_configures_itself_stands_before_the_node(world: World) -> None:
     node = create_node(NodeConfig(node=world.network.node("dora"), sds_config=SdsConfig(max_retransmissions=3)))
-    config = ReliableChannelConfig(sds=CoreSdsConfig(max_retransmissions=8))
+    config = ReliableChannelConfig(sds=SdsParameters(max_retransmissions=8))
     with create_reliable_channel(node, CHANNEL, TOPIC, "dora", config=config, threaded=False) as channel:
         assert channel._driver._config.sds.max_retransmissions == 8
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from reliable_channel.analysis.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
 from reliable_channel.config import load
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.reassembly.set_results import Result
+from reliable_channel.pipeline.reassembly.set_results import SetResult
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 TOPIC = "waku.envelopes"
@@ -25,11 +25,11 @@ class Adapters:
     """The chain as one loop; a tick at the end."""
 
     def __init__(
-        self, expiry_ms: int | None = None, sds: SdsConfig | None = None, decoder: RecordDecoder | None = None
+        self, expiry_ms: int | None = None, sds: SdsParameters | None = None, decoder: RecordDecoder | None = None
     ) -> None:
         settings = load("local")
         self._decoder = decoder or RecordDecoder(settings.channels, settings.pipeline)
-        self._sds = sds or SdsConfig()
+        self._sds = sds or SdsParameters()
         self._sets: dict[bytes, HashSets] = {}
         self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
         self._payloads: dict[tuple[int, str], bytes] = {}
@@ -38,8 +38,8 @@ class Adapters:
         self._expiry_ms = expiry_ms
         self.tables = Observed()
         self.outputs: list[tuple[str, str]] = []
-        self.rebuilt: list[Result] = []
-        self.given_up: list[Result] = []
+        self.rebuilt: list[SetResult] = []
+        self.given_up: list[SetResult] = []
 
     def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
         """One Kafka record."""
@@ -69,7 +69,7 @@ class Adapters:
         for observer in self._channels.values():
             self._take(observer, InputRow("tick", TOPIC, 0, offset, at_ms * 1000))
 
-    def _note(self, result: Result) -> None:
+    def _note(self, result: SetResult) -> None:
         if result.kind == "message":
             self.rebuilt.append(result)
         elif result.kind == "incomplete":

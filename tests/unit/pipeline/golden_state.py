@@ -16,7 +16,7 @@ from unittest.mock import patch
 from adapters import SETS, TOPIC, Adapters
 from buckets import FakeBucket, text_of
 
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack import channel_state, stream
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
@@ -150,7 +150,7 @@ if __name__ == "__main__":
         rules = Rules.restored(stored["settings"].encode())
         rows, waiting = given_rows(stored), segment_rows(read("reassembly"))
     else:
-        rules = Rules(None, SdsConfig(timeout_for_lost_messages_ms=30_000), None)
+        rules = Rules(None, SdsParameters(timeout_for_lost_messages_ms=30_000), None)
         rows, waiting = simulated(rules)
     write("ack", ack_file(rows, rules))
     write("reassembly", reassembly_file(waiting))

@@ -13,7 +13,7 @@ from test_ack_integrity import KEY, NOW, content_row
 from test_cuts import channels, cut
 
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.sds import SdsChannel, SdsConfig, SdsStep
+from reliable_channel.core.sds import SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.tables import BY_NAME
@@ -45,8 +45,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def restore(blob: bytes | None) -> ChannelObserver:
     if blob is None:
-        return ChannelObserver(KEY, None, SdsConfig())
-    return ChannelObserver.from_bytes(blob, KEY, None, SdsConfig())
+        return ChannelObserver(KEY, None, SdsParameters())
+    return ChannelObserver.from_bytes(blob, KEY, None, SdsParameters())
 
 
 def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Output], int, bytes]:
@@ -129,7 +129,7 @@ def test_running_out_of_memory_is_no_fault_of_a_row(monkeypatch: pytest.MonkeyPa
 def updated(state: FakeBucket, rows: list[InputRow], expiry_ms: int | None = None) -> dict[str, list[Fields]]:
     """One micro-batch of a channel: table → number of rows, and what the driver is to know, by kind."""
     found: dict[str, list[Any]] = {}
-    update = stream.stateful(None, SdsConfig(), expiry_ms)
+    update = stream.stateful(None, SdsParameters(), expiry_ms)
     rows = [row._replace(kafka_offset=offset) for offset, row in enumerate(rows)]
     for frame in update((0,), iter([frame_of(KEY, rows)]), state):
         for blob in frame["results"]:
@@ -170,7 +170,7 @@ def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_are_taken(column:
     frame = frame_of(KEY, [row._replace(kafka_offset=n) for n, row in enumerate(rows)])
     texts = frame["row"].tolist()
     frame["row"] = [texts[0], json.dumps(json.loads(texts[1]) | {column: value}), texts[2]]
-    channels = Channels(FakeBucket(), 0, lambda key: Rules(None, SdsConfig(), None))
+    channels = Channels(FakeBucket(), 0, lambda key: Rules(None, SdsParameters(), None))
     ((key, given),) = stream._by_channel(iter([frame])).items()
     outputs = list(stream.taken(channels, key, given))
     assert [fields["sds_id"] for table, fields in outputs if table == "deliveries"] == ["0", "2"]

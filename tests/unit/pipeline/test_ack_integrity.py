@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.pipeline.ack.observer import ChannelObserver
@@ -65,13 +65,13 @@ def completed_row(of: bytes, sds_ids: tuple[str, ...], **fields: Any) -> InputRo
     )
 
 
-def taken(rows: list[InputRow], config: SdsConfig | None = None) -> list[Output]:
+def taken(rows: list[InputRow], config: SdsParameters | None = None) -> list[Output]:
     """What an observer writes of rows that come one after the other; the state is stored after each."""
-    observer = ChannelObserver(KEY, None, config or SdsConfig())
+    observer = ChannelObserver(KEY, None, config or SdsParameters())
     found: list[Output] = []
     for offset, row in enumerate(rows):
         found += observer.take(row._replace(kafka_offset=offset, event_us=row.event_us + offset * 1000))
-        observer = ChannelObserver.from_bytes(observer.to_bytes(), KEY, None, config or SdsConfig())
+        observer = ChannelObserver.from_bytes(observer.to_bytes(), KEY, None, config or SdsParameters())
     return found
 
 
@@ -178,7 +178,7 @@ def hostile_rows(draw: st.DrawFn, ids: list[str]) -> InputRow:
 def test_every_delivered_message_is_one_that_its_own_record_carried(data: st.DataObject) -> None:
     """Whatever comes in whatever order: the sender and the hash of a delivered message are those of the record it
     names, and the honest messages that came before the stranger's are delivered once."""
-    alice = SdsChannel("talk", "alice", SdsConfig(repair=False))
+    alice = SdsChannel("talk", "alice", SdsParameters(repair=False))
     honest = []
     for number in range(data.draw(st.integers(1, 4))):
         content = f"message {number}".encode()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_ack_integrity import NOW, content_row
 from test_cuts import PHASES, channels, cut
 
-from reliable_channel.core.sds import SdsConfig, Tracking
+from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import HistoryEntry, WireFamily
 from reliable_channel.pipeline.ack import channel_state, stream
@@ -22,7 +22,7 @@ from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
 
 KEYS = [("p", "c", name) for name in ("talk", "more", "else")]
-RULES = Rules(None, SdsConfig(), None)
+RULES = Rules(None, SdsParameters(), None)
 
 
 @dataclass
@@ -77,7 +77,7 @@ def test_any_worker_may_take_any_micro_batch_and_any_of_them_may_fail(
 ) -> None:
     monkeypatch.setattr(channel_state, "MOST_ENTRIES", journals[0])
     monkeypatch.setattr(channel_state, "LEAST_JOURNAL_BYTES", journals[1])
-    rules = Rules(None, SdsConfig(), expiry_ms)
+    rules = Rules(None, SdsParameters(), expiry_ms)
     given = {key: list(due_in(rules.observer(key, None), some)) for key, some in zip(KEYS, rows, strict=True)}
     expected = [result for key, some in given.items() for result in whole(key, some, rules)]
     pieces = {key: list(cut(some, cuts)) for key, some in given.items()}
@@ -128,7 +128,7 @@ def test_what_workers_keep_is_bounded() -> None:
 
 def test_a_channel_that_ended_elsewhere_does_not_live_on_here() -> None:
     """Nothing was delivered in it, so nothing is left when it has been silent for long."""
-    rules = Rules(None, SdsConfig(), 1)
+    rules = Rules(None, SdsParameters(), 1)
     here, there, bucket = Worker(LiveChannels()), Worker(LiveChannels()), FakeBucket()
     sync = content_row(b"1", sds_id="1")._replace(content_digest=None, sds_kind="sync", segment_kind=None)
     here.batch(bucket, {KEYS[0]: [sync]}, rules)
@@ -144,8 +144,8 @@ def test_rows_are_taken_again_under_the_settings_they_came_under() -> None:
     """A dependency is given up after a while; the next start waits longer. What was written down stands."""
     named = content_row(b"2", sds_id="2", lamport_timestamp=NOW + 5, causal_history=(HistoryEntry("gone"),))
     ticks = [InputRow("tick", "t", 0, 3 + n, (NOW + at) * 1000) for n, at in enumerate((60_000, 120_000))]
-    first = Rules(None, SdsConfig(timeout_for_lost_messages_ms=30_000), None)
-    longer = Rules(None, SdsConfig(timeout_for_lost_messages_ms=300_000), None)
+    first = Rules(None, SdsParameters(timeout_for_lost_messages_ms=30_000), None)
+    longer = Rules(None, SdsParameters(timeout_for_lost_messages_ms=300_000), None)
     bucket = FakeBucket()
     start = [*talk(1), named._replace(kafka_offset=1)]
     told = Worker(LiveChannels()).batch(bucket, {KEYS[0]: [*start, ticks[0]]}, first)
@@ -158,7 +158,7 @@ def test_rows_are_taken_again_under_the_settings_they_came_under() -> None:
 
 
 def test_settings_are_restored_as_they_were() -> None:
-    other = SdsConfig(
+    other = SdsParameters(
         wire_family=[*WireFamily][-1],
         tracking=Tracking.OWN,
         filter_format=FilterFormat([*FilterFamily][-1], 500, 0.01),

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import load
-from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import sds_message_id, sha256
 from reliable_channel.pipeline import timers
@@ -249,7 +249,7 @@ def reassembled(rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest
 @st.composite
 def channels(draw: st.DrawFn) -> list[InputRow]:
     """What an observer hears of two participants: some messages lost, some repeated, ticks among them."""
-    config = SdsConfig(repair=False)
+    config = SdsParameters(repair=False)
     speakers = {name: SdsChannel("talk", name, config) for name in ("alice", "bob")}
     heard: list[InputRow] = []
     now = START
@@ -299,7 +299,7 @@ KEY = ("p", "c", "talk")
 def test_a_channel_gives_the_same_rows_for_every_cut(
     rows: list[InputRow], cuts: list[int], expiry_ms: int | None
 ) -> None:
-    config = SdsConfig()
+    config = SdsParameters()
     whole = ChannelObserver(KEY, None, config, expiry_ms)
     expected = [output for row in rows for output in whole.take(row)]
     found: list[Output] = []

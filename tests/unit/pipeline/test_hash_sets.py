@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.wire.segment import encode_segment
-from reliable_channel.pipeline.reassembly.set_results import Result
+from reliable_channel.pipeline.reassembly.set_results import SetResult
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
@@ -23,7 +23,7 @@ def row(offset: int, index: int, sender: str = "alice", fill: int | None = None,
     )
 
 
-def kinds(results: list[Result]) -> list[str]:
+def kinds(results: list[SetResult]) -> list[str]:
     return [each.fields.get("event") or each.fields.get("reason") or each.kind for each in results]
 
 

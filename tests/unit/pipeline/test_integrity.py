@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.analysis.report.check import check
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.simulation.attacks import ATTACKS
 from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
@@ -62,7 +62,7 @@ def attacked(
 def differences(scenario: Scenario) -> list[str]:
     world = simulate(scenario)
     # A flood of thousands by as many names pushes messages out of those whose acknowledgements are tracked.
-    adapters = Adapters(sds=SdsConfig(max_tracked=20_000))
+    adapters = Adapters(sds=SdsParameters(max_tracked=20_000))
     for offset, record in enumerate(world.records):
         if record.value is not None:
             adapters.record(offset, record.value, dict(record.headers), record.at_ms)

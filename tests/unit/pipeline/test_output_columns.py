@@ -10,7 +10,7 @@ from unittest.mock import patch
 from adapters import Adapters
 from test_integrity import attacked
 
-from reliable_channel.core.sds import SdsConfig
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.tables import BY_NAME, INCOMPLETE_MESSAGES
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.reassembly.combiner import KINDS
@@ -49,7 +49,7 @@ def test_every_field_of_every_row_is_a_column_of_its_type() -> None:
     ):
         for seed in (5, 6):
             scenario = attacked(seed, per_envelope=0.3, loss=0.2, messages=16)
-            adapters = Adapters(sds=SdsConfig())
+            adapters = Adapters(sds=SdsParameters())
             for offset, record in enumerate(simulate(scenario).records):
                 if record.value is not None:
                     adapters.record(offset, record.value, dict(record.headers), record.at_ms)

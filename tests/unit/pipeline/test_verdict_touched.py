@@ -17,7 +17,7 @@ from reliable_channel.lake.follow import added_since
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import touched
-from reliable_channel.pipeline.verdict.position import Position, position_of
+from reliable_channel.pipeline.verdict.position import RoundPosition, position_of
 from reliable_channel.pipeline.verdict.touched import COLUMNS, Touched, touched_since
 
 AT = 1_767_225_600_000_000
@@ -37,11 +37,11 @@ def append(settings: Settings, table: tables.Table, *rows: dict[str, Any]) -> No
     append_rows(settings.paths, table, as_arrow([{**CHANNEL, "event_time": AT, **row} for row in rows], table))
 
 
-def here(settings: Settings) -> Position:
+def here(settings: Settings) -> RoundPosition:
     return position_of({table: open_table(settings.paths, table) for table in COLUMNS}, settings, None)
 
 
-def since(settings: Settings, position: Position) -> Touched | None:
+def since(settings: Settings, position: RoundPosition) -> Touched | None:
     opened = {table: open_table(settings.paths, table) for table in COLUMNS}
     return touched_since(settings.paths, opened, position)
 
@@ -115,9 +115,9 @@ def test_other_tables_lost_commits_and_very_many_rows_ask_for_all(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     position = here(settings)
-    other = Position({**position.read, "acks": ("another table", 0)}, "")
+    other = RoundPosition({**position.read, "acks": ("another table", 0)}, "")
     assert since(settings, other) is None
-    ahead = Position({**position.read, "acks": (position.read["acks"][0], 9)}, "")
+    ahead = RoundPosition({**position.read, "acks": (position.read["acks"][0], 9)}, "")
     assert since(settings, ahead) is None
     append(settings, tables.ACKS, {"sds_id": "a"}, {"sds_id": "b"})
     monkeypatch.setattr(touched, "MAX_NEW_ROWS", 1)

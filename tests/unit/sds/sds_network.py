@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from reliable_channel.core.sds import Delivered, Outgoing, SdsChannel, SdsConfig, SdsEvent, SdsStep
+from reliable_channel.core.sds import Delivered, Outgoing, SdsChannel, SdsEvent, SdsParameters, SdsStep
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, decode_sds_message
@@ -19,9 +19,9 @@ SMALL = FilterFormat(capacity=500)
 E = TypeVar("E", bound=SdsEvent)
 
 
-def small_config(**settings: object) -> SdsConfig:
+def small_config(**settings: object) -> SdsParameters:
     """A configuration with the small filter."""
-    return SdsConfig(**{"filter_format": SMALL, **settings})  # type: ignore[arg-type]
+    return SdsParameters(**{"filter_format": SMALL, **settings})  # type: ignore[arg-type]
 
 
 def of_type(step: SdsStep, kind: type[E]) -> list[E]:
@@ -67,7 +67,7 @@ class Network:
     """Participants by name, and the copies in flight, one per recipient."""
 
     names: tuple[str, ...]
-    config: SdsConfig = field(default_factory=small_config)
+    config: SdsParameters = field(default_factory=small_config)
     now: int = T0
 
     def __post_init__(self) -> None:

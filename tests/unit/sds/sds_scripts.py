@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from sds_network import CHANNEL, SMALL, T0
 
-from reliable_channel.core.sds import SdsChannel, SdsConfig, SdsStep
+from reliable_channel.core.sds import SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
 
 IDS = [f"m{number}" for number in range(14)]
@@ -62,7 +62,7 @@ actions = st.lists(
 )
 
 configs = st.builds(
-    SdsConfig,
+    SdsParameters,
     filter_format=st.just(SMALL),
     timeout_for_lost_messages_ms=st.sampled_from([None, 0, 20_000, 60_000]),
     wait_for_sent=st.booleans(),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sds_network import CHANNEL
 
-from reliable_channel.core.sds import Acknowledged, Evidence, SdsChannel, SdsConfig
+from reliable_channel.core.sds import Acknowledged, Evidence, SdsChannel, SdsParameters
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
@@ -98,7 +98,7 @@ class Told:
 def converse(peers: list[Peer], script: list[tuple[int, int]]) -> Told:
     """Each step: who speaks (0 is ours), and a number whose bits say who loses the message. Ours lose nothing: what is
     concluded from a message is judged at the moment it is heard."""
-    config = SdsConfig(filter_format=peers[0].filter_format, wire_family=peers[0].family, sync_min_interval_ms=0)
+    config = SdsParameters(filter_format=peers[0].filter_format, wire_family=peers[0].family, sync_min_interval_ms=0)
     alice, observer = SdsChannel(CHANNEL, "alice", config), SdsChannel(CHANNEL, None, config)
     for channel in (alice, observer):
         channel.tick(T0)
@@ -145,7 +145,7 @@ def test_nothing_is_concluded_of_a_nim_sds_peer_that_is_false(script: list[tuple
 def test_a_js_waku_peer_names_a_message_whose_past_it_does_not_have() -> None:
     """Bob loses X, buffers Y and delivers W: W is certain, Y implied, X neither, and is sent again."""
     bob, carol = js_peer("bob"), js_peer("carol")
-    config = SdsConfig(filter_format=bob.filter_format, sync_min_interval_ms=0, causal_history_size=1)
+    config = SdsParameters(filter_format=bob.filter_format, sync_min_interval_ms=0, causal_history_size=1)
     alice = SdsChannel(CHANNEL, "alice", config)
     alice.tick(T0)
     hello = decode_sds_message(bob.send(b"hello", T0))

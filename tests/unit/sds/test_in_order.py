@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sds_network import CHANNEL, T0, message, opened
 from sds_scripts import Action, act, actions, configs
 
-from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.sds.incoming import Waiting
 from reliable_channel.core.sds.log import kept_history
 from reliable_channel.core.sds.receiving import SdsReceiver
@@ -36,7 +36,7 @@ def whole_way(channel: SdsChannel) -> SdsChannel:
 @settings(max_examples=300)
 @given(participant=st.sampled_from([None, "alice"]), config=configs, script=actions)
 def test_the_short_path_does_what_the_whole_way_does(
-    participant: str | None, config: SdsConfig, script: list[Action]
+    participant: str | None, config: SdsParameters, script: list[Action]
 ) -> None:
     short = SdsChannel(CHANNEL, participant, config)
     whole = whole_way(SdsChannel(CHANNEL, participant, config))

@@ -6,7 +6,7 @@ import pytest
 
 from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.core.sds import SdsChannel, SdsConfig
+from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.sds.events import Acknowledged, MessageRefused, MissingDependency
 from reliable_channel.core.wire._pb import sds_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
@@ -15,7 +15,7 @@ from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily,
 
 NOW_S = 1_800_000_000
 NOW = NOW_S * 1_000
-NIM = SdsConfig().in_family(WireFamily.NIM)
+NIM = SdsParameters().in_family(WireFamily.NIM)
 
 
 def message(sds_id: str, lamport: int, *history: str, sender_id: str = "nim", filter_: bytes = b"") -> SdsMessage:
@@ -30,11 +30,11 @@ def test_the_family_of_a_content_topic_decides_about_filter_clock_and_history_to
             ChannelTopic(content_topic="*"),
         )
     )
-    nim, spec = (channels.sds_config(SdsConfig(), topic) for topic in ("/nim/1/a/proto", "/js/1/a/proto"))
+    nim, spec = (channels.sds_config(SdsParameters(), topic) for topic in ("/nim/1/a/proto", "/js/1/a/proto"))
     assert (nim.wire_family, nim.filter_format.family) == (WireFamily.NIM, FilterFamily.NIM)
     assert (nim.clock_unit_ms, nim.causal_history_size, nim.repair_t_max_ms) == (1_000, 10, 300_000)
-    assert spec == SdsConfig()
-    own = SdsConfig(causal_history_size=4, filter_format=FilterFormat(FilterFamily.NIM_MURMUR)).in_family(
+    assert spec == SdsParameters()
+    own = SdsParameters(causal_history_size=4, filter_format=FilterFormat(FilterFamily.NIM_MURMUR)).in_family(
         WireFamily.NIM
     )
     assert (own.causal_history_size, own.filter_format.family) == (4, FilterFamily.NIM_MURMUR)
@@ -118,4 +118,4 @@ def test_messages_of_older_builds_and_of_release_0_4_are_read(sender_id: str) ->
 
 def test_a_clock_without_a_unit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="clock_unit_ms"):
-        SdsConfig(clock_unit_ms=0)
+        SdsParameters(clock_unit_ms=0)

@@ -18,7 +18,7 @@ from reliable_channel.core.sds import (
     MessageRefused,
     RefusalReason,
     SdsChannel,
-    SdsConfig,
+    SdsParameters,
 )
 from reliable_channel.core.sds.events import SdsEvent
 
@@ -87,7 +87,7 @@ def test_three_messages_that_name_each_other_in_a_triangle_are_delivered_once() 
 @pytest.mark.parametrize("waits_for", [lambda number: "m0", lambda number: f"m{number - 1}"], ids=["star", "chain"])
 def test_one_message_releases_no_more_than_the_incoming_buffer_may_hold(waits_for: Callable[[int], str]) -> None:
     """The CPU time of an input is bounded: some 3 µs for each message that it releases."""
-    observer = SdsChannel(CHANNEL, None, SdsConfig(before_observation=False))
+    observer = SdsChannel(CHANNEL, None, SdsParameters(before_observation=False))
     for number in range(1, 4_000):
         observer.receive(message(f"m{number}", lamport=T0 + number, history=(waits_for(number),)), T0 + 5_000)
     step = observer.receive(message("m0", lamport=T0), T0 + 5_000)

@@ -11,7 +11,7 @@ from sds_network import CHANNEL, T0, message, of_type, opened, small_config
 from sds_scripts import Action, act, actions, configs
 
 from reliable_channel.core.errors import LocalError
-from reliable_channel.core.sds import Delivered, SdsChannel, SdsConfig
+from reliable_channel.core.sds import Delivered, SdsChannel, SdsParameters
 from reliable_channel.core.sds.snapshot import VERSION
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 
@@ -21,7 +21,7 @@ BLOBS = Path(__file__).parent / "blobs"
 @settings(max_examples=300)
 @given(participant=st.sampled_from([None, "alice"]), config=configs, script=actions, data=st.data())
 def test_a_restored_channel_continues_identically(
-    participant: str | None, config: SdsConfig, script: list[Action], data: st.DataObject
+    participant: str | None, config: SdsParameters, script: list[Action], data: st.DataObject
 ) -> None:
     cuts = data.draw(st.sets(st.integers(0, max(0, len(script) - 1))))
     straight = SdsChannel(CHANNEL, participant, config)
@@ -40,7 +40,7 @@ def test_a_restored_channel_continues_identically(
 @settings(max_examples=200)
 @given(participant=st.sampled_from([None, "alice"]), config=configs, script=actions, data=st.data())
 def test_how_ticks_are_batched_does_not_matter(
-    participant: str | None, config: SdsConfig, script: list[Action], data: st.DataObject
+    participant: str | None, config: SdsParameters, script: list[Action], data: st.DataObject
 ) -> None:
     """Before an input of time t all timers up to t run; whether at their times or all at t, gives the same."""
     late = SdsChannel(CHANNEL, participant, config)
@@ -60,7 +60,7 @@ def test_how_ticks_are_batched_does_not_matter(
 
 
 @given(config=configs, script=actions)
-def test_a_snapshot_is_the_same_after_a_round_trip(config: SdsConfig, script: list[Action]) -> None:
+def test_a_snapshot_is_the_same_after_a_round_trip(config: SdsParameters, script: list[Action]) -> None:
     channel = SdsChannel(CHANNEL, "alice", config)
     now = T0
     for number, action in enumerate(script):
@@ -98,7 +98,7 @@ def test_a_snapshot_with_another_filter_size_is_refused() -> None:
     channel = opened("alice")
     channel.send(b"hello", T0)
     with pytest.raises(LocalError, match="another size"):
-        SdsChannel.from_bytes(channel.to_bytes(), SdsConfig())
+        SdsChannel.from_bytes(channel.to_bytes(), SdsParameters())
 
 
 def test_a_log_whose_columns_differ_in_length_is_refused() -> None:

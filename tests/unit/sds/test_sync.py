@@ -10,7 +10,7 @@ from reliable_channel.core.sds import (
     FilterRolledOver,
     OutgoingReason,
     SdsChannel,
-    SdsConfig,
+    SdsParameters,
     SdsStep,
     SendDelivered,
     SendError,
@@ -152,13 +152,13 @@ def test_the_filter_rolls_over_at_capacity_to_the_recent_log() -> None:
 )
 def test_an_impossible_setting_is_refused_by_name(settings: dict) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(settings)).split("_t_")[0]):
-        SdsConfig(**settings)
+        SdsParameters(**settings)
 
 
 def test_a_channel_tells_who_and_what_it_is() -> None:
     observer = SdsChannel(CHANNEL, None)
     assert (observer.channel_id, observer.participant_id, observer.clock) == (CHANNEL, None, None)
-    assert observer.config == SdsConfig()
+    assert observer.config == SdsParameters()
     assert observer.tick(T0).events == ()
     assert observer.next_due() is None
 
