@@ -24,7 +24,7 @@ from reliable_channel.core.segmentation.events import (
     SetExpired,
 )
 from reliable_channel.core.segmentation.held import HeldSets
-from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds
+from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds, verifying_cost
 from reliable_channel.core.segmentation.pending import (
     MAX_CONFLICTS,
     MAX_OPEN_SENDS,
@@ -263,6 +263,7 @@ class Reassembler:
             return [_duplicate(send, slot, sds_id)]
         scope, whole = send.key
         is_parity, index = slot >= PARITY, slot % PARITY
+        work.spend(verifying_cost(send.slots[slot][2]) + verifying_cost(payload))
         if id_verifies(send, slot, send.slots[slot]):
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.FALSE_ID)]
         rival: Shard = (sds_id, lamport, payload, self._next_number)
