@@ -8,9 +8,13 @@ for, because most are only carried from one micro-batch to the next; new ones ar
 from __future__ import annotations
 
 from base64 import b64decode
+from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 
+from reliable_channel.core.sds.shares import Shares
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 from reliable_channel.pipeline.ack.records import InputRow, base64_of, hash_of
 
 DIGEST_BYTES = 16
@@ -25,6 +29,12 @@ def record_key(sds_id: str | None, sender_id: str | None) -> RecordKey:
     """The key of a message. With the length of the id in it, two different pairs never make the same key."""
     sds_id = sds_id or ""
     return f"{len(sds_id)} {sds_id}{sender_id or ''}"
+
+
+def sender_in(key: RecordKey) -> str:
+    """The sender of a :func:`record_key`."""
+    length, _, texts = key.partition(" ")
+    return texts[int(length) :]
 
 
 @dataclass(slots=True)
@@ -123,11 +133,19 @@ class _Stage:
             seen = self._by_key[key] = MessageRecord.decoded(key, seen)
         return seen
 
-    def add(self, key: RecordKey, seen: MessageRecord) -> None:
+    def add(self, key: RecordKey, seen: MessageRecord) -> list[RecordKey]:
+        """Take a message; returns the keys of those that it pushed out."""
         self._by_key[key] = seen
         over = len(self._by_key) - self._limit
-        if over > self._limit // _SLACK:
-            self._by_key = dict(list(self._by_key.items())[over:])
+        if over <= self._limit // _SLACK:
+            return []
+        gone = dict.fromkeys(self._surplus(over))
+        self._by_key = {key: seen for key, seen in self._by_key.items() if key not in gone}
+        return [*gone]
+
+    def _surplus(self, over: int) -> list[RecordKey]:
+        """The ``over`` oldest."""
+        return [*islice(self._by_key, over)]
 
     def discard(self, key: RecordKey) -> None:
         self._by_key.pop(key, None)
@@ -148,6 +166,20 @@ _SLACK = 8
 a dictionary whose first keys were deleted takes long."""
 
 
+class _Parts(_Stage):
+    """Those of a sender that has more than the segments of one message go first, so that a flood costs who sends it."""
+
+    def _surplus(self, over: int) -> list[RecordKey]:
+        shares = Shares(self._limit, self._limit)
+        for key in self._by_key:
+            shares.add(key, sender_in(key), 1)
+        gone: dict[RecordKey, None] = {}
+        while shares.held_by(shares.greediest()) > MAX_TOTAL_SEGMENTS and (oldest := shares.take_surplus()) is not None:
+            gone[oldest] = None
+        left = (key for key in self._by_key if key not in gone)
+        return [*gone, *islice(left, over - len(gone))]
+
+
 class SeenMessages:
     """The SDS messages of one channel in three stages, each bounded, the oldest dropped first.
 
@@ -155,7 +187,7 @@ class SeenMessages:
     not. *Settled*: delivered, and remembered for acknowledgements only."""
 
     def __init__(self, max_waiting: int, max_parts: int, max_settled: int) -> None:
-        self._waiting, self._parts, self._settled = _Stage(max_waiting), _Stage(max_parts), _Stage(max_settled)
+        self._waiting, self._parts, self._settled = _Stage(max_waiting), _Parts(max_parts), _Stage(max_settled)
 
     def read(self, proto: pb.ObserverStateProto) -> None:
         """What :meth:`write` wrote."""
@@ -193,11 +225,15 @@ class SeenMessages:
         self._waiting.discard(key)
         self._waiting.add(key, seen)
 
-    def deliver(self, seen: MessageRecord) -> None:
-        """SDS delivered a message; a segment becomes a part, anything else is settled."""
+    def deliver(self, seen: MessageRecord) -> Counter[str]:
+        """SDS delivered a message; a segment becomes a part, anything else is settled. Returns how many parts of which
+        senders were forgotten for it."""
         key = seen.key
         self._waiting.discard(key)
-        (self._parts if seen.segment_kind in ("data", "parity") else self._settled).add(key, seen)
+        if seen.segment_kind in ("data", "parity"):
+            return Counter(map(sender_in, self._parts.add(key, seen)))
+        self._settled.add(key, seen)
+        return Counter()
 
     def settle(self, seen: MessageRecord) -> None:
         """The application message of a part was delivered."""

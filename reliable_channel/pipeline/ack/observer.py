@@ -248,7 +248,10 @@ class ChannelObserver:
                 return not self._channel.is_forgotten(sds_id, lamport, row.sender_id)
             return sender_id != row.sender_id or record_key(sds_id, sender_id) in self._seen
 
-        if not self._rebuilt.possible(row, may_come):
+        possible = self._rebuilt.possible(row, may_come)
+        if possible < (row.data_count or 1):
+            if possible:
+                out.append(self._dropped(row, "its first segments were forgotten: too many of others came"))
             return
         self._rebuilt.wait(row)
         held = self._rebuilt.delivered(row)
@@ -300,7 +303,9 @@ class ChannelObserver:
         if seen is None or seen.digest != event.digest:  # forgotten: more waited than is remembered
             out.append(rows.delivered_segment(self._numbered(event.at), event, None))
             return
-        self._seen.deliver(seen)
+        for sender_id, count in self._seen.deliver(seen).items():
+            detail = f"{count} of the parts entries"
+            out.append(rows.channel_event(self.base(event.at), "evicted", None, sender_id, detail, None))
         seen.late, seen.lost = event.late, event.lost_dependencies
         base = self._numbered(event.at, message=seen.segment_kind == "bare")
         out.append(rows.delivered_segment(base, event, seen))

@@ -79,9 +79,9 @@ class RebuiltMessages:
         self._segments = 0
         return rows
 
-    def possible(self, row: InputRow, may_come: Callable[[str, int], bool]) -> bool:
-        """Whether SDS may have k segments of a rebuilt message delivered that were not delivered with it before: what
-        a store brings back after all memory of it has gone was delivered then.
+    def possible(self, row: InputRow, may_come: Callable[[str, int], bool]) -> int:
+        """How many segments of a rebuilt message SDS may have delivered, or may deliver, that were not delivered with
+        it before. What a store brings back after all memory of it has gone was delivered then, so it has none.
 
         ``may_come``: whether SDS may still accept a segment with this SDS id and Lamport timestamp of this sender."""
         hash_, first = hash_of(row), row.first_lamport_timestamp
@@ -95,7 +95,7 @@ class RebuiltMessages:
                 possible += not self._seen.is_settled(key)
             else:
                 possible += first is None or may_come(sds_id, first + ordinal)
-        return possible >= (row.data_count or 1)
+        return possible
 
     # ---- state ---------------------------------------------------------------------------------------------------
 

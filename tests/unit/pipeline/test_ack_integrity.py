@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.core.wire.sds import HistoryEntry
+from reliable_channel.pipeline.ack import observer
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, Output
 
@@ -148,6 +149,28 @@ def test_a_segment_of_another_set_settles_nothing(strangers_ids: tuple[str, ...]
     found = messages(taken(rows))
     assert [(sender, hash_) for sender, hash_, _ in found if hash_ == hashed(ALICES)] == [("alice", hashed(ALICES))]
     assert all(hash_ == hashed(ALICES) for _, hash_, _ in found), "SDS accepted no segment of the stranger's set"
+
+
+@pytest.mark.parametrize("names", [1, 20, 400])
+def test_segments_of_messages_that_never_become_whole_mute_nobody_silently(
+    names: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood between two segments of Alice's. Where its senders have no more each than one message may have, the
+    oldest segments go, and her message is named."""
+    monkeypatch.setattr(observer, "MAX_PARTS", 400)
+    flood = [segment_row(f"f{n}", 0, b"%d" % n, sender_id=f"m{n % names}") for n in range(1_000)]
+    one, two = segment_row("X", 0, ALICES), segment_row("X2", 1, ALICES)
+    state, found = ChannelObserver(KEY, None, SdsParameters()), []
+    for offset, row in enumerate([one, *flood, completed_row(ALICES, ("X", "X2")), two]):
+        found += state.take(row._replace(kafka_offset=offset))
+    told = [output.fields for output in found if output.table == "channel_events"]
+    assert {row["event"] for row in told} >= {"evicted"}
+    if names == 1:
+        assert [sender for sender, _, _ in messages(found)] == ["alice"]
+        assert {row["sender_id"] for row in told} == {"m0"}
+    else:
+        assert messages(found) == []
+        assert [row["sds_id"] for row in told if row["event"] == "pending_message_dropped"] == ["X"]
 
 
 @st.composite
