@@ -32,7 +32,7 @@ from reliable_channel.core.segmentation import (
     SetExpired,
     repaired_segments,
 )
-from reliable_channel.core.wire.hashing import IdScheme, keccak256
+from reliable_channel.core.wire.hashing import IdScheme, keccak256, sha256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.core.wire.segment import Segment, decode_segment, lookalike
@@ -45,13 +45,24 @@ MAX_RECENT_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class Note:
-    """The record of a segment until its message is delivered."""
+    """The record of a segment until its message is delivered. ``owner``: that of the message (:func:`owner_of`), empty
+    in snapshots of earlier versions. A stranger may have used the id for a segment of a message of his own."""
 
     history: tuple[str, ...]
     at: int
     delivered: bool = False
     late: bool = False
     lost: tuple[str, ...] = ()
+    owner: bytes = b""
+
+    def is_of(self, owner: bytes) -> bool:
+        """Whether the segment is one of this message."""
+        return not self.owner or self.owner == owner
+
+
+def owner_of(sender_id: str, entire_message_hash: bytes) -> bytes:
+    """Names a message by its sender and its hash, in 16 bytes."""
+    return sha256(entire_message_hash + sender_id.encode("utf-8", "surrogatepass"))[:16]
 
 
 @dataclass(slots=True)
@@ -64,6 +75,7 @@ class Pending:
     sds_ids: list[str]
     required: int
     lamport_timestamp: int | None
+    owner: bytes
     chunks: tuple[MessageChunk, ...] = ()
 
 
@@ -100,8 +112,7 @@ class Inbox:
         if isinstance(segment, Malformed):
             return self._bare(message, key, segment, now, replaces)
         sds_id, history = key, tuple(entry.message_id for entry in message.causal_history)
-        if sds_id not in self.notes:
-            self.notes[sds_id] = Note(history, now)
+        self._note(sds_id, history, now, owner_of(message.sender_id, segment.entire_message_hash))
         chunk = ReceivedChunk(segment, sds_id, history, (message.sender_id,), message.lamport_timestamp)
         if self.gate is None:
             return self._add(chunk, now)
@@ -116,7 +127,7 @@ class Inbox:
 
     def _discarded(self, discarded: ChunkDiscarded, now: int) -> Effect:
         sds_id = discarded.chunk.sds_id
-        self._drop((sds_id,))
+        self._drop((sds_id,), owner_of(discarded.chunk.scope[0], discarded.chunk.segment.entire_message_hash))
         why = "was not verified in time" if discarded.expired else "was not verified, and too many chunks wait"
         return self._problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
 
@@ -124,10 +135,12 @@ class Inbox:
         content = message.content or b""
         if Dialect.V01 not in self.config.accepted_dialects:
             return [self._problem(now, "malformed", "no segment of the configured dialects", message.message_id)]
-        self.notes[sds_id] = Note((), now)
-        key = f"{sds_id}+{keccak256(content).hex()[:16]}" if replaces else sds_id
+        digest = keccak256(content)
+        owner = owner_of(message.sender_id, digest)
+        self._note(sds_id, (), now, owner)
+        key = f"{sds_id}+{digest.hex()[:16]}" if replaces else sds_id
         chunk = MessageChunk(message.message_id, "", 0, 0, None, verified=True)
-        self._wait(Pending(key, message.sender_id, content, [sds_id], 1, message.lamport_timestamp, (chunk,)))
+        self._wait(Pending(key, message.sender_id, content, [sds_id], 1, message.lamport_timestamp, owner, (chunk,)))
         why = lookalike(content, malformed)
         if why is None:
             return []
@@ -164,7 +177,7 @@ class Inbox:
                 continue
             found.append(message)
             if key in self.pending:
-                self.notes[sds_id] = Note((), 0)
+                self.notes[sds_id] = Note((), 0, owner=self.pending[key].owner)
                 self.pending[key].sds_ids.append(sds_id)
                 self.pending.add_part(key, sds_id)
         return found
@@ -201,13 +214,14 @@ class Inbox:
                     detail = f"{len(event.held)} segments do not hash to {event.entire_message_hash.hex()}"
                     effects.append(self._problem(now, "hash_mismatch", detail))
                 case SegmentRefused():
-                    self._drop((event.sds_id,))
+                    self._drop((event.sds_id,), owner_of(event.scope[0], event.entire_message_hash))
                     effects.append(self._problem(now, "refused", f"segment: {event.reason}", event.sds_id))
                 case SegmentDuplicate() if event.late:
-                    self._drop((event.sds_id,))
+                    self._drop((event.sds_id,), owner_of(event.scope[0], event.entire_message_hash))
                 case SetExpired() | SetEvicted():
                     held = event.incomplete.held
-                    self._drop(tuple(segment.sds_id for segment in held))
+                    owner = owner_of(event.incomplete.scope[0], event.incomplete.entire_message_hash)
+                    self._drop(tuple(segment.sds_id for segment in held), owner)
                     lacking = "an unknown number of" if event.incomplete.lacking is None else event.incomplete.lacking
                     detail = f"{len(held)} segments held, {lacking} lacking"
                     effects.append(self._problem(now, "incomplete", detail, held[0].sds_id if held else ""))
@@ -223,6 +237,7 @@ class Inbox:
             sds_ids=received,
             required=min(event.data_count, len(received)),
             lamport_timestamp=event.received[-1].lamport,
+            owner=owner_of(sender, event.entire_message_hash),
             chunks=self._chunks(event),
         )
         self._wait(pending)
@@ -259,16 +274,28 @@ class Inbox:
 
     # ---- delivery ------------------------------------------------------------------------------------------------
 
+    def _note(self, sds_id: str, history: tuple[str, ...], now: int, owner: bytes) -> None:
+        """Record a segment that SDS accepted. Where it takes the place of another message's under its id, that message
+        can no longer be delivered."""
+        note = self.notes.get(sds_id)
+        if note is not None and note.is_of(owner):
+            return
+        self.notes[sds_id] = Note(history, now, owner=owner)
+        for key in self.pending.awaiting(sds_id):
+            if self.pending[key].owner != owner:
+                other = self.pending.remove(key)
+                self._drop(other.sds_ids, other.owner)
+
     def _wait(self, pending: Pending) -> None:
         self.pending.add(pending.key, pending, pending.sds_ids, pending.required)
 
-    def _delivered_note(self, sds_id: str, _pending: Pending) -> Note | None:
+    def _delivered_note(self, sds_id: str, pending: Pending) -> Note | None:
         note = self.notes.get(sds_id)
-        return note if note is not None and note.delivered else None
+        return note if note is not None and note.delivered and note.is_of(pending.owner) else None
 
     def _deliver(self, pending: Pending, notes: list[Note], now: int) -> Effect:
         own = set(pending.sds_ids)
-        self._drop(pending.sds_ids)
+        self._drop(pending.sds_ids, pending.owner)
         message = self._received(
             pending.payload,
             pending.sender_id,
@@ -281,11 +308,12 @@ class Inbox:
         )
         return Deliver(pending.key, message)
 
-    def _drop(self, sds_ids: Iterable[str]) -> None:
-        """Forget segments that no complete message awaits."""
+    def _drop(self, sds_ids: Iterable[str], owner: bytes) -> None:
+        """Forget segments of one message that no complete message awaits."""
         for sds_id in sds_ids:
-            if not self.pending.awaits(sds_id):
-                self.notes.pop(sds_id, None)
+            note = self.notes.get(sds_id)
+            if note is not None and note.is_of(owner) and not self.pending.awaits(sds_id):
+                del self.notes[sds_id]
 
     def _received(
         self,

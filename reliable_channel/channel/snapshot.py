@@ -18,7 +18,7 @@ from reliable_channel.channel.events import (
     MessageSent,
     SendEvent,
 )
-from reliable_channel.channel.inbox import Note, Pending
+from reliable_channel.channel.inbox import Note, Pending, owner_of
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.sends import SendProgress
 from reliable_channel.channel.steps import PendingEvent
@@ -73,6 +73,7 @@ def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] =
             late=note.late,
             lost=note.lost,
             at=note.at,
+            owner=note.owner,
         )
     state.unreported.extend(event_states(unreported))
     return state.SerializeToString()
@@ -112,7 +113,7 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]
         )
     for note in state.notes:
         machine.inbox.notes[note.sds_id] = Note(
-            tuple(note.history), note.at, note.delivered, note.late, tuple(note.lost)
+            tuple(note.history), note.at, note.delivered, note.late, tuple(note.lost), note.owner
         )
     for pending in state.pending:
         machine.inbox.restore(
@@ -123,6 +124,7 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]
                 list(pending.sds_ids),
                 pending.required,
                 pending.lamport_timestamp if pending.HasField("lamport_timestamp") else None,
+                owner_of(pending.sender_id, keccak256(pending.payload)),
             )
         )
     return list(restore_events(state.unreported, machine.channel_id, machine.content_topic))

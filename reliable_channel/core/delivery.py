@@ -52,6 +52,10 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
         """Whether a message here has this part."""
         return part in self._by_part
 
+    def awaiting(self, part: PartT) -> tuple[KeyT, ...]:
+        """The keys of the messages here that have this part."""
+        return tuple(self._by_part.get(part, ()))
+
     def add(self, key: KeyT, message: MessageT, parts: Iterable[PartT], required: int) -> None:
         """Await a message until ``required`` of its parts are delivered; one under the same key is replaced."""
         if key in self._awaited:

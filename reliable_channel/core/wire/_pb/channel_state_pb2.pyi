@@ -135,20 +135,22 @@ class PendingState(_message.Message):
     def __init__(self, key: _Optional[str] = ..., sender_id: _Optional[str] = ..., payload: _Optional[bytes] = ..., sds_ids: _Optional[_Iterable[str]] = ..., required: _Optional[int] = ..., lamport_timestamp: _Optional[int] = ...) -> None: ...
 
 class SegmentNoteState(_message.Message):
-    __slots__ = ("sds_id", "history", "delivered", "late", "lost", "at")
+    __slots__ = ("sds_id", "history", "delivered", "late", "lost", "at", "owner")
     SDS_ID_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     sds_id: str
     history: _containers.RepeatedScalarFieldContainer[str]
     delivered: bool
     late: bool
     lost: _containers.RepeatedScalarFieldContainer[str]
     at: int
-    def __init__(self, sds_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., delivered: _Optional[bool] = ..., late: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., at: _Optional[int] = ...) -> None: ...
+    owner: bytes
+    def __init__(self, sds_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., delivered: _Optional[bool] = ..., late: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., at: _Optional[int] = ..., owner: _Optional[bytes] = ...) -> None: ...
 
 class UnreportedEvent(_message.Message):
     __slots__ = ("report_key", "at", "received", "sent", "delivered", "error")
