@@ -90,7 +90,7 @@ def _latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
         [("event_time", "max"), ("next_offset", "max")]
     )
     return {
-        (row["kafka_topic"], row["kafka_partition"]): Progress(_us(row["event_time_max"]), row["next_offset_max"])
+        (row["kafka_topic"], row["kafka_partition"]): Progress(micros(row["event_time_max"]), row["next_offset_max"])
         for row in grouped.to_pylist()
     }
 
@@ -117,5 +117,6 @@ def _rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int,
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def _us(moment: dt.datetime) -> int:
+def micros(moment: dt.datetime) -> int:
+    """A time as Unix µs."""
     return (moment - EPOCH) // dt.timedelta(microseconds=1)

@@ -20,6 +20,7 @@ import pandas as pd
 from reliable_channel.analysis import figures
 from reliable_channel.analysis.report.dimensions import bin_seconds
 from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.lake.tables import sent_by
 
 
 def reasons(source: TableWindow) -> pd.DataFrame:
@@ -52,13 +53,11 @@ def share(source: TableWindow) -> pd.DataFrame:
     )
 
 
-_CHAINS = """
+_CHAINS = f"""
     WITH said AS (
         SELECT kafka_topic, kafka_partition, pubsub_topic, content_topic, channel_id, sender_id, sds_id,
                min(lamport_timestamp) AS lamport,
-               -- by when it was sent, as the verdicts have it: one from a store comes late
-               min(CASE WHEN lamport_timestamp BETWEEN 1000000000000 AND epoch_ms(event_time)
-                   THEN make_timestamptz(lamport_timestamp * 1000) ELSE event_time END) AS sent_by,
+               min({sent_by("epoch_ms(event_time)", "make_timestamptz(lamport_timestamp * 1000)")}) AS sent_by,
                any_value(list_transform(causal_history, lambda entry: entry.sds_id)) AS history
         FROM sds_messages WHERE sds_kind = 'content' AND sender_id IS NOT NULL GROUP BY ALL
     ), links AS (
@@ -82,7 +81,7 @@ _CHAINS = """
     SELECT name, count(*) FILTER (unbroken AND NOT silent) AS unbroken, count(*) FILTER (NOT unbroken) AS broken,
            count(*) FILTER (silent AND unbroken IS DISTINCT FROM false) AS silent
     FROM senders GROUP BY name
-"""
+"""  # noqa: S608 - constant text
 
 
 def source_gaps(source: TableWindow) -> pd.DataFrame:

@@ -15,8 +15,9 @@ from reliable_channel.lake.tables.ack import (
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
+from reliable_channel.lake.tables.columns import CHANNEL_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
-from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, sent_by
 from reliable_channel.lake.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
 from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS, TIMERS
 from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
@@ -56,6 +57,7 @@ __all__ = [
     "ALERTS",
     "BY_NAME",
     "CHANNEL_EVENTS",
+    "CHANNEL_KEY",
     "CLOCK",
     "DAY_MS",
     "DELIVERED_MESSAGES",
@@ -82,4 +84,5 @@ __all__ = [
     "TIMERS",
     "Column",
     "Table",
+    "sent_by",
 ]

@@ -34,6 +34,9 @@ CHANNEL = (
     Column("channel_id", "STRING", "SDS channel id, the sender's word; third part of the channel key", example="talk"),
 )
 
+CHANNEL_KEY = tuple(column.name for column in CHANNEL)
+"""The columns that name a channel."""
+
 EVENT_TIME = Column(
     "event_time",
     "TIMESTAMP",

@@ -201,3 +201,13 @@ SOURCE_GAPS = Table(
     retention_ms=365 * DAY_MS,
     retention_column="ingest_time",
 )
+
+
+def sent_by(event_ms: str, lamport_time: str) -> str:
+    """SQL for the latest time at which the message of a row of ``sds_messages`` was sent.
+
+    One from a store is observed late; a Lamport timestamp in ms is not below the time of sending. Anybody can send one
+    that is no time at all. Engines differ in two expressions: ``event_ms`` is ``event_time`` as Unix ms,
+    ``lamport_time`` is ``lamport_timestamp`` as a time."""
+    plausible = f"lamport_timestamp BETWEEN 1000000000000 AND {event_ms}"
+    return f"CASE WHEN {plausible} THEN {lamport_time} ELSE event_time END"

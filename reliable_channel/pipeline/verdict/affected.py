@@ -8,7 +8,7 @@ other ids: a verdict holds every id of its message.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,25 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.tables import (
-    ACKS,
-    DELIVERIES,
-    DELIVERY_STATUS,
-    INCOMPLETE_MESSAGES,
-    LOST_DEPENDENCIES,
-    REASSEMBLED_MESSAGES,
-    REPAIR_REQUESTS,
-    SDS_MESSAGES,
-    SENDER_EVENTS,
-    STORE_PRESENCE,
-    Table,
-)
+from reliable_channel.lake import tables
+from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED
-from reliable_channel.pipeline.verdict.touched import Touched
+from reliable_channel.pipeline.verdict.touched import Channel, Touched
 
-KEY = ("pubsub_topic", "content_topic", "channel_id", "message_key")
-_CHANNEL = list(KEY[:3])
+KEY = (*CHANNEL_KEY, "message_key")
 _OPEN = "?"
 """What the verdicts that are not settled are looked up by, beside ids, keys and hashes."""
 
@@ -54,7 +42,7 @@ def affected_by(
     ids = {*touched.ids, *_linked(spark, paths, touched, in_gap)}
     wanted = {_OPEN, *touched.texts, *(sds_id for _, sds_id in ids), *(payload.hex() for payload in touched.payloads)}
     verdicts = (
-        read_table(spark, paths, DELIVERY_STATUS)
+        read_table(spark, paths, tables.DELIVERY_STATUS)
         .where(F.col("first_seen") >= F.lit(since))
         .select(
             *KEY,
@@ -79,14 +67,10 @@ def affected_by(
         .drop("text")
         .localCheckpoint()
     )
-    new = _frame(
-        spark,
-        {
-            **{name: pa.array([channel[at] for channel, _ in ids], pa.string()) for at, name in enumerate(_CHANNEL)},
-            "sds_id": pa.array([sds_id for _, sds_id in ids], pa.string()),
-        },
+    new = _by_channel(
+        spark, [channel for channel, _ in ids], sds_id=pa.array([sds_id for _, sds_id in ids], pa.string())
     )
-    known = verdicts.select(*_CHANNEL, F.explode("sds_ids").alias("sds_id"))
+    known = verdicts.select(*CHANNEL_KEY, F.explode("sds_ids").alias("sds_id"))
     payloads = _frame(spark, {"entire_message_hash": pa.array(sorted(touched.payloads), pa.binary())})
     both = new.union(known).distinct().localCheckpoint()
     _create_views(spark, paths, both, payloads.union(verdicts.select("entire_message_hash")).distinct())
@@ -95,8 +79,8 @@ def affected_by(
 
 def only_about(said: DataFrame, ids: DataFrame) -> DataFrame:
     """Those rows of ``said`` that are about ``ids``."""
-    about = ids.select(*(F.col(name).alias(f"about_{name}") for name in (*_CHANNEL, "sds_id")))
-    same = [F.col(name).eqNullSafe(F.col(f"about_{name}")) for name in (*_CHANNEL, "sds_id")]
+    about = ids.select(*(F.col(name).alias(f"about_{name}") for name in (*CHANNEL_KEY, "sds_id")))
+    same = [F.col(name).eqNullSafe(F.col(f"about_{name}")) for name in (*CHANNEL_KEY, "sds_id")]
     return said.join(F.broadcast(about), same, "left_semi")
 
 
@@ -104,24 +88,15 @@ def _linked(spark: SparkSession, paths: PathSettings, touched: Touched, in_gap: 
     """The ids that rows of before name together with what is new, or that new messages tell something of."""
     found: list[DataFrame] = []
     if touched.rebuilt:
-        sets = read_table(spark, paths, REASSEMBLED_MESSAGES)
+        sets = read_table(spark, paths, tables.REASSEMBLED_MESSAGES)
         rebuilt = _among(spark, sets, "entire_message_hash", touched.rebuilt)
-        found.append(rebuilt.select(*_CHANNEL, F.explode("sds_ids").alias("sds_id")))
+        found.append(rebuilt.select(*CHANNEL_KEY, F.explode("sds_ids").alias("sds_id")))
     if touched.envelopes:
-        senders = read_table(spark, paths, SENDER_EVENTS)
-        found.append(_among(spark, senders, "envelope_hash", touched.envelopes).select(*_CHANNEL, "sds_id"))
+        senders = read_table(spark, paths, tables.SENDER_EVENTS)
+        found.append(_among(spark, senders, "envelope_hash", touched.envelopes).select(*CHANNEL_KEY, "sds_id"))
     if in_gap and touched.lamport:
-        channels = [*touched.lamport]
-        _frame(
-            spark,
-            {
-                **{
-                    name: pa.array([channel[at] for channel in channels], pa.string())
-                    for at, name in enumerate(_CHANNEL)
-                },
-                "least": pa.array([touched.lamport[channel] for channel in channels], pa.int64()),
-            },
-        ).createOrReplaceTempView("v_new_lamport")
+        least = pa.array(touched.lamport.values(), pa.int64())
+        _by_channel(spark, [*touched.lamport], least=least).createOrReplaceTempView("v_new_lamport")
         texts = _frame(spark, {"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
         texts.createOrReplaceTempView("v_new_ids")
         found.append(spark.sql(NEWLY_SURROUNDED))
@@ -141,22 +116,24 @@ def _create_views(spark: SparkSession, paths: PathSettings, ids: DataFrame, payl
     def about(table: Table, by: DataFrame) -> DataFrame:
         return read_table(spark, paths, table).join(by, by.columns, "left_semi")
 
-    for table in (SDS_MESSAGES, LOST_DEPENDENCIES, ACKS, REPAIR_REQUESTS):
+    for table in (tables.SDS_MESSAGES, tables.LOST_DEPENDENCIES, tables.ACKS, tables.REPAIR_REQUESTS):
         about(table, by_id).createOrReplaceTempView(f"v_{table.name}")
-    parity = spark.table(f"v_{SDS_MESSAGES.name}").where("segment_kind = 'parity'").select("entire_message_hash")
-    queued = about(SENDER_EVENTS, by_id).where("event = 'queued'").select("entire_message_hash")
+    parity = spark.table(f"v_{tables.SDS_MESSAGES.name}").where("segment_kind = 'parity'").select("entire_message_hash")
+    queued = about(tables.SENDER_EVENTS, by_id).where("event = 'queued'").select("entire_message_hash")
     by_payload = F.broadcast(payloads.union(parity).union(queued).distinct().localCheckpoint())
-    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES):
+    for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):
         about(table, by_payload).createOrReplaceTempView(f"v_{table.name}")
-    rebuilt = about(DELIVERIES, by_payload).where("segment_kind is null")
-    rebuilt.unionByName(about(DELIVERIES, by_id).where("segment_kind is not null")).createOrReplaceTempView(
+    rebuilt = about(tables.DELIVERIES, by_payload).where("segment_kind is null")
+    rebuilt.unionByName(about(tables.DELIVERIES, by_id).where("segment_kind is not null")).createOrReplaceTempView(
         "v_deliveries"
     )
-    sends = about(SENDER_EVENTS, by_payload).where("event = 'queued'")
-    sends.unionByName(about(SENDER_EVENTS, by_id)).createOrReplaceTempView("v_sender_events")  # a row may come twice
+    sends = about(tables.SENDER_EVENTS, by_payload).where("event = 'queued'")
+    sends.unionByName(about(tables.SENDER_EVENTS, by_id)).createOrReplaceTempView(
+        "v_sender_events"
+    )  # a row may come twice
     by_envelope = spark.sql("select distinct envelope_hash as message_hash from v_sender_events")
-    answers = about(STORE_PRESENCE, F.broadcast(by_envelope)).withColumn("sds_id", F.lit(None).cast("string"))
-    answers.unionByName(about(STORE_PRESENCE, by_id)).createOrReplaceTempView("v_store_presence")
+    answers = about(tables.STORE_PRESENCE, F.broadcast(by_envelope)).withColumn("sds_id", F.lit(None).cast("string"))
+    answers.unionByName(about(tables.STORE_PRESENCE, by_id)).createOrReplaceTempView("v_store_presence")
 
 
 def _among(spark: SparkSession, rows: DataFrame, column: str, values: Iterable[bytes]) -> DataFrame:
@@ -165,3 +142,9 @@ def _among(spark: SparkSession, rows: DataFrame, column: str, values: Iterable[b
 
 def _frame(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
     return spark.createDataFrame(pa.table(dict(columns)))
+
+
+def _by_channel(spark: SparkSession, channels: Sequence[Channel], **columns: pa.Array) -> DataFrame:
+    """``columns`` beside those of their channels."""
+    keys = [pa.array(names, pa.string()) for names in zip(*channels, strict=True)] or [pa.array([], pa.string())] * 3
+    return _frame(spark, {**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns})

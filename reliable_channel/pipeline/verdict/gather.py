@@ -8,7 +8,9 @@ join of all kinds of evidence took longer to compile than to run. The text is co
 
 from __future__ import annotations
 
-_CHANNEL = "pubsub_topic, content_topic, channel_id"
+from reliable_channel.lake.tables import CHANNEL_KEY, sent_by
+
+_CHANNEL = ", ".join(CHANNEL_KEY)
 
 _UNIT = (
     "struct<message_key: string, sender_id: string, entire_message_hash: binary, needed: int, late: boolean,"
@@ -81,10 +83,7 @@ _TOLD = """(select * from v_sender_events left join (
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """What senders say, with what became of the envelopes that they name."""
 
-_SENT_BY = """if(lamport_timestamp between 1000000000000 and unix_millis(event_time),
-        timestamp_millis(lamport_timestamp), event_time)"""
-"""The latest time at which an observed message was sent. One from a store is observed late; a Lamport timestamp in ms
-is not below the time of sending. Anybody can send one that is no time at all."""
+_SENT_BY = sent_by("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
 
 SENT_SINCE = f"""
     with first_named as (

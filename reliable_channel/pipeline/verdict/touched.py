@@ -10,40 +10,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
+from reliable_channel.lake import tables
 from reliable_channel.lake.follow import AddedFile, added_since, read_added
-from reliable_channel.lake.tables import (
-    ACKS,
-    DELIVERIES,
-    INCOMPLETE_MESSAGES,
-    LOST_DEPENDENCIES,
-    QUARANTINE,
-    REASSEMBLED_MESSAGES,
-    REPAIR_REQUESTS,
-    SDS_MESSAGES,
-    SENDER_EVENTS,
-    STORE_PRESENCE,
-    Table,
-)
+from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
-_CHANNEL = ("pubsub_topic", "content_topic", "channel_id")
-_BY_ID = (*_CHANNEL, "sds_id")
+_BY_ID = (*CHANNEL_KEY, "sds_id")
 
 COLUMNS: dict[Table, tuple[str, ...]] = {
-    DELIVERIES: (*_BY_ID, "row_kind", "segment_kind", "entire_message_hash", "first_sds_id", "first_lamport_timestamp"),
-    REASSEMBLED_MESSAGES: (*_CHANNEL, "sds_ids", "entire_message_hash"),
-    INCOMPLETE_MESSAGES: (*_CHANNEL, "sds_ids", "entire_message_hash"),
-    SENDER_EVENTS: (*_BY_ID, "event", "entire_message_hash"),
-    SDS_MESSAGES: (*_BY_ID, "sds_kind", "segment_kind", "entire_message_hash", "lamport_timestamp"),
-    LOST_DEPENDENCIES: _BY_ID,
-    ACKS: _BY_ID,
-    REPAIR_REQUESTS: _BY_ID,
-    STORE_PRESENCE: (*_BY_ID, "message_hash"),
-    QUARANTINE: ("message_hash", "stage", "raw"),
+    tables.DELIVERIES: (
+        *_BY_ID,
+        "row_kind",
+        "segment_kind",
+        "entire_message_hash",
+        "first_sds_id",
+        "first_lamport_timestamp",
+    ),
+    tables.REASSEMBLED_MESSAGES: (*CHANNEL_KEY, "sds_ids", "entire_message_hash"),
+    tables.INCOMPLETE_MESSAGES: (*CHANNEL_KEY, "sds_ids", "entire_message_hash"),
+    tables.SENDER_EVENTS: (*_BY_ID, "event", "entire_message_hash"),
+    tables.SDS_MESSAGES: (*_BY_ID, "sds_kind", "segment_kind", "entire_message_hash", "lamport_timestamp"),
+    tables.LOST_DEPENDENCIES: _BY_ID,
+    tables.ACKS: _BY_ID,
+    tables.REPAIR_REQUESTS: _BY_ID,
+    tables.STORE_PRESENCE: (*_BY_ID, "message_hash"),
+    tables.QUARANTINE: ("message_hash", "stage", "raw"),
 }
 """The tables that say something about messages, and the columns that say about which."""
 
@@ -73,7 +67,7 @@ class Touched:
     def take(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take new rows of ``table``, with its ``COLUMNS``."""
         for row in rows:
-            if table is QUARANTINE:
+            if table is tables.QUARANTINE:
                 self.envelopes.update(filter(None, [row["message_hash"]]))
                 if row["raw"] is not None and row["stage"] in ("envelope", "sds"):
                     self.texts |= ids_within(row["raw"])
@@ -82,22 +76,17 @@ class Touched:
             ids = {row.get("sds_id"), row.get("first_sds_id"), *(row.get("sds_ids") or ())}
             self.ids |= {(channel, sds_id) for sds_id in ids if sds_id is not None}
             self.envelopes.update(filter(None, [row.get("message_hash")]))
+            if row.get("sds_kind") == "content" and (lamport := row["lamport_timestamp"]) is not None:
+                self.lamport[channel] = min(lamport, self.lamport.get(channel, lamport))
             if (payload := row.get("entire_message_hash")) is None:
                 continue
-            if table is DELIVERIES and row["row_kind"] == "message":
+            if table is tables.DELIVERIES and row["row_kind"] == "message":
                 lamport = row["first_lamport_timestamp"]
                 self.texts.add(f"{payload.hex()}-{row['first_sds_id'] if lamport is None else lamport}")
                 if row["segment_kind"] is None:
                     self.rebuilt.add(payload)
             if row.get("event", "queued") == "queued" and row.get("segment_kind") != "bare":
                 self.payloads.add(payload)
-
-    def take_lamport(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the Lamport timestamps of new rows of ``sds_messages``."""
-        for row in rows:
-            if row["sds_kind"] == "content" and row["lamport_timestamp"] is not None:
-                channel: Channel = (row["pubsub_topic"], row["content_topic"], row["channel_id"])
-                self.lamport[channel] = min(row["lamport_timestamp"], self.lamport.get(channel, 1 << 62))
 
 
 def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition) -> Touched | None:
@@ -120,15 +109,8 @@ def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], posit
         except FileNotFoundError:
             return None
         for batch in rows.to_batches():
-            _take(found, table, batch)
+            found.take(table, batch.to_pylist())
     return found
-
-
-def _take(found: Touched, table: Table, batch: pa.RecordBatch) -> None:
-    rows = batch.to_pylist()
-    found.take(table, rows)
-    if table is SDS_MESSAGES:
-        found.take_lamport(rows)
 
 
 def ids_within(raw: bytes) -> set[str]:

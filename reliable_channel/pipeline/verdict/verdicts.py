@@ -20,26 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, Settings
+from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table, rows_in
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import (
-    ACKS,
-    CLOCK,
-    DELIVERIES,
-    DELIVERY_STATUS,
-    INCOMPLETE_MESSAGES,
-    LOST_DEPENDENCIES,
-    QUARANTINE,
-    REASSEMBLED_MESSAGES,
-    REPAIR_REQUESTS,
-    SDS_MESSAGES,
-    SENDER_EVENTS,
-    SIGHTINGS,
-    SOURCE_GAPS,
-    STORE_PRESENCE,
-)
-from reliable_channel.pipeline.clock import EPOCH, recorded
+from reliable_channel.pipeline.clock import EPOCH, micros, recorded
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import KEY, Affected, affected_by, only_about
@@ -49,21 +34,7 @@ from reliable_channel.pipeline.verdict.position import USER_METADATA, RoundPosit
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
 from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touched_since
 
-TABLES_READ = (
-    ACKS,
-    CLOCK,
-    DELIVERIES,
-    INCOMPLETE_MESSAGES,
-    LOST_DEPENDENCIES,
-    REASSEMBLED_MESSAGES,
-    QUARANTINE,
-    REPAIR_REQUESTS,
-    SDS_MESSAGES,
-    SENDER_EVENTS,
-    SIGHTINGS,
-    SOURCE_GAPS,
-    STORE_PRESENCE,
-)
+TABLES_READ = (*COLUMNS, tables.CLOCK, tables.SIGHTINGS, tables.SOURCE_GAPS)
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
 """What a row of evidence says already."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
@@ -81,7 +52,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     ``delivery_status``; how many were judged. Without the position of an earlier round, all messages are judged.
 
     The time of judgement is the recorded clock's, so the same tables give the same verdicts."""
-    create_tables(settings.paths, (*TABLES_READ, DELIVERY_STATUS))
+    create_tables(settings.paths, (*TABLES_READ, tables.DELIVERY_STATUS))
     as_of_us = max((reached.event_time_us for reached in recorded(settings.paths).values()), default=None)
     if as_of_us is None:
         return 0
@@ -92,7 +63,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     with set_meanwhile(spark, FILES_UNASKED):
         silence = whole_evidence(spark, settings)
         position = position_of(opened, settings, (silence.gaps, sorted(silence.by_topic.items(), key=repr)))
-        before = last_position(settings) if rows_in(open_table(settings.paths, DELIVERY_STATUS)) >= FEW else None
+        before = last_position(settings) if rows_in(open_table(settings.paths, tables.DELIVERY_STATUS)) >= FEW else None
         affected = None
         if (
             before is not None
@@ -115,7 +86,7 @@ def _merge(
     position: RoundPosition,
 ) -> None:
     """Write what differs, and delete what was taken up into a surer unit; the position in the same commit."""
-    status = DeltaTable.forPath(spark, settings.paths.table(DELIVERY_STATUS.name))
+    status = DeltaTable.forPath(spark, settings.paths.table(tables.DELIVERY_STATUS.name))
     until_now = status.toDF() if affected is None else affected.verdicts
     same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
     gone = until_now.alias("old").join(judged.alias("new"), F.expr(same), "left_anti").select(*KEY)
@@ -127,13 +98,15 @@ def _merge(
         if oldest is None or oldest[0] is None:
             return
         same += f" and old.first_seen >= timestamp_micros({oldest[0]})"
-    differs = " or ".join(f"not (old.{name} <=> new.{name})" for name in DELIVERY_STATUS.names() if name != "as_of")
+    differs = " or ".join(
+        f"not (old.{name} <=> new.{name})" for name in tables.DELIVERY_STATUS.names() if name != "as_of"
+    )
     with set_meanwhile(spark, {USER_METADATA: position.text()}):
         (
             status.alias("old")
             .merge(source.alias("new"), same)
             .whenMatchedDelete(
-                f"new.gone and old.verdict <> 'delivered' and old.first_seen >= timestamp_micros({_us(since)})"
+                f"new.gone and old.verdict <> 'delivered' and old.first_seen >= timestamp_micros({micros(since)})"
             )
             .whenMatchedUpdateAll(f"not new.gone and ({differs} or not old.settled)")
             .whenNotMatchedInsertAll("not new.gone")
@@ -144,13 +117,13 @@ def _merge(
 def whole_evidence(spark: SparkSession, settings: Settings) -> Silence:
     """Create the views of all evidence; when nobody listened."""
     for table in TABLES_READ:
-        if table in (CLOCK, SOURCE_GAPS):
+        if table in (tables.CLOCK, tables.SOURCE_GAPS):
             continue  # small, and read here in the driver
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
-    read_table(spark, settings.paths, SDS_MESSAGES).createOrReplaceTempView("v_observed")
+    read_table(spark, settings.paths, tables.SDS_MESSAGES).createOrReplaceTempView("v_observed")
     gaps = open_gaps(settings.paths)
     if gaps:
-        lost = read_table(spark, settings.paths, LOST_DEPENDENCIES)
+        lost = read_table(spark, settings.paths, tables.LOST_DEPENDENCIES)
         missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in gaps))
         lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
     return Silence(gaps, _unheard(spark, gaps))
@@ -171,7 +144,7 @@ def statuses(
     (said if affected is None else only_about(said, affected.ids)).createOrReplaceTempView("said")
     spark.sql(IDS).createOrReplaceTempView("ids")
     judge = _judge(as_of, settings, [gap.span for gap in silence.gaps], silence.by_topic)
-    return spark.sql(EVIDENCE).mapInArrow(judge, DELIVERY_STATUS.ddl())
+    return spark.sql(EVIDENCE).mapInArrow(judge, tables.DELIVERY_STATUS.ddl())
 
 
 Topic = tuple[str, str]
@@ -226,7 +199,7 @@ def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Span], by_topic: d
                 for row in in_our_time(batch).to_pylist()
                 if row["first_seen"] is not None
             ]
-            yield from as_arrow(rows, DELIVERY_STATUS).to_batches()
+            yield from as_arrow(rows, tables.DELIVERY_STATUS).to_batches()
 
     return judge
 
@@ -269,10 +242,7 @@ def _row(
     )
     verdict, cause = decide(evidence)
     return {
-        **{
-            name: row[name]
-            for name in (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
-        },
+        **{name: row[name] for name in COPIED},
         "sds_ids": sorted(row["ids"]),
         "verdict": verdict.value,
         "cause": cause.value if cause else None,
@@ -299,7 +269,3 @@ def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) ->
 
 def _topic(row: dict[str, Any]) -> Topic:
     return row["pubsub_topic"], row["content_topic"]
-
-
-def _us(moment: dt.datetime) -> int:
-    return (moment - EPOCH) // dt.timedelta(microseconds=1)
