@@ -6,10 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, QuotaSettings, Settings
@@ -21,8 +19,6 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.pipeline.delta import each_batch, read_table
 from reliable_channel.pipeline.ingest import requeue as requeueing
-from reliable_channel.pipeline.ingest.admission import costs
-from reliable_channel.pipeline.ingest.quotas import COSTING, Cost, costs_of
 from reliable_channel.pipeline.ingest.requeue import requeue
 from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, records_of
 
@@ -201,23 +197,3 @@ def test_a_micro_batch_compiles_nothing_of_its_own(spark: SparkSession, configur
     run_ingest(spark, configured, log, counted)
     assert len(counts) == 5
     assert counts[1:] == [counts[1]] * 4
-
-
-def test_what_a_restart_counts_again_is_what_the_tasks_counted(spark: SparkSession) -> None:
-    """Quotas are counted by tasks in Arrow, and after a restart by Spark from ``sds_messages``."""
-    named = [
-        {"sds_id": "é1", "retrieval_hint": b"\0\xff", "sender_id": "bob"},
-        {"sds_id": "2", "retrieval_hint": None, "sender_id": None},
-    ]
-    row = {"sds_id": "a", "sender_id": "alice", "content_bytes": 2**31 - 1, "segment_kind": "data"}
-    messages = [
-        {**row, "causal_history": named, "repair_request": named[1:]},
-        {**row, "content_bytes": None, "segment_kind": None, "causal_history": [], "repair_request": None},
-    ]
-    types = {column.name: column.type for column in tables.SDS_MESSAGES.columns if column.name in COSTING}
-    frame = spark.createDataFrame(messages, ", ".join(f"{name} {types[name]}" for name in messages[0]))
-    batch = pa.Table.from_pylist(messages, schema=to_arrow_schema(frame.schema)).combine_chunks().to_batches()[0]
-    found = costs_of({name: batch.column(name) for name in COSTING})
-    expected = [Cost(*cost) for cost in zip(*(found[name].to_pylist() for name in Cost._fields), strict=True)]
-    assert [Cost(*row) for row in frame.select(*costs()).collect()] == expected
-    assert expected[1] == Cost(1, 6, 0, 0)

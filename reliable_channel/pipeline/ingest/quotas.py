@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Quota, QuotaSettings
+from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.pipeline.clock import TopicPartition
 
 Sender = tuple[str, str, str, str]
@@ -56,8 +57,11 @@ class Cost(NamedTuple):
 COSTING = ("sds_id", "sender_id", "content_bytes", "segment_kind", "causal_history", "repair_request")
 """The columns of ``sds_messages`` that say what a message takes."""
 
-ENTRY = ("sds_id", "retrieval_hint", "sender_id")
-"""What an entry of a causal history or a repair request holds."""
+SENDER = (*CHANNEL_KEY, "sender_id")
+COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
+
+ASKED = (*COORDINATES, "event_time", *CHANNEL_KEY, *COSTING)
+"""The columns of ``sds_messages`` that admission looks at."""
 
 
 def costs_of(messages: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
@@ -87,15 +91,36 @@ def _sum(columns: Sequence[pa.Array]) -> pa.Array:
 def _entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
     """The bytes of all entries of each list."""
     entries = pc.list_flatten(lists)
-    sizes = _sum(_sizes(*(pc.struct_field(entries, name) for name in ENTRY)))
+    sizes = _sum(_sizes(*(pc.struct_field(entries, name) for name in ("sds_id", "retrieval_hint", "sender_id"))))
     of = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
     found: npt.NDArray[np.int64] = np.zeros(len(lists), np.int64)
     np.add.at(found, of, sizes.to_numpy(zero_copy_only=False))
     return found
 
 
+Group = tuple[TopicPartition, int, Sender, Cost]
+"""What a sender asks for in one window of a Kafka partition. A window is event time div ``window_ms``."""
+
+
+def groups_of(
+    messages: Mapping[str, pa.Array], quotas: QuotaSettings, uncounted: pa.Table | None = None
+) -> Iterator[Group]:
+    """What SDS messages take of quotas, summed up. ``messages`` has the columns ``ASKED``; ``uncounted``: the Kafka
+    coordinates of messages that do not count."""
+    window = pc.divide(messages["event_time"].cast(pa.int64()), quotas.window_ms * 1000)
+    kept = {name: messages[name] for name in (*COORDINATES, *SENDER)}
+    asked = pa.table({**kept, "window": window, **costs_of(messages)})
+    if uncounted is not None:
+        asked = asked.join(uncounted, [*COORDINATES], join_type="left anti")
+    sums = asked.group_by([*COORDINATES[:2], "window", *SENDER]).aggregate([(name, "sum") for name in Cost._fields])
+    for row in sums.to_pylist():
+        sender = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"])
+        cost = Cost(*(row[f"{name}_sum"] for name in Cost._fields))
+        yield (row["kafka_topic"], row["kafka_partition"]), row["window"], sender, cost
+
+
 class Candidate(NamedTuple):
-    """One message that asks to be admitted. ``window`` is its event time div ``window_ms``."""
+    """One message that asks to be admitted."""
 
     place: TopicPartition
     offset: int
@@ -103,9 +128,6 @@ class Candidate(NamedTuple):
     sender: Sender
     cost: Cost
 
-
-Group = tuple[TopicPartition, int, Sender, Cost]
-"""What a sender asks for in one window of a Kafka partition."""
 
 Topics = set[tuple[TopicPartition, Topic]]
 """Content topics of Kafka partitions."""

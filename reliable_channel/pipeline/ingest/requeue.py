@@ -18,10 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, Table
-from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import read_table
-from reliable_channel.pipeline.ingest.admission import ASKED, QuotaGate, candidates_of
-from reliable_channel.pipeline.ingest.quotas import Cost, Sender
+from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_of
+from reliable_channel.pipeline.ingest.quotas import ASKED, groups_of
 from reliable_channel.pipeline.ingest.stream import decoded, records_of
 from reliable_channel.pipeline.ingest.task import dated_batches
 from reliable_channel.pipeline.rewrite import insert_missing, rewrite
@@ -80,14 +79,11 @@ class _Accepted:
 
 def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int, int], str]:
     asking = _rows(records, settings, SDS_MESSAGES, {}).select(*ASKED).toArrow()
-    candidates = sorted(one for batch in asking.to_batches() for one in candidates_of(batch, settings.quotas))
-    sums: dict[tuple[TopicPartition, int, Sender], Cost] = {}
-    for one in candidates:
-        key = (one.place, one.window, one.sender)
-        sums[key] = sums.get(key, Cost()).plus(one.cost)
-    groups = [(*key, cost) for key, cost in sums.items()]
+    batches = asking.to_batches()
+    candidates = sorted(one for batch in batches for one in candidates_of(batch, settings.quotas))
+    groups = [g for batch in batches for g in groups_of(dict(zip(ASKED, batch.columns, strict=True)), settings.quotas)]
     admission = QuotaGate(settings.quotas, settings.channels)
-    admission.restore_for(records.sparkSession, settings.paths, groups)
+    admission.restore_for(settings.paths, groups)
     refused = admission.refused(groups, lambda topics: [c for c in candidates if (c.place, c.sender[:2]) in topics])
     return {(*each.place, each.offset): each.detail for each in refused}
 

@@ -111,10 +111,9 @@ class IngestWriter:
             self._write(rows, sink)
 
     def _write(self, records: DataFrame, sink: BatchSink) -> None:
-        spark = records.sparkSession
         if self.clock.load(sink.query_id, sink.batch_id):
             places = {place: (at.event_time_us, at.next_offset) for place, at in self.clock.reached.items()}
-            self._admission.restore(spark, sink.paths, places)
+            self._admission.restore(sink.paths, places)
         floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
         result = admitted(records, self._settings, sink.paths, floors, self._admission)
         reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
@@ -138,7 +137,7 @@ def admitted(
 
     def run(refused: dict[tuple[str, int, int], str]) -> IngestResult:
         raw_bytes = settings.pipeline.quarantine_raw_bytes
-        task = IngestTask(paths, raw_bytes, settings.quotas.window_ms, floors, refused)
+        task = IngestTask(paths, raw_bytes, settings.quotas, floors, refused)
         return IngestResult.of(task_results(decoded(records, settings), task))
 
     result = run({})

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from reliable_channel.config import PathSettings
+from reliable_channel.config import PathSettings, QuotaSettings
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import task_result
-from reliable_channel.pipeline.ingest.quotas import Cost, Group, Sender, costs_of
+from reliable_channel.pipeline.ingest.quotas import Cost, Group, groups_of
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
 
 DECODED = "decoded"
@@ -89,22 +88,23 @@ class IngestTask:
 
     paths: PathSettings
     raw_bytes: int
-    window_ms: int
+    quotas: QuotaSettings
     floors: Mapping[TopicPartition, int]
     refused: Mapping[tuple[str, int, int], str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the records' rows; one row of JSON (:class:`IngestResult`)."""
         parts: dict[TopicPartition, PartitionSummary] = {}
-        spent: dict[tuple[TopicPartition, int, Sender], Cost] = {}
+        spent: dict[tuple[Any, ...], Cost] = {}
         with TaskFiles(self.paths) as files:
             for batch in dated_batches(batches, self.floors, self.refused):
                 files.add(ENVELOPES, batch.envelopes())
                 files.add(SDS_MESSAGES, batch.segments())
                 files.add(QUARANTINE, batch.quarantine(self.raw_bytes))
                 _look_at(batch, parts)
-                for key, cost in costs_by_sender(batch, self.window_ms):
-                    spent[key] = spent.get(key, Cost()).plus(cost)
+                sds = batch.sds()
+                for *key, cost in groups_of({**sds.decoded, **sds.given}, self.quotas):
+                    spent[*key] = spent.get((*key,), Cost()).plus(cost)
             written = files.finish()
         if parts:
             yield task_result(
@@ -114,29 +114,6 @@ class IngestTask:
                     "files": written,
                 }
             )
-
-
-def costs_by_sender(batch: DecodedBatch, window_ms: int) -> Iterator[tuple[tuple[TopicPartition, int, Sender], Cost]]:
-    """What the SDS messages of a batch take of quotas, summed up by window of event time and sender."""
-    sds = batch.sds()
-    if not len(sds.given["kafka_offset"]):
-        return
-    of = sds.decoded
-    asked = pa.table(
-        {
-            "window": pc.divide(sds.given["event_time"].cast(pa.int64()), window_ms * 1000),
-            **{name: of[name] for name in _SENDER},
-            **costs_of(of),
-        }
-    )
-    sums = asked.group_by(["window", *_SENDER]).aggregate([(name, "sum") for name in Cost._fields])
-    place = _place(batch)
-    for row in sums.to_pylist():
-        cost = Cost(*(row[f"{name}_sum"] for name in Cost._fields))
-        yield (place, row["window"], tuple(row[name] for name in _SENDER)), cost
-
-
-_SENDER = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
 
 
 def dated_batches(

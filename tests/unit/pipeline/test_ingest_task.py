@@ -88,7 +88,8 @@ def run(
         paths = PathSettings(run_dir=place)
         for name in ("envelopes", "sds_messages", "quarantine"):
             Path(paths.table(name)).mkdir(parents=True)
-        task = IngestTask(paths, PipelineSettings().quarantine_raw_bytes, 60_000, {PLACE: START_US + 3}, refused)
+        quotas = QuotaSettings(window_ms=60_000)
+        task = IngestTask(paths, PipelineSettings().quarantine_raw_bytes, quotas, {PLACE: START_US + 3}, refused)
         result = IngestResult.of(
             json.loads(row["task_result"]) for batch in task(iter(batches)) for row in batch.to_pylist()
         )
@@ -96,7 +97,6 @@ def run(
             file.table: pq.read_table(Path(paths.table(file.table)) / file.path).to_pylist() for file in result.files
         }
         topics = {(group[0], group[2][:2]) for group in result.groups}
-        quotas = QuotaSettings(window_ms=60_000)
         asked = [*candidates_in(result.files, paths, quotas, topics)]
     assert sum(one.cost.messages for one in asked) == sum(group[3].messages for group in result.groups)
     assert [one.offset for one in asked] == [row["kafka_offset"] for row in rows.get("sds_messages", [])]
