@@ -33,13 +33,13 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists
-from reliable_channel.lake.tables import ACKS, SENT_ROWS
+from reliable_channel.lake.tables import ACKS, CHANNEL_KEY, SENT_ROWS
 from reliable_channel.pipeline.delta import append_frame, read_table
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.spark import spark_session
 
-SENDER = ["pubsub_topic", "content_topic", "channel_id", "sender_id"]
+SENDER = [*CHANNEL_KEY, "sender_id"]
 """A sender in a channel: its row ids and its SDS ids are its own."""
 
 FOLLOW_S = 5.0

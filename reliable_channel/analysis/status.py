@@ -21,6 +21,7 @@ from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import unread_of
 from reliable_channel.lake.read import as_table, open_tables, quoted, select
 from reliable_channel.lake.tables import (
+    CHANNEL_KEY,
     DELIVERIES,
     LOST_DEPENDENCIES,
     QUARANTINE,
@@ -35,7 +36,7 @@ KAFKA_PATIENCE_S = 1.0
 HISTORY_LIMIT = 1_000
 """Commits looked at per table; a job further behind is at least that far behind."""
 
-_DEPENDENCY = ["pubsub_topic", "content_topic", "channel_id", "sds_id"]
+_DEPENDENCY = [*CHANNEL_KEY, "sds_id"]
 
 Newest = Callable[[str], Mapping[int, int]]
 """Kafka topic → partition → the offset that the next record will get."""

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import dataset_of, open_table
-from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
+from reliable_channel.lake.tables import CHANNEL_KEY, INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
 
 Range = tuple[int, int]
 """Lamport timestamps (ms) from, to, inclusive."""
@@ -28,7 +28,7 @@ SPREAD_MS = 3_600_000
 
 MAX_RANGES = 32
 
-_SCOPE = ["pubsub_topic", "content_topic", "channel_id", "sender_id", "entire_message_hash"]
+_SCOPE = [*CHANNEL_KEY, "sender_id", "entire_message_hash"]
 _ALWAYS = -1 << 63
 
 

@@ -6,7 +6,7 @@ LIP-109), and the row that marks the message complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from reliable_channel.core.segmentation import (
@@ -22,8 +22,11 @@ from reliable_channel.core.segmentation import (
     repaired_segments,
 )
 from reliable_channel.core.wire.hashing import sha256
+from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.guarded import EVENT
+
+_SCOPE = (*CHANNEL_KEY, "sender_id")
 
 
 class SetResult(NamedTuple):
@@ -55,7 +58,7 @@ def completed_results(
     event: MessageCompleted, offset: int, place: TopicPartition, config: SegmentationConfig
 ) -> Iterator[SetResult]:
     """The payload, then the repaired rows of what was not received, then the completed row."""
-    scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))
+    scope = _scope(event.scope)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
     repaired = list(_repaired(event, config))
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
@@ -131,7 +134,7 @@ def incomplete_result(
     given_up: IncompleteSet, reason: str, detail: str | None, at: int, offset: int, place: TopicPartition
 ) -> SetResult:
     """A set that was given up, as a row of ``incomplete_messages``."""
-    scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), given_up.scope, strict=True))
+    scope = _scope(given_up.scope)
     lamports = [segment.lamport for segment in given_up.held if segment.lamport is not None]
     fields = {
         **scope,
@@ -163,35 +166,9 @@ def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
     more = f"nothing further is tried after {event.attempts} choices" if event.exhausted else "further ones may help"
     state = "contested" if event.contested else "held"
-    fields = {
-        **dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True)),
-        "event": "hash_mismatch",
-        "event_time": now * 1000,
-        "sds_id": (event.contested or event.held)[0].sds_id,
-        "detail": f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {state}: {shown}",
-        "kafka_partition": place[1],
-        "kafka_offset": offset,
-    }
-    return SetResult("event", *place, offset, 0, None, fields)
-
-
-def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> SetResult:
-    """A row on which the program failed. ``row`` has the columns of a segment, or only those of a tick; then ``scope``
-    names the sender of the sets."""
-    place = (row["kafka_topic"], int(row["kafka_partition"]))
-    names = ("pubsub_topic", "content_topic", "channel_id", "sender_id")
-    known = dict(zip(names, scope or (None,) * len(names), strict=True))
-    of_segment = row["kind"] == "segment"
-    fields = {
-        **({name: row[name] for name in names} if of_segment else known),
-        "event": EVENT,
-        "event_time": int(row["event_us"]),
-        "sds_id": row["sds_id"] if of_segment else None,
-        "detail": f"{row['kind']} row: {detail}",
-        "kafka_partition": place[1],
-        "kafka_offset": int(row["kafka_offset"]),
-    }
-    return SetResult("event", *place, int(row["kafka_offset"]), 0, None, fields)
+    detail = f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {state}: {shown}"
+    sds_id = (event.contested or event.held)[0].sds_id
+    return _event("hash_mismatch", event.scope, sds_id, detail, now * 1000, place, offset)
 
 
 def event_result(
@@ -202,14 +179,43 @@ def event_result(
     place: TopicPartition,
     now: int,
 ) -> SetResult:
-    scope = dict(zip(("pubsub_topic", "content_topic", "channel_id", "sender_id"), event.scope, strict=True))
+    """A segment that was not taken, and why."""
+    segment = f"{'parity' if event.is_parity else 'data'} segment {event.index}"
+    return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, place, offset)
+
+
+def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> SetResult:
+    """A row on which the program failed. ``row`` has the columns of a segment, or only those of a tick; then ``scope``
+    names the sender of the sets."""
+    of_segment = row["kind"] == "segment"
+    whose = [row[name] for name in _SCOPE] if of_segment else scope
+    sds_id = row["sds_id"] if of_segment else None
+    place = (row["kafka_topic"], int(row["kafka_partition"]))
+    detail = f"{row['kind']} row: {detail}"
+    return _event(EVENT, whose, sds_id, detail, int(row["event_us"]), place, int(row["kafka_offset"]))
+
+
+def _event(
+    name: str,
+    scope: Sequence[str] | None,
+    sds_id: str | None,
+    detail: str,
+    time_us: int,
+    place: TopicPartition,
+    offset: int,
+) -> SetResult:
+    """A row of ``channel_events``."""
     fields = {
-        **scope,
+        **_scope(scope or (None,) * len(_SCOPE)),
         "event": name,
-        "event_time": now * 1000,
-        "sds_id": event.sds_id,
-        "detail": f"{detail} ({'parity' if event.is_parity else 'data'} segment {event.index})",
+        "event_time": time_us,
+        "sds_id": sds_id,
+        "detail": detail,
         "kafka_partition": place[1],
         "kafka_offset": offset,
     }
     return SetResult("event", *place, offset, 0, None, fields)
+
+
+def _scope(scope: Sequence[str | None]) -> dict[str, Any]:
+    return dict(zip(_SCOPE, scope, strict=True))

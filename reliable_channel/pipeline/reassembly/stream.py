@@ -36,11 +36,7 @@ from reliable_channel.pipeline.reassembly.combiner import FAILED_ROWS, JOB, KIND
 from reliable_channel.pipeline.reassembly.decryptor import SegmentDecryptor
 from reliable_channel.pipeline.reassembly.set_results import SetResult, failed_result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
-from reliable_channel.pipeline.result_files import (
-    RESULTS,
-    packed,
-    written_results,
-)
+from reliable_channel.pipeline.result_files import RESULTS, packed, written_results
 
 TABLES_WRITTEN = (ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
 TICK_SUB_ORDER = 1_000_000
@@ -228,6 +224,3 @@ def _incomplete_files(given_up: Sequence[Mapping[str, Any]], paths: PathSettings
     with TaskFiles(paths) as files:
         files.add(INCOMPLETE_MESSAGES, as_arrow(rows, INCOMPLETE_MESSAGES))
         return files.finish()
-
-
-__all__ = ["JOB", "TABLES_WRITTEN", "ReassemblyWriter", "reassembled"]

@@ -49,11 +49,13 @@ class PrometheusMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._values = Gauge(
-            "reliable_channel_query",
-            "Value of the last micro-batch; the metric's name ends in its unit",
-            ["query", "metric"],
-            registry=self.registry,
+
+        def gauge(name: str, what: str, *labels: str) -> Gauge:
+            return Gauge(name, what, labels, registry=self.registry)
+
+        lately = "of the last 24 hours of the recorded clock"
+        self._values = gauge(
+            "reliable_channel_query", "Value of the last micro-batch; the name ends in its unit", "query", "metric"
         )
         self._totals = Counter(
             "reliable_channel_query_rows",
@@ -61,43 +63,20 @@ class PrometheusMetrics:
             ["query", "metric"],
             registry=self.registry,
         )
-        self._batch = Gauge(
+        self._batch = gauge(
             "reliable_channel_query_last_batch_timestamp_seconds",
             "When the last micro-batch was reported, Unix s",
-            ["query"],
-            registry=self.registry,
+            "query",
         )
-        self._running = Gauge(
-            "reliable_channel_query_running", "1 while the query runs", ["query"], registry=self.registry
+        self._running = gauge("reliable_channel_query_running", "1 while the query runs", "query")
+        self._verdicts = gauge("reliable_channel_messages", f"Messages {lately} by verdict", "verdict")
+        self._causes = gauge("reliable_channel_missing_messages", f"Missing messages {lately} by cause", "cause")
+        stages = "network, waiting for causal order, acknowledgement"
+        self._latency = gauge("reliable_channel_latency_seconds", f"Messages {lately}: {stages}", "stage", "quantile")
+        self._newest = gauge(
+            "reliable_channel_last_record_timestamp_seconds", "When ingest last wrote its clock, Unix s"
         )
-        self._verdicts = Gauge(
-            "reliable_channel_messages",
-            "Messages of the last 24 hours of the recorded clock by verdict",
-            ["verdict"],
-            registry=self.registry,
-        )
-        self._causes = Gauge(
-            "reliable_channel_missing_messages",
-            "Missing messages of the last 24 hours of the recorded clock by cause",
-            ["cause"],
-            registry=self.registry,
-        )
-        self._latency = Gauge(
-            "reliable_channel_latency_seconds",
-            "Messages of the last 24 hours of the recorded clock: network, waiting for causal order, acknowledgement",
-            ["stage", "quantile"],
-            registry=self.registry,
-        )
-        self._newest = Gauge(
-            "reliable_channel_last_record_timestamp_seconds",
-            "When ingest last wrote its clock, Unix s",
-            registry=self.registry,
-        )
-        self._judged = Gauge(
-            "reliable_channel_last_verdict_timestamp_seconds",
-            "When verdicts were last given, Unix s",
-            registry=self.registry,
-        )
+        self._judged = gauge("reliable_channel_last_verdict_timestamp_seconds", "When verdicts were last given, Unix s")
 
     def running(self, query: str, runs: bool) -> None:
         """The query started or ended."""
