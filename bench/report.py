@@ -33,7 +33,7 @@ def a_million_rows() -> Iterator[Result]:
     rows = int(1_000_000 * SIZES.scale)
     with tempfile.TemporaryDirectory(prefix="bench-report-") as place:
         data = Path(place) / "tables"
-        _make(data, rows)
+        make_tables(data, rows)
         for name, options in (
             ("terminal", []),
             ("--json", ["--json"]),
@@ -51,13 +51,14 @@ def _seconds(data: Path, options: list[str]) -> float:
     return time.perf_counter() - started
 
 
-def _make(place: Path, rows: int) -> None:
+def make_tables(place: Path, rows: int, commits: int = 10) -> None:
+    """Write the tables of a day under ``place``, each in so many commits, those without rows empty."""
     for table in TABLES:
         create_table(place / table.name, table)
     for number, (name, share) in enumerate(_SHARES.items()):
         schema = arrow_schema(BY_NAME[name])
         count = int(rows * share)
-        for part in np.array_split(np.arange(count), 10):  # as a day of micro-batches, compacted
+        for part in np.array_split(np.arange(count), commits):
             columns = _columns(part, count, np.random.default_rng(number * 1_000 + int(part[0])))
             arrays = [_array(field, columns, len(part)) for field in schema]
             write_deltalake(str(place / name), pa.Table.from_arrays(arrays, schema=schema), mode="append")

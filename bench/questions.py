@@ -1,0 +1,123 @@
+"""The questions of docs/questions.md before and after maintenance: the time of each, and the files that it skips.
+
+A day of tables (the rows of ``bench/report.py``) in many commits, as micro-batches leave them; then compacted; then
+with the z-order that maintenance gives them. Each question is asked as the page has it, over everything, and of one
+content topic, and of that in one hour. Compaction makes as many files as a table of a gigabyte has, by a file size that
+is set for these smaller tables. A file is skipped when its statistics exclude what DuckDB asks for.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from bench.registry import SIZES, Result, bench
+from bench.report import make_tables
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.read import dataset_of
+from reliable_channel.lake.tables import BY_NAME, TABLES, Table
+from tests.support.questions import questions
+
+ROWS, COMMITS = 500_000, 100
+FILES = 8
+"""Files of a table after compaction, about: of a gigabyte in files of 128 MiB."""
+RUNS = 3
+TOPIC = "content_topic = '/bench/1/7/proto'"
+HOUR = "{0} >= TIMESTAMPTZ '2026-11-01 06:00:00Z' AND {0} < TIMESTAMPTZ '2026-11-01 07:00:00Z'"
+SCOPES = {"over all": "", "one topic": TOPIC, "one topic, one hour": f"{TOPIC} AND {HOUR}"}
+"""About which rows a question is asked, ``{0}`` being the time of a table."""
+
+
+@bench
+def twenty_questions() -> Iterator[Result]:
+    """Seconds of each question and of all, and the files they skip, for three layouts of the same rows."""
+    with tempfile.TemporaryDirectory(prefix="bench-questions-") as place:
+        paths = PathSettings(data_dir=place)
+        make_tables(Path(place), int(ROWS * SIZES.scale), COMMITS // 5 if SIZES.quick else COMMITS)
+        written = yield from _asked(paths, "as written")
+        for table in TABLES:
+            _merge_files(paths, table, z_order=False)
+        yield from _asked(paths, "compacted")
+        for table in TABLES:
+            _merge_files(paths, table, z_order=True)
+        ordered = yield from _asked(paths, "z-ordered")
+    for scope in SCOPES:
+        yield Result(f"{scope}, all questions: z-ordered / as written", ordered[scope] / written[scope], "ratio")
+
+
+def narrowed(sql: str, scope: str) -> str:
+    """The question about the rows of a scope only, in each of its tables that has the columns for it."""
+
+    def part(found: re.Match[str]) -> str:
+        columns = BY_NAME[found[2]].names()
+        time = next((name for name in ("event_time", "first_seen") if name in columns), None)
+        if not scope or time is None or "content_topic" not in columns:
+            return found[0]
+        rows = f"(SELECT * FROM {found[2]} WHERE {scope.format(time)})"  # noqa: S608
+        return f"{found[1]} {rows} {found[3] or found[2]}"
+
+    # Names of tables and aliases are in lower case, words of SQL in upper case.
+    return re.sub(rf"\b(FROM|JOIN)\s+({'|'.join(BY_NAME)})\b(?:\s+([a-z]\w*))?", part, sql)
+
+
+def _asked(paths: PathSettings, layout: str) -> Iterator[Any]:
+    """The figures of one layout; returns the seconds of all questions together, by scope."""
+    sums = {}
+    for scope, rows in SCOPES.items():
+        total = np.zeros(3)
+        for question in questions():
+            sql, took = narrowed(question.duckdb, rows), []
+            for _ in range(RUNS):
+                started = time.perf_counter()
+                TableSnapshot(paths).select(sql)
+                took.append(time.perf_counter() - started)
+            _CountedFiles.read = _CountedFiles.there = 0
+            _CountingSnapshot(paths).select(sql)
+            seconds, files = median(took), _CountedFiles.there
+            skipped = files - _CountedFiles.read
+            yield Result(f"{layout}, {scope}, {question.title}", seconds, "s")
+            yield Result(f"{layout}, {scope}, {question.title} Files skipped of {files}", skipped, "files")
+            total += seconds, skipped, files
+        yield Result(f"{layout}, {scope}, all questions", total[0], "s")
+        yield Result(f"{layout}, {scope}, all questions: files skipped of {total[2]:.0f}", total[1], "files")
+        sums[scope] = float(total[0])
+    return sums
+
+
+def _merge_files(paths: PathSettings, table: Table, z_order: bool) -> None:
+    """Compact a table as maintenance does, into about :data:`FILES` files."""
+    opened = DeltaTable(paths.table(table.name))
+    size = sum(opened.get_add_actions(flatten=True).column("size_bytes").to_pylist()) // FILES
+    if size and not z_order:
+        opened.optimize.compact(target_size=size)
+    elif size and table.z_order_by:
+        opened.optimize.z_order(table.z_order_by, target_size=4 * size)  # delta-rs means bytes before compression here
+
+
+class _CountedFiles(ds.FileSystemDataset):  # type: ignore[misc]
+    """A table whose scans are counted: its files, and those whose statistics do not exclude what DuckDB asks for."""
+
+    read = there = 0
+
+    def scanner(self, **options: Any) -> ds.Scanner:
+        _CountedFiles.there += len(self.files)
+        _CountedFiles.read += len([*self.get_fragments(filter=options.get("filter"))])
+        return super().scanner(**options)
+
+
+class _CountingSnapshot(TableSnapshot):
+    def _source(self, name: str) -> Any:
+        table = self.table(name)
+        assert table is not None
+        found = dataset_of(table)
+        return _CountedFiles([*found.get_fragments()], found.schema, found.format, found.filesystem)
