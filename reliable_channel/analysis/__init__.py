@@ -1,1 +1,2 @@
-"""What people look at: reports, charts, the dashboard, alerts and the status. Reads tables and never writes them."""
+"""Shows the tables to people: reports, charts, the dashboard, alerts and the status. It writes no table but
+``alerts``."""

@@ -1,7 +1,7 @@
 """Defines the figures that report, pages, alerts, metrics and commands share: one definition for each, as SQL.
 
-Whoever asks adds the time or channel it asks for and the grouping. ``where`` is text of this package's own; values are
-bound parameters in it.
+Callers add the time range, the channel and the grouping. ``where`` is text of this package, with bound parameters for
+values.
 
 =================  ===================================================================================================
 ``VERDICTS``       over ``delivery_status``: messages (known to exist), delivered, late (delivered after it was given

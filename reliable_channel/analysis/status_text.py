@@ -1,6 +1,6 @@
 """Prints the state of the pipeline: :func:`reliable_channel.analysis.status.collect` as lines of text.
 
-Topics, channels and ids are other people's words: what could move a cursor, colour a terminal or turn the direction of
+Strangers choose topics, channels and ids: what could move a cursor, colour a terminal or change the direction of
 writing is shown as an escape, and long ones are cut.
 """
 

@@ -1,7 +1,7 @@
 """Bounds how many requests a server works on at once, without counting those that only wait.
 
-A long poll or a stream of events holds a connection and no processor; a body that trickles in holds neither. Such a
-request says so with :func:`waiting` and gives its place to others meanwhile.
+A long poll, a stream of events or a body that arrives slowly uses no processor while it waits. Such a request gives its
+place to others meanwhile by :func:`waiting`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bridge between a Waku node and Kafka, and the local loop that stands in for it where there is no node.
+"""Runs the bridge between a Waku node and Kafka, or the local loop that replaces it where there is no node.
 
 Three threads: node → Kafka (``bridge_inbound``), Kafka → node (``bridge_outbound``), open gaps → stores → Kafka
 (``bridge_gaps``). What must survive a crash is in one state file and in Kafka's offsets (``docs/waku-node.md``).

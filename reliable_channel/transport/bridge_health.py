@@ -1,4 +1,5 @@
-"""Tells the participants on Kafka how the bridges and their Waku nodes are: a JSON record every few seconds.
+"""Publishes the health of the bridges and their Waku nodes to participants on Kafka, as a JSON record every few
+seconds.
 
 ::
 
@@ -6,8 +7,8 @@
      "store_peers", "at_ms"}
 
 A bridge writes it into the topic of dispatch results, every :data:`INTERVAL_S` seconds and when it stops. ``state`` is
-its node's, judged for the node's mode; a local loop, which has no node, is healthy while it runs. Counts are null where
-the node does not report them. ``at_ms`` is Unix ms of the bridge's clock, for people: a reader counts by its own.
+its node's, computed for the node's mode; a local loop, which has no node, is healthy while it runs. Counts are null
+where the node does not report them. ``at_ms`` is Unix ms of the bridge's clock, for people: a reader counts by its own.
 """
 
 from __future__ import annotations

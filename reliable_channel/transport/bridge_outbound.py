@@ -1,5 +1,5 @@
-"""Kafka → node: outgoing envelopes in order, each copied to the envelopes topic with ``source=sender`` once the node
-has taken it; the offset is kept only after that copy is safe."""
+"""Publishes outgoing envelopes from Kafka to the node, in order. Each one is copied to the envelopes topic with
+``source=sender`` once the node has accepted it, and its offset is committed only after that copy is safe."""
 
 from __future__ import annotations
 

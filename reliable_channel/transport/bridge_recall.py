@@ -1,6 +1,6 @@
 """Finds out from Kafka when a bridge that has lost its state last saw an envelope.
 
-Without it a bridge whose state file is gone would take itself for a new one, and the time it was away for no gap."""
+Without it, a bridge that lost its state file would start as a new one and record no gap for the time it was away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bridge must remember over a crash: when everything read so far was last safe in Kafka, and open gaps.
+"""Stores what a bridge needs after a crash: the time at which all it had read was last safe in Kafka, and open gaps.
 
 One JSON file, written to a temporary one and renamed, so that a reader finds the old state or the new one. A lock
 beside it refuses a second bridge: two readers of one node take each other's messages.

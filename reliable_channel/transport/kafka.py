@@ -1,9 +1,9 @@
 """Implements a node over the project's Kafka topics: sends into the outgoing topic, receives from the envelopes
 topic.
 
-What is behind the topics is not seen here: a bridge to a Waku node, or the local loop (``reliable-channel bridge
---loop``) that copies the one into the other. *Queued* means that all replicas have the envelope; *sent* that a bridge
-reported in the topic of dispatch results that a node accepted it. Without a bridge an envelope stays queued.
+It makes no difference here whether a bridge to a Waku node serves the topics, or the local loop (``reliable-channel
+bridge --loop``), which copies the one into the other. *Queued* means that all replicas have the envelope; *sent* that a
+bridge reported in the topic of dispatch results that a node accepted it. Without a bridge an envelope stays queued.
 """
 
 from __future__ import annotations

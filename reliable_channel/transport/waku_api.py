@@ -1,7 +1,7 @@
 """Calls a Waku node's REST API in both dialects, and interprets its responses (docs/spec/waku-rest.md).
 
-One method per call, no state but which variants the node knows; no threads. Success is ``OK``, ``true`` or nothing;
-failures are text, JSON or nothing, sometimes inside a 200.
+One method per call; the only state is which variants the node knows; no threads. Success is ``OK``, ``true`` or
+nothing; failures are text, JSON or nothing, sometimes inside a 200.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Evaluates alert rules over the Delta tables, without Spark (docs/alerts.md).
 
-``rules`` is the typed rules file, ``measure`` what the tables say about each rule, ``changes`` which alerts that raises
-or clears (pure), ``log`` the table ``alerts``, ``webhook`` who is told. ``check`` runs them in this order.
+``rules`` reads the typed rules file, ``measure`` evaluates each rule over the tables, ``changes`` decides which alerts
+that raises or clears (pure), ``log`` keeps the table ``alerts``, ``webhook`` sends the changes. ``check`` runs them in
+this order.
 """

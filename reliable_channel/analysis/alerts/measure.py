@@ -1,8 +1,8 @@
 """Measures each rule with SQL over a snapshot of the tables, as of the recorded clock: one reading per subject.
 
-Deterministic: the same tables give the same readings, whenever they are read. Only ``clock_stopped`` asks the wall
-clock, which is an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``; it may
-hold other people's words and is data only, while ``detail`` is in our words and numbers.
+Deterministic: the same tables give the same readings, whenever they are read. Only ``clock_stopped`` uses the wall
+clock, which is an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``. It may
+contain text that strangers chose and is treated as data; ``detail`` contains only this program's words and numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sends changes to a webhook: JSON by POST, at least once, retried with growing pauses.
 
-Other people's ids are JSON strings in the body and stand nowhere else. The URL is a secret and so is the token: errors
-name neither, and a redirect is not followed, because it would carry them elsewhere.
+Ids that strangers choose appear only as JSON strings in the body. URL and token are secrets: errors name neither, and
+redirects are not followed, because they would send both to another host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Formats values for a page. Ids are other people's words: printable, one line, cut; the templates escape them."""
+"""Formats values for a page. Ids are chosen by strangers, so they are made printable, put on one line and cut; the
+templates escape them."""
 
 from __future__ import annotations
 

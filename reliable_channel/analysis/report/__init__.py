@@ -1,6 +1,6 @@
 """Reads the Delta tables without Spark and analyses them for people.
 
-* ``source`` (a window of the tables, SQL with bound values), ``dimensions``, ``times``; ``lake`` for single questions
+* ``source`` (a window of the tables, SQL with bound values), ``dimensions``, ``times``; ``snapshot``: single questions
 * what is asked: ``delivery``, ``depth``, ``loss``, ``quarantine``, ``capacity``, ``investigate``, ``graph``
 * how it is shown: ``charts``, ``drawing``, ``summary`` (JSON), ``terminal``, ``page``, ``csv_files``, ``thresholds``
 * the demo: ``observed``, ``tables``, ``check``, ``check_verdicts``, ``render``

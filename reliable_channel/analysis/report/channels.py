@@ -1,4 +1,4 @@
-"""Checks whether the requested channel is known."""
+"""Checks whether the tables know the requested channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare ``delivery_status`` with the simulation's truth: one verdict for every message that anything is known of.
+"""Compares ``delivery_status`` with the simulation's truth: one verdict for every message of which there is evidence.
 
 The senders of a simulation record what they do, so that messages without a trace on the wire are judged as well.
 """

@@ -1,7 +1,7 @@
 """Renders charts as SVG and PNG with vl-convert in this process; nothing is loaded from a network.
 
-Every text of a chart is made printable first: one control character in a label ends the whole process (seen with
-vl-convert 1.9), and names in charts are strangers' words.
+Every text of a chart is made printable first: strangers choose the names in charts, and one control character in a
+label ends the whole process (seen with vl-convert 1.9).
 """
 
 from __future__ import annotations

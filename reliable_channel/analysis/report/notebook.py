@@ -1,5 +1,5 @@
-"""Sets up a notebook: which tables to read, what there is to choose from, tables with units, charts that need neither
-a browser extension nor a network, and what the figures come to: in a sentence, or beside those of another time."""
+"""Sets up a notebook: opens the tables, lists what there is to choose from, shows tables with units and charts without
+browser extension or network, and sums the figures up in a sentence or beside those of another time."""
 
 from __future__ import annotations
 

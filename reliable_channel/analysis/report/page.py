@@ -1,7 +1,7 @@
 """Renders the report as one HTML file with embedded pictures, no network access, no scripts, fit for print.
 
-Every string goes through Jinja's autoescape; charts are pictures (``<img>``), in which nothing can act; and a content
-security policy in the page allows its own style sheet and those pictures, and nothing else.
+Jinja escapes every string; charts are pictures (``<img>``), in which no script runs; and a content security policy in
+the page allows only its own style sheet and those pictures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draws charts in a child process. The JavaScript engine takes half a second to start and holds Python's lock while it
 draws (vl-convert 1.9), so a report starts it first and queries the tables meanwhile.
 
-Knows specifications of Vega-Lite, not charts: it is started before the library of charts is loaded.
+It receives specifications of Vega-Lite, so it can be started before the library that makes charts is loaded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Collects the report as one value of plain JSON types, which ``--json`` prints and terminal, page and CSV show.
 
-Its shape is documented in docs/report.md and named by ``schema``; fields are added, never renamed or given another
-meaning, without a new name. Strings from the network stand in it as they are: whoever shows them escapes them.
+docs/report.md documents its shape, and ``schema`` names it. Fields are only added; one is renamed or changes its
+meaning only under a new ``schema``. Strings from the network are unchanged: the code that shows them must escape them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Classifies a second message with a known id, decides which of two contents wins, and removes what the other left
+"""Decides which of two messages with one id is kept, and removes all that the channel derived from the other one
 (docs/sds.md, *Two messages with one id*)."""
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Defines the events of an SDS channel (LIP-109), one class per kind. A step returns its events in the order in which
 they happened.
 
-``at`` is the ``now`` (ms) of the call or timer that reports. Ids are SDS message ids. Nothing is called back: events
-are in the :class:`SdsStep` that ``send``, ``receive``, ``tick`` and the others return.
+``at`` is the ``now`` (ms) of the call or timer that reports. Ids are SDS message ids. There are no callbacks: ``send``,
+``receive``, ``tick`` and the others return their events in an :class:`SdsStep`.
 
-They are values: nobody changes one after it was made. (Not ``frozen``, nor are SDS messages: Python then sets every
-field in three times the time, a twelfth of what the ack job does.)
+Events must not be changed after they are made. They are not ``frozen`` all the same, nor are SDS messages: setting the
+fields of a frozen dataclass takes three times as long, which would be a twelfth of the ack job's time.
 """
 
 from __future__ import annotations

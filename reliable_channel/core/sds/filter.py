@@ -1,7 +1,7 @@
 """Keeps a participant's own bloom filter of all ids it has seen, and rebuilds it at capacity (LIP-109, *Bloom filter*).
 
-Ids are hashed only when the filter is next sent: a participant that mostly listens hashes in passing, and an observer
-has no filter at all.
+Ids are hashed only when the filter is sent next, so a participant that mostly listens hashes many at a time. An
+observer has no filter.
 """
 
 from __future__ import annotations

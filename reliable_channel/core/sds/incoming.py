@@ -1,8 +1,8 @@
 """Buffers messages whose dependencies are not met, and tracks those dependencies (docs/sds.md, *Limits*).
 
-A dependency that is named and not in the log is *held* (its message waits here itself), *missing*, *lost* or *before
-observation*. Each missing id is reported once, asked for again with back-off, and kept as lost after the time-out.
-Everything is bounded in number and bytes, and divided fairly between senders
+A dependency that is named and not in the log is *held* (its message waits in this buffer too), *missing*, *lost* or
+*before observation*. Each missing id is reported once, asked for again with back-off, and kept as lost after the
+time-out. Everything is bounded in number and bytes, and divided fairly between senders
 (:mod:`~reliable_channel.core.sds.shares`).
 """
 

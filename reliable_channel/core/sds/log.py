@@ -3,8 +3,8 @@
 Look-ups by id are O(1), appending is O(1), and a restored log decodes an entry only when it is asked for: a snapshot is
 read and written at every touch of a channel, and most touches need few entries.
 
-The log is bounded in entries and bytes. When it is full, the senders with the most in it lose their oldest entries, so
-nobody pushes out what another has sent. A *horizon* per sender says up to where its entries may have been dropped.
+The log is bounded in entries and bytes. When it is full, the senders that use most of it lose their oldest entries, so
+no sender can displace the entries of another. Each sender has a *horizon*: entries before it may have been dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Receives messages, in the order of the SDS specification, *Receive Message*: ignore, refuse, repair bookkeeping,
 acknowledgements, filter, dependencies; then delivery in causal order, with what waited for it.
 
-A message is refused for what it is, never because others have filled a memory."""
+Whether a message is refused depends on the message alone, never on how much of the bounded memory others use."""
 
 from __future__ import annotations
 

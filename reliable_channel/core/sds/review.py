@@ -1,7 +1,7 @@
 """Finds the acknowledgements that a received message carries (docs/sds.md, *Acknowledgements*).
 
-Naming an id in the causal history is certain. Whatever lies in the causal past of what a participant names is implied
-once a filter of that participant holds it too. Filters alone make an acknowledgement probable."""
+An id in the causal history is acknowledged for certain. A message in the causal past of such an id is acknowledged by
+implication once a filter of the same participant contains it too. A filter alone makes an acknowledgement probable."""
 
 from __future__ import annotations
 

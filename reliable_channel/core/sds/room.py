@@ -1,7 +1,8 @@
 """Selects the history entries and repair requests that fit into the bytes reserved for them in an envelope.
 
-The names in both are other senders' words, up to 1 024 characters each. A segment size leaves a fixed room for them, so
-what does not fit is left out: first long hints and sender ids, then whole entries. A message can always be sent.
+Both contain ids that other senders chose, of up to 1 024 characters each. The segment size reserves a fixed number of
+bytes for them. What does not fit is left out, first long hints and sender ids, then whole entries, so that every
+message can be sent.
 """
 
 from __future__ import annotations

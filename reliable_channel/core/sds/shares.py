@@ -1,7 +1,7 @@
 """Divides a bounded memory between senders: when it is full, the sender that holds most of it loses its oldest entry.
 
-Nobody can push out what others hold without holding more than they do. Look-ups, additions and removals are O(1);
-finding who holds most is O(log n) amortized.
+So no sender can displace the entries of others while it holds more than they do. Look-ups, additions and removals are
+O(1); finding who holds most is O(log n) amortized.
 """
 
 from __future__ import annotations

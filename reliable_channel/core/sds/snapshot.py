@@ -2,7 +2,7 @@
 
 The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
 needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,
-who waits for whom) is not stored. A text that one message makes stand at many entries is stored once.
+which message waits for which id) is not stored. A text that occurs in many entries is stored once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Schedules sync messages (LIP-109, *Periodic Sync Message*).
 
 Two timers share one sync message. The *interval* is a random back-off that all participants of a channel share. The
-*owed* timer is short: a participant that holds content which nobody but its sender has named yet acknowledges it soon,
-or a sender would retransmit everything to a recipient that is merely quiet. Whoever names the content first answers
-for all listeners, so a burst of content costs about one sync message, not one for each of them.
+*owed* timer is short: a participant soon acknowledges content that nobody but its sender has named yet, because a
+sender would otherwise retransmit everything to a recipient that has nothing to send. The first participant that names
+the content answers for all listeners, so a burst of content costs about one sync message, not one per listener.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps messages that are delivered but not yet accepted as the owners of their ids (docs/sds.md, *Unproven ids*).
 
-An id that has the form of a digest and is not recomputed from its message may belong to another one that is still on
-its way. Until that comes, or the time for it is up, nothing that SDS knows rests on the first: no dependency is met by
-it, nobody has acknowledged it, and no history or filter of one's own holds its id.
+An id in the form of a digest that cannot be recomputed from its message may belong to another message that has not
+arrived yet. Until that message arrives or the time-out passes, SDS derives nothing from the first one: it meets no
+dependency, counts as acknowledged by nobody, and its id is in no history or filter that is sent.
 """
 
 from __future__ import annotations

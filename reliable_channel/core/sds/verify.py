@@ -1,5 +1,5 @@
-"""Tells whether an SDS id is recomputed from its message. The participant and the ingest job use this one function, so
-they judge a message alike."""
+"""Checks whether an SDS id is the digest that its message gives. The participant and the ingest job share this
+function, so they come to the same result."""
 
 from __future__ import annotations
 

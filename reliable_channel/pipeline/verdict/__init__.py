@@ -1,1 +1,1 @@
-"""The verdict job: judges the messages that new evidence tells of, by all evidence about them."""
+"""The verdict job: judges the messages that new evidence is about, by all evidence about them."""

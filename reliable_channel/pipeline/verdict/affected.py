@@ -1,8 +1,8 @@
 """Finds the verdicts that new evidence can change, and reads only the evidence about them.
 
-A message is judged by all that is known of all its SDS ids, so these are found first: those that new rows name, and
-those of the verdicts that share an id, a key or a payload with new rows, or are not settled. Old evidence links no
-other ids: a verdict holds every id of its message.
+A verdict rests on the evidence about all SDS ids of its message. So the ids are collected first: those in new rows, and
+those of verdicts that are not settled or share an id, a key or a payload with new rows. No other ids are needed,
+because a verdict lists every id of its message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""When nobody listened: the open gaps, without the times in which another bridge followed the topic. No Spark."""
+"""Computes the times in which nobody listened: open gaps, less those in which another bridge followed the topic.
+
+No Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Gathers the evidence for verdicts, in Spark SQL over views ``v_<table>``.
 
-The statements of all tables about SDS ids are put under each other (``FACTS``), summed up by id (``IDS``), then by
-message (``EVIDENCE``): a message is the unit of the surest source that claims one of its ids. Sums replace joins: a
-join of all kinds of evidence took longer to compile than to run. The text is constant.
+``FACTS`` is the union of what all tables say about SDS ids, ``IDS`` aggregates it by id, and ``EVIDENCE`` by message.
+An id belongs to the message that the surest source assigns it to. Aggregates replace joins: a join of all kinds of
+evidence took longer to compile than to run. The text of the queries is constant.
 """
 # ruff: noqa: S608
 

@@ -1,6 +1,6 @@
-"""How far a round of verdicts has read: kept in the information of the commit that wrote its verdicts. No Spark.
+"""Records how far a round of verdicts has read, in the information of the commit that wrote its verdicts. No Spark.
 
-A position that is lost, or that belongs to other tables, means only that the next round judges everything again.
+Where the position is lost or belongs to other tables, the next round judges everything again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What new rows of evidence say something about: SDS ids, payloads, envelopes. No Spark.
+"""Collects the SDS ids, payloads and envelopes that new rows of evidence are about. No Spark.
 
-The ids and hashes lead to the verdicts that can be others now (:mod:`.affected`).
+:mod:`.affected` finds the verdicts that these can change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash"),
     tables.QUARANTINE: ("message_hash", "stage", "raw"),
 }
-"""The tables that say something about messages, and the columns that say about which."""
+"""The tables with evidence about messages, and their columns that name the messages."""
 
 MAX_NEW_ROWS = 200_000
 """When there are more new rows, everything is judged: that takes no longer, and the driver need not hold them."""

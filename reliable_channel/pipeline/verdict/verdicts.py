@@ -1,8 +1,8 @@
 """Writes ``delivery_status``: one row per message known to exist, replaced as the evidence grows. A round judges the
-messages that new evidence tells of (:mod:`.affected`), and those that are not settled.
+messages that new evidence is about (:mod:`.affected`), and those that are not settled.
 
-Evidence is gathered from the surest source on: messages delivered, sets that expired, what senders say they queued,
-segments that wait, ids that others name. An SDS id belongs to the first unit that claims it. The rules are in
+Sources, the surest first: delivered messages, expired sets, what senders report as queued, segments that wait, ids that
+others name. An SDS id belongs to the message of the first source that has it. The rules are in
 :mod:`reliable_channel.pipeline.verdict.rules`.
 """
 

@@ -1,4 +1,5 @@
-"""The OpenAPI document of the store server, written by hand because its responses imitate another program's."""
+"""Provides the OpenAPI document of the store server, written by hand because its responses imitate another
+program's."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 SQLite, disposable: it holds no payloads, only the file and row of each envelope, and is built again whenever it is
 missing, of another version or of another table. An envelope may be in several files (received twice, or copied by a
-compaction); it is shown once. Reads use a connection of their own, so indexing a file holds nobody up.
+compaction); it is shown once. Reads use a connection of their own, so they do not wait while a file is indexed.
 """
 
 from __future__ import annotations

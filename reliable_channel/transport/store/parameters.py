@@ -1,8 +1,8 @@
 """Reads the query parameters of ``GET /store/v3/messages`` as running nwaku nodes read them.
 
-Pure: names and values in, a request or the text of a 400 out. Unknown parameters are ignored, as on nodes; a known one
-that comes with two values, or differs in case only, is refused, since half of the query would be ignored without a
-word. The same value twice says the same as once; the published interop tests ask so.
+Pure: names and values in, a request or the text of a 400 out. Unknown parameters are ignored, as on nodes. A known one
+that has two values, or differs only in case, is refused, because nodes would silently ignore half of the query. The
+same value twice counts as once, as the published interop tests require.
 """
 
 from __future__ import annotations

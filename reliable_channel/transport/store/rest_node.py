@@ -1,8 +1,8 @@
 """Queries one store node over REST: Store v3 in both dialects, v1 where there is no v3 (docs/spec/waku-rest.md, *Store
 v3*).
 
-Asks so that every node can answer, and believes nothing: hashes are recomputed, entries that were not asked for are
-left out and counted, errors inside HTTP 200 are errors.
+Queries use only what every node understands, and answers are verified: hashes are recomputed, entries that were not
+asked for are left out and counted, and an error inside an HTTP 200 counts as an error.
 """
 
 from __future__ import annotations

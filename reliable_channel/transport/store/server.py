@@ -1,7 +1,7 @@
 """Serves Store v3 (13/WAKU2-STORE) over an envelope source, answering as running nwaku nodes do.
 
-Read only. Refusals are plain text in the words of nodes, which clients and the published interop tests look for; an
-unknown path is 400, as there. A ``peerAddr`` is checked and not dialled: this server's archive stands for that peer's.
+Read only. Refusals are plain text with the wording of nodes, which clients and the published interop tests look for; an
+unknown path gives 400, as on nodes. A ``peerAddr`` is validated and not dialled: this server's own archive answers.
 """
 
 from __future__ import annotations

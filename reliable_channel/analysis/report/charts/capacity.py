@@ -1,4 +1,4 @@
-"""Charts of ``report/capacity.py``."""
+"""Draws the charts of ``report/capacity.py``."""
 
 from __future__ import annotations
 

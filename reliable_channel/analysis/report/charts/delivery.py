@@ -1,4 +1,4 @@
-"""Charts of ``report/delivery.py`` and ``report/depth.py``."""
+"""Draws the charts of ``report/delivery.py`` and ``report/depth.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts of ``report/loss.py``."""
+"""Draws the charts of ``report/loss.py``."""
 
 from __future__ import annotations
 

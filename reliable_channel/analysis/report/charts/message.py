@@ -1,4 +1,5 @@
-"""Charts of one message: its time line (``report/investigate.py``) and its causal graph (``report/graph.py``)."""
+"""Draws the charts of one message: its time line (``report/investigate.py``) and its causal graph
+(``report/graph.py``)."""
 
 from __future__ import annotations
 
