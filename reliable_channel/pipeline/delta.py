@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -114,14 +114,8 @@ def _writer(
     return write
 
 
-class Turn(Protocol):
-    """The turns of one query among those of a session."""
-
-    def announce(self, table: str) -> None:
-        """``table`` is about to gain rows."""
-
-    def taken(self, query_id: str, batch_id: int) -> AbstractContextManager[None]:
-        """Around the writing of one micro-batch."""
+Turn = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
+"""Query id and micro-batch → a context for writing it, which gives the function that announces new rows of a table."""
 
 
 def each_batch(
@@ -132,8 +126,8 @@ def each_batch(
 ) -> Callable[[DataFrame, int], None]:
     """``write`` as a function for ``foreachBatch``. It must compute the micro-batch once, and always: a replay of which
     every table is written already must still run its stateful operators to the end, or the restart fails
-    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). ``turn``: what it keeps to beside other queries
-    (:mod:`reliable_channel.pipeline.runner.turns`)."""
+    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). ``turn``: when it is the turn of this query
+    among those of the session (:mod:`reliable_channel.pipeline.runner.turns`)."""
 
     def run(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
@@ -142,8 +136,8 @@ def each_batch(
         if turn is None:
             write(batch, BatchSink(paths, query_id, batch_id))
             return
-        with turn.taken(query_id, batch_id):
-            write(batch, BatchSink(paths, query_id, batch_id, announce=turn.announce))
+        with turn(query_id, batch_id) as announce:
+            write(batch, BatchSink(paths, query_id, batch_id, announce=announce))
 
     return run
 

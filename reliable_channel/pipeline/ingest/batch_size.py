@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
@@ -62,9 +61,6 @@ def newest_sizes(consumer: Any, topic: str) -> list[int]:
     sizes: list[int] = []
     until = time.monotonic() + SAMPLING_SECONDS
     while len(sizes) < sum(wanted.values()) and time.monotonic() < until:
-        sizes += _sizes(record for records in consumer.poll(timeout_ms=500).values() for record in records)
+        came = consumer.poll(timeout_ms=500).values()
+        sizes += [len(record.value or b"") for records in came for record in records]
     return sizes
-
-
-def _sizes(records: Iterable[Any]) -> list[int]:
-    return [len(record.value or b"") for record in records]

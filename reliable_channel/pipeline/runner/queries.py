@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -91,22 +92,17 @@ def start(
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}
     with set_meanwhile(spark, wanted):  # a query keeps the settings that it starts with
-        turn = turns.of(query.name) if turns else None
+        turn = partial(turns.taken, query.name) if turns else None
+        reads = query.reads
+        rows = read_stream(spark, settings.paths, reads) if isinstance(reads, Table) else reads(spark, settings)
         return (
-            _rows_of(spark, settings, query)
-            .transform(query.transform(settings))
+            rows.transform(query.transform(settings))
             .writeStream.queryName(query.name)
             .foreachBatch(each_batch(spark, settings.paths, writer or query.writer(settings), turn))
             .option("checkpointLocation", settings.paths.checkpoint(query.name))
             .trigger(**_trigger(settings, query, once))
             .start()
         )
-
-
-def _rows_of(spark: SparkSession, settings: Settings, query: Query) -> DataFrame:
-    if isinstance(query.reads, Table):
-        return read_stream(spark, settings.paths, query.reads)
-    return query.reads(spark, settings)
 
 
 def _trigger(settings: Settings, query: Query, once: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from reliable_channel.pipeline import counters
@@ -40,9 +40,17 @@ class Turns:
         self._holder: tuple[str, float] | None = None
         self._over = False
 
-    def of(self, query: str) -> QueryTurn:
-        """What the writer of a query's micro-batches keeps to."""
-        return QueryTurn(self, query)
+    @contextmanager
+    def taken(self, query: str, query_id: str, batch_id: int) -> Iterator[Callable[[str], None]]:
+        """Around the writing of one micro-batch of ``query``; gives :meth:`announce`. How long it waits at the end is
+        the metric ``turn_wait_ms``."""
+        self.begin(query)
+        try:
+            yield self.announce
+        except BaseException:
+            self.fail(query)
+            raise
+        counters.put(query_id, batch_id, turn_wait_ms=self.wait(query))
 
     def begin(self, query: str) -> None:
         """A micro-batch of ``query`` is being written."""
@@ -92,25 +100,3 @@ class Turns:
             self._due.discard(holder)
         first = query == self._order[0]
         return first or time.monotonic() - since >= self._linger_s
-
-
-class QueryTurn:
-    """The turns of one query: fits :class:`reliable_channel.pipeline.delta.Turn`."""
-
-    def __init__(self, turns: Turns, query: str) -> None:
-        self._turns, self._query = turns, query
-
-    def announce(self, table: str) -> None:
-        """``table`` is about to gain rows."""
-        self._turns.announce(table)
-
-    @contextmanager
-    def taken(self, query_id: str, batch_id: int) -> Iterator[None]:
-        """Around the writing of one micro-batch. How long it waits at the end is the metric ``turn_wait_ms``."""
-        self._turns.begin(self._query)
-        try:
-            yield
-        except BaseException:
-            self._turns.fail(self._query)
-            raise
-        counters.put(query_id, batch_id, turn_wait_ms=self._turns.wait(self._query))

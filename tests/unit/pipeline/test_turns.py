@@ -27,10 +27,9 @@ class Play:
         began, end = threading.Event(), threading.Event()
 
         def run() -> None:
-            turn = self.turns.of(query)
-            with turn.taken("a query", 7):
+            with self.turns.taken(query, "a query", 7) as announce:
                 for table in tables:
-                    turn.announce(table)
+                    announce(table)
                 began.set()
                 assert end.wait(LONG_S)
 
@@ -137,9 +136,9 @@ def test_a_query_does_not_wait_for_its_rows_for_ever() -> None:
 
 
 def test_a_query_alone_never_waits() -> None:
-    turn = Turns({"ack": "ordered_sds_messages"}).of("ack")
-    with turn.taken("a query", 7):
-        turn.announce("deliveries")
+    turns = Turns({"ack": "ordered_sds_messages"})
+    with turns.taken("ack", "a query", 7) as announce:
+        announce("deliveries")
 
 
 def test_a_query_that_does_not_begin_loses_its_turn() -> None:
@@ -152,7 +151,7 @@ def test_a_failure_waits_for_nobody_and_is_in_nobodys_way() -> None:
         ended, ingest = play.micro_batch("ingest", "envelopes")
 
         def fails() -> None:
-            with play.turns.of("ack").taken("a query", 7):
+            with play.turns.taken("ack", "a query", 7):
                 raise OSError("disk full")
 
         with pytest.raises(OSError, match="disk full"):
