@@ -182,10 +182,7 @@ def main(arguments: list[str]) -> int:
         bucket = F.pmod(F.xxhash64(*key), F.lit(stream.BUCKETS)).cast("int")
         for found in spark.range(channels).select("id", bucket.alias("bucket")).collect():
             by_bucket[found.bucket].append(found.id)
-        update = stream.stateful(
-            rules.participant_id, settings.sds, settings.pipeline.channel_expiry_ms, settings.channels
-        )
-        filled = filling(update, rules, dict(by_bucket), texts)
+        filled = filling(stream.configured(settings), rules, dict(by_bucket), texts)
         query = replace(ACK, transform=lambda s: stream.acknowledged(s, filled))
         table: Any = ACK.reads
         create_tables(settings.paths, ACK.tables)

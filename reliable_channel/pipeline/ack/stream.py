@@ -81,11 +81,8 @@ _KINDS = {table.name: table.name for table in _OF_STATE} | {"timer": None, "fail
 
 def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
     """The transformation of the stream of ``ordered_sds_messages``: packed results, by one SDS state machine per
-    channel. ``update``: what is done with the rows of a bucket, :func:`stateful` by default."""
-
-    update = update or stateful(
-        settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms, settings.channels
-    )
+    channel. ``update``: what is done with the rows of a bucket, :func:`configured` by default."""
+    update = update or configured(settings)
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
@@ -169,6 +166,12 @@ class _StoredBucket:
 
     def remove(self, name: bytes, part: int) -> None:
         self._entries.removeKey((name, part))
+
+
+def configured(settings: Settings) -> Update:
+    """:func:`stateful` with the values of a configuration."""
+    own = settings.channels.participant_id
+    return stateful(own, settings.sds, settings.pipeline.channel_expiry_ms, settings.channels)
 
 
 def stateful(
