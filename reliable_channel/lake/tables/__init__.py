@@ -15,7 +15,7 @@ from reliable_channel.lake.tables.ack import (
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
-from reliable_channel.lake.tables.columns import CHANNEL_KEY
+from reliable_channel.lake.tables.columns import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
 from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, sent_by
 from reliable_channel.lake.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
@@ -72,6 +72,7 @@ __all__ = [
     "PIPELINE_METRICS",
     "QUARANTINE",
     "REASSEMBLED_MESSAGES",
+    "RECORD_KEY",
     "REFETCH_REQUESTS",
     "REPAIR_REQUESTS",
     "SDS_MESSAGES",

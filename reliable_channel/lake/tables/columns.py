@@ -23,6 +23,9 @@ COORDINATES = (
     Column("kafka_offset", "BIGINT", "Kafka offset of the record", nullable=False, example="326"),
 )
 
+RECORD_KEY = tuple(column.name for column in COORDINATES)
+"""The columns that name a Kafka record."""
+
 CHANNEL = (
     Column("pubsub_topic", "STRING", "Waku pubsub topic; first part of the channel key", example="/waku/2/rs/1/0"),
     Column(

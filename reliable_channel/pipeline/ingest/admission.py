@@ -19,11 +19,10 @@ from reliable_channel.config import ChannelsSettings, PathSettings, QuotaSetting
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import dataset_of, open_table
-from reliable_channel.lake.tables import QUARANTINE, SDS_MESSAGES
+from reliable_channel.lake.tables import QUARANTINE, RECORD_KEY, SDS_MESSAGES
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.ingest.quotas import (
     ASKED,
-    COORDINATES,
     COSTING,
     SENDER,
     Candidate,
@@ -51,14 +50,14 @@ class QuotaGate:
         ``reached``: event time (µs) and the offset that comes next. Rows that a replayed micro-batch has already
         written do not count, nor do requeued ones: the result must be that of a run without a restart."""
         windows = {(place, at // (self._quotas.window_ms * 1000)) for place, (at, _) in reached.items()}
-        topic, partition, offset = map(pc.field, COORDINATES)
+        topic, partition, offset = map(pc.field, RECORD_KEY)
         before = [
             (topic == place[0]) & (partition == place[1]) & (offset < next_offset)
             for place, (_, next_offset) in reached.items()
         ]
         since = self._begin(min((window for _, window in windows), default=0))
         requeued = (pc.field("event_time") >= since) & (pc.field("disposition") == "requeued")
-        uncounted = dataset_of(open_table(paths, QUARANTINE)).to_table(columns=[*COORDINATES], filter=requeued)
+        uncounted = dataset_of(open_table(paths, QUARANTINE)).to_table(columns=[*RECORD_KEY], filter=requeued)
         self._count(paths, windows, reduce(or_, before, pc.scalar(False)), uncounted)
 
     def restore_for(self, paths: PathSettings, groups: Sequence[Group]) -> None:
@@ -112,7 +111,7 @@ def candidates_of(segments: pa.RecordBatch, quotas: QuotaSettings) -> Iterator[C
     """Rows of ``sds_messages``, of which the columns ``ASKED`` are needed, as messages that ask to be admitted."""
     times = segments.column("event_time").cast(pa.int64()).to_pylist()
     costs = costs_of({name: segments.column(name) for name in COSTING})
-    names = segments.select([*COORDINATES, *SENDER]).to_pylist()
+    names = segments.select([*RECORD_KEY, *SENDER]).to_pylist()
     for row, time, *cost in zip(names, times, *(costs[name].to_pylist() for name in Cost._fields), strict=True):
         yield Candidate(
             (row["kafka_topic"], row["kafka_partition"]),

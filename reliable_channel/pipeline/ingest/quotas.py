@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Quota, QuotaSettings
-from reliable_channel.lake.tables import CHANNEL_KEY
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.pipeline.clock import TopicPartition
 
 Sender = tuple[str, str, str, str]
@@ -58,9 +58,8 @@ COSTING = ("sds_id", "sender_id", "content_bytes", "segment_kind", "causal_histo
 """The columns of ``sds_messages`` that say what a message takes."""
 
 SENDER = (*CHANNEL_KEY, "sender_id")
-COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
 
-ASKED = (*COORDINATES, "event_time", *CHANNEL_KEY, *COSTING)
+ASKED = (*RECORD_KEY, "event_time", *CHANNEL_KEY, *COSTING)
 """The columns of ``sds_messages`` that admission looks at."""
 
 
@@ -108,11 +107,11 @@ def groups_of(
     """What SDS messages take of quotas, summed up. ``messages`` has the columns ``ASKED``; ``uncounted``: the Kafka
     coordinates of messages that do not count."""
     window = pc.divide(messages["event_time"].cast(pa.int64()), quotas.window_ms * 1000)
-    kept = {name: messages[name] for name in (*COORDINATES, *SENDER)}
+    kept = {name: messages[name] for name in (*RECORD_KEY, *SENDER)}
     asked = pa.table({**kept, "window": window, **costs_of(messages)})
     if uncounted is not None:
-        asked = asked.join(uncounted, [*COORDINATES], join_type="left anti")
-    sums = asked.group_by([*COORDINATES[:2], "window", *SENDER]).aggregate([(name, "sum") for name in Cost._fields])
+        asked = asked.join(uncounted, [*RECORD_KEY], join_type="left anti")
+    sums = asked.group_by([*RECORD_KEY[:2], "window", *SENDER]).aggregate([(name, "sum") for name in Cost._fields])
     for row in sums.to_pylist():
         sender = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"])
         cost = Cost(*(row[f"{name}_sum"] for name in Cost._fields))

@@ -17,15 +17,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, Table
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_of
 from reliable_channel.pipeline.ingest.quotas import ASKED, groups_of
-from reliable_channel.pipeline.ingest.stream import decoded, records_of
+from reliable_channel.pipeline.ingest.stream import decoded, kafka_coordinates, records_of
 from reliable_channel.pipeline.ingest.task import dated_batches
 from reliable_channel.pipeline.rewrite import insert_missing, rewrite
 
-_PLACE = ["kafka_topic", "kafka_partition", "kafka_offset"]
+_PLACE = [*RECORD_KEY]
 REQUEUED = "requeued"
 
 
@@ -51,9 +51,7 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
 def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
     """The dropped records with the event times they had, computed once: the tables below change while they are
     written."""
-    times = read_table(spark, settings.paths, QUARANTINE).select(
-        *(F.col(name).alias(name.removeprefix("kafka_")) for name in _PLACE), "event_time"
-    )
+    times = read_table(spark, settings.paths, QUARANTINE).select(*kafka_coordinates(), "event_time")
     place = ["topic", "partition", "offset"]
     records = dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
     return records.join(times.dropDuplicates(place), place).localCheckpoint()
@@ -129,9 +127,7 @@ def dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> 
         return F.struct(F.lit(name).alias("key"), F.encode(F.col(name), "UTF-8").alias("value"))
 
     return whole.select(
-        F.col("kafka_topic").alias("topic"),
-        F.col("kafka_partition").alias("partition"),
-        F.col("kafka_offset").alias("offset"),
+        *kafka_coordinates(),
         F.col("record_time").alias("timestamp"),
         F.coalesce("value", kept).alias("value"),
         F.array(header("pubsub_topic"), header("source")).alias("headers"),

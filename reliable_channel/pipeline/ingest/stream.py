@@ -19,14 +19,13 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.commit import discard
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.schema import arrow_schema
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, SOURCE_GAPS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartition
 from reliable_channel.pipeline.delta import task_results
 from reliable_channel.pipeline.functions import decode_record
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_in
-from reliable_channel.pipeline.ingest.gaps import gap_rows
-from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask
+from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask, gap_rows
 
 TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 
@@ -81,6 +80,11 @@ def decoded(records: DataFrame, settings: Settings) -> DataFrame:
     return records.withColumn(DECODED, decode("value", "pubsub_header", "source_header", "time_us")).drop(
         "pubsub_header", "source_header"
     )
+
+
+def kafka_coordinates() -> list[Column]:
+    """The coordinates in our tables under the names that Spark's Kafka source has."""
+    return [F.col(name).alias(name.removeprefix("kafka_")) for name in RECORD_KEY]
 
 
 def batch_time() -> Column:

@@ -1,6 +1,7 @@
 """Dates, counts and writes the decoded records of one Kafka partition, in a task of ingest.
 
-Rows go from Arrow into the tables' files; the driver gets one small result per task (docs/pipeline.md *Ingest*).
+Rows go from Arrow into the tables' files; the driver gets one small result per task (docs/pipeline.md *Ingest*). With
+``failOnDataLoss=false`` Spark skips missing offsets silently, so each skipped range becomes a row of ``source_gaps``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import pyarrow as pa
 
 from reliable_channel.config import PathSettings, QuotaSettings
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.pipeline.clock import Progress, TopicPartition
 from reliable_channel.pipeline.delta import task_result
 from reliable_channel.pipeline.ingest.quotas import Cost, Group, groups_of
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
@@ -185,3 +187,32 @@ def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary])
         known.gaps.append(OffsetGap(low + 1, high - 1, int(times[index]), int(times[index + 1])))
     known.last_offset, known.last_us, known.ingest_us = int(offsets[-1]), int(times[-1]), ingest_us
     known.quarantined += len(offsets) - batch.decoded["reason"].null_count
+
+
+def gap_rows(parts: Mapping[TopicPartition, PartitionSummary], before: Mapping[TopicPartition, Progress]) -> pa.Table:
+    """The gaps of a micro-batch as rows of ``source_gaps``: those between the last micro-batch and this one, and those
+    inside it.
+
+    Before the first record ever read there is no gap: what was deleted then was never to be observed."""
+    rows = []
+    for (topic, partition), part in sorted(parts.items()):
+        gaps = list(part.gaps)
+        known = before.get((topic, partition))
+        if known is not None and part.first_offset > known.next_offset:
+            gaps.insert(0, OffsetGap(known.next_offset, part.first_offset - 1, known.event_time_us, part.first_us))
+        rows += [
+            {
+                "kafka_topic": topic,
+                "kafka_partition": partition,
+                "first_offset": gap.first,
+                "last_offset": gap.last,
+                "cause": "offset_jump",
+                "name": f"{topic}/{partition}/{gap.first}",
+                "status": "open",
+                "from_time": gap.from_us,
+                "to_time": gap.to_us,
+                "ingest_time": part.ingest_us,
+            }
+            for gap in gaps
+        ]
+    return as_arrow(rows, SOURCE_GAPS)

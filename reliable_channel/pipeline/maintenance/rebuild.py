@@ -27,7 +27,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists, found_as, open_table
 from reliable_channel.pipeline.delta import append_frame, conformed, read_table, written
 from reliable_channel.pipeline.ingest.admission import QuotaGate
-from reliable_channel.pipeline.ingest.stream import admitted
+from reliable_channel.pipeline.ingest.stream import admitted, kafka_coordinates
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, start
 from reliable_channel.pipeline.runner.run import wait_for
 from reliable_channel.pipeline.verdict import verdicts
@@ -45,7 +45,6 @@ CARRIED_OVER = (
 """What ``envelopes`` does not hold."""
 
 _SINK = "rebuild"
-_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,8 @@ def rebuild(
     there = settings.model_copy(update={"paths": beside})
     create_tables(beside, [table for table in tables.TABLES if found_as(paths, table)])
     rows = spark.read.format("delta").option("versionAsOf", version).load(paths.table(tables.ENVELOPES.name))
-    snapshot = rows.dropna(subset=[*_PLACE, "event_time", "ingest_time"])  # without these it is no record of Kafka's
+    # Without these it is no record of Kafka's.
+    snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])
     say("carrying over what cannot be derived")
     _carry_over(spark, paths, beside, snapshot)
     count = _decode_again(spark, settings, beside, snapshot, say)
@@ -139,7 +139,7 @@ def _carry_over(spark: SparkSession, old: PathSettings, new: PathSettings, snaps
             append_frame(new, table, conformed(read_table(spark, old, table), table))
     if exists(old, tables.QUARANTINE):
         never_envelopes = read_table(spark, old, tables.QUARANTINE).join(
-            snapshot.select(*_PLACE), [*_PLACE], "left_anti"
+            snapshot.select(*tables.RECORD_KEY), [*tables.RECORD_KEY], "left_anti"
         )
         append_frame(new, tables.QUARANTINE, conformed(never_envelopes, tables.QUARANTINE))
 
@@ -185,9 +185,7 @@ def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
     skew = F.make_dt_interval(secs=F.lit(settings.pipeline.max_clock_skew_ms / 1000))
     time = F.least(F.coalesce("record_time", F.timestamp_seconds(F.lit(0))), F.col("ingest_time") + skew)
     records = envelopes.select(
-        F.col("kafka_topic").alias("topic"),
-        F.col("kafka_partition").alias("partition"),
-        F.col("kafka_offset").alias("offset"),
+        *kafka_coordinates(),
         "record_time",
         "event_time",
         "ingest_time",
@@ -203,7 +201,7 @@ def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
 def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
     """The recorded clock as rows of ``sds_messages``: those that are there, and from ``clock`` those that are not."""
     found = None
-    place = [*_PLACE, "event_time"]
+    place = [*tables.RECORD_KEY, "event_time"]
     messages = found_as(paths, tables.SDS_MESSAGES)
     if messages is not None:
         found = conformed(read_table(spark, paths, messages).where("sds_kind = 'tick'"), tables.SDS_MESSAGES)

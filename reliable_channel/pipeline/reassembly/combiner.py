@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.schema import ARROW_TYPES
-from reliable_channel.lake.tables import CHANNEL_EVENTS, ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES
+from reliable_channel.lake.tables import CHANNEL_EVENTS, ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, RECORD_KEY
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly import memory
@@ -68,8 +68,6 @@ KINDS = {
     FAILED_ROWS: None,
 }
 """Kind of a result → the table that takes it, or ``None`` for the driver."""
-
-_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 
 class Combiner:
@@ -150,7 +148,7 @@ class _Segments:
 
     def places(self) -> set[tuple[Any, ...]]:
         """The Kafka coordinates of all."""
-        return set(zip(*(self._columns[name] for name in _PLACE), strict=True))
+        return set(zip(*(self._columns[name] for name in RECORD_KEY), strict=True))
 
     def rows(self, hash_: bytes) -> Iterator[SegmentRow]:
         """The segments of a hash."""
@@ -159,7 +157,7 @@ class _Segments:
 
     def last_place(self, hash_: bytes) -> dict[str, Any]:
         """The Kafka coordinates of the last segment of a hash."""
-        return {name: self._columns[name][self.by_hash[hash_][-1]] for name in _PLACE}
+        return {name: self._columns[name][self.by_hash[hash_][-1]] for name in RECORD_KEY}
 
     def of(self, hashes: Sequence[bytes]) -> list[pa.RecordBatch]:
         """The rows of some hashes as they came."""
