@@ -42,7 +42,7 @@ DEMO_SEED = 7
 
 
 @dataclass(frozen=True)
-class Place:
+class RunDirectory:
     """A run's directory, seen from outside."""
 
     directory: Path
@@ -61,7 +61,7 @@ class Place:
         return len([f for f in folder.iterdir() if f.name.isdigit()]) if folder.is_dir() else 0
 
 
-POINTS: dict[str, Callable[[Place], bool]] = {
+POINTS: dict[str, Callable[[RunDirectory], bool]] = {
     "ingest planned a micro-batch, and wrote nothing yet": lambda p: (
         p.batches("ingest", "offsets") >= 1 and p.commits("envelopes") == 1
     ),
@@ -114,7 +114,7 @@ def conversation(broker: Settings) -> tuple[Settings, Truth]:
     return broker, world.truth.located(written)
 
 
-def start(settings: Settings, place: Place, records: int = 40) -> subprocess.Popen[str]:
+def start(settings: Settings, place: RunDirectory, records: int = 40) -> subprocess.Popen[str]:
     """``reliable-channel run --once`` on that broker, in a process group of its own, with ``records`` a micro-batch."""
     environment = {
         "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(place.directory),
@@ -152,7 +152,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def kill_at(process: subprocess.Popen[str], place: Place, reached: Callable[[Place], bool]) -> None:
+def kill_at(process: subprocess.Popen[str], place: RunDirectory, reached: Callable[[RunDirectory], bool]) -> None:
     """Kill it at that point; it must get there, which after an earlier kill means that the restart succeeded."""
     try:
         wait_for(process, place, reached)
@@ -160,7 +160,7 @@ def kill_at(process: subprocess.Popen[str], place: Place, reached: Callable[[Pla
         kill(process)
 
 
-def wait_for(process: subprocess.Popen[str], place: Place, reached: Callable[[Place], bool]) -> None:
+def wait_for(process: subprocess.Popen[str], place: RunDirectory, reached: Callable[[RunDirectory], bool]) -> None:
     """Wait until it has reached that point."""
     deadline = time.monotonic() + PATIENCE_S
     while not reached(place):
@@ -170,7 +170,7 @@ def wait_for(process: subprocess.Popen[str], place: Place, reached: Callable[[Pl
 
 
 @contextmanager
-def filled(place: Place) -> Iterator[None]:
+def filled(place: RunDirectory) -> Iterator[None]:
     """Not a byte of room on the place's disk; what the run gives back meanwhile is taken at once (state stores lay out
     their files with megabytes to spare, which was once enough for the rest of a run)."""
     ballast, over = place.directory / "ballast", threading.Event()
@@ -206,7 +206,7 @@ def fail(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def rows(place: Place, table: str) -> Counter[tuple[Any, ...]]:
+def rows(place: RunDirectory, table: str) -> Counter[tuple[Any, ...]]:
     """The rows of a table as a multiset, without machine clocks and without ticks, which belong to micro-batches."""
     found = read_table(place.directory / "tables", table)
     names = [name for name in sorted(found.column_names) if name not in NOT_STABLE]
@@ -244,7 +244,7 @@ class Killed:
     """A run with all its faults behind it, and what it said about the full disk: before the first table, in the
     middle."""
 
-    place: Place
+    place: RunDirectory
     about_the_disk: tuple[str, ...]
 
 
@@ -252,7 +252,7 @@ class Killed:
 def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) -> Killed:
     """One run that is killed at every point in turn, started again each time, and let go at last."""
     settings, (directory, can_be_full) = conversation[0], small_disk
-    place, said = Place(directory), []
+    place, said = RunDirectory(directory), []
     if can_be_full:
         with filled(place):
             said.append(fail(start(settings, place)))
@@ -283,15 +283,17 @@ def test_the_killed_run_is_true(conversation: tuple[Settings, Truth], killed: Ki
 
 
 @pytest.fixture(scope="module")
-def undisturbed(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPathFactory) -> Place:
+def undisturbed(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A run over the same records in a single micro-batch, so that the comparison holds for the cuts as well."""
-    place = Place(tmp_path_factory.mktemp("undisturbed"))
+    place = RunDirectory(tmp_path_factory.mktemp("undisturbed"))
     finish(start(conversation[0], place, records=1_000_000))
     return place
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_killed_run_has_the_rows_of_an_undisturbed_one(undisturbed: Place, killed: Killed, table: str) -> None:
+def test_the_killed_run_has_the_rows_of_an_undisturbed_one(
+    undisturbed: RunDirectory, killed: Killed, table: str
+) -> None:
     expected, found = rows(undisturbed, table), rows(killed.place, table)
     lost, doubled = list((expected - found).items())[:3], list((found - expected).items())[:3]
     assert (lost, doubled) == ([], [])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.sample_values import AS_OF, KAFKA_TOPIC, PUBSUB_TOPIC, Message, Part, at, digest, topic_of
+from tests.support.sample_values import AS_OF, KAFKA_TOPIC, PUBSUB_TOPIC, Message, SegmentFacts, at, digest, topic_of
 
 
 @dataclass
@@ -89,7 +89,7 @@ class MessageRows:
             identity = sds_id if sds_id is not None and number == 0 else digest(name, number).hex()[:40]
             gone = number in missing if kind != "parity" else index in missing_parity
             lamport = int(at(when).timestamp() * 1000)
-            parts.append(Part(identity, kind, index, lamport, when, digest("envelope", name, number), not gone))
+            parts.append(SegmentFacts(identity, kind, index, lamport, when, digest("envelope", name, number), not gone))
         history = tuple((m.last.sds_id, m.last.envelope_hash, m.sender) for m in (self.messages[a] for a in after))
         found = sum(part.arrived for part in parts)
         delivered = found >= data and reason == "expired" and delivered_after_s is not None
@@ -111,7 +111,14 @@ class MessageRows:
         return message
 
     def _arrival(
-        self, message: Message, part: Part, copy: int, ephemeral: bool, sealed: bool, source: str, partition: int | None
+        self,
+        message: Message,
+        part: SegmentFacts,
+        copy: int,
+        ephemeral: bool,
+        sealed: bool,
+        source: str,
+        partition: int | None,
     ) -> dict[str, Any]:
         place = self._place(message.content_topic, partition)
         when = at(part.sent_s + 0.1 + 0.7 * copy)

@@ -42,7 +42,7 @@ def at(seconds: float) -> dt.datetime:
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentFacts:
     """One SDS message of an application message: a bare payload, a data or a parity segment."""
 
     sds_id: str
@@ -66,7 +66,7 @@ class Message:
     payload_hash: bytes
     data_count: int
     parity_count: int
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentFacts, ...]
     delivered_s: float | None
     late: bool
     history: tuple[tuple[str, bytes, str], ...]
@@ -76,7 +76,7 @@ class Message:
         return [part.sds_id for part in self.parts]
 
     @property
-    def last(self) -> Part:
+    def last(self) -> SegmentFacts:
         return self.parts[-1]
 
     def held(self, kind: str) -> list[int]:

@@ -140,18 +140,18 @@ def test_of_two_runs_at_once_one_begins_anew_and_nothing_stands_twice(
 ) -> None:
     split(settings, "/a")
 
-    class Overtaken(AlertLog):
+    class ConflictingLog(AlertLog):
         """Another run writes between our look at the table and our append."""
 
-        overtaken = False
+        conflicted = False
 
         def append(self, *arguments: Any) -> bool:
-            if not Overtaken.overtaken:
-                Overtaken.overtaken = True
+            if not ConflictingLog.conflicted:
+                ConflictingLog.conflicted = True
                 assert AlertLog(settings.paths).append(*arguments)
             return super().append(*arguments)
 
-    monkeypatch.setattr(checking, "AlertLog", Overtaken)
+    monkeypatch.setattr(checking, "AlertLog", ConflictingLog)
     assert run(settings).changed == (), "the other run was first"
     assert [row["subject"] for row in rows(settings)] == ["/a"]
 

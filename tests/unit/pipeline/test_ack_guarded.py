@@ -81,8 +81,8 @@ def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
     bad = [row for row in mixed if str(row.sds_id).startswith(BAD)]
     expected, _, state = in_pieces(rows, [])
     outputs, failed, found = in_pieces(mixed, cuts)
-    set_aside = [o.fields["sds_id"] for o in outputs if o.fields.get("event") == "row_failed"]
-    assert (set_aside, failed) == ([row.sds_id for row in bad], len(bad))
+    failed_ids = [o.fields["sds_id"] for o in outputs if o.fields.get("event") == "row_failed"]
+    assert (failed_ids, failed) == ([row.sds_id for row in bad], len(bad))
     assert [o for o in outputs if o.fields.get("event") != "row_failed"] == expected
     assert found == state
 

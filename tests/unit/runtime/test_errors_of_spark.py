@@ -71,7 +71,7 @@ def test_errors_that_are_not_sparks_pass_as_they_are(jvm: Jvm) -> None:
     assert not jvm.runs
 
 
-SAID = (
+SENTENCES = (
     (
         expected("Two drivers on one checkpoint"),
         "org.apache.spark.SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple"
@@ -89,7 +89,7 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize(("sentence", "text"), SAID)
+@pytest.mark.parametrize(("sentence", "text"), SENTENCES)
 def test_what_spark_says_of_an_operators_mistake_is_one_sentence(sentence: re.Pattern[str], text: str) -> None:
     """As Spark 4.2 says it."""
     assert sentence.fullmatch(f"ingest: {explained('ingest', RuntimeError(text))}")
