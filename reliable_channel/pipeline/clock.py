@@ -8,7 +8,6 @@ tick, is a row of ``clock``, and no later record is dated before it. Ticks trave
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -97,7 +96,6 @@ def _latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
 
 def _rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int, kind: str) -> pa.Table:
     now = dt.datetime.now(dt.UTC)
-    places: Iterable[tuple[TopicPartition, Progress]] = sorted(reached.items())
     rows = [
         {
             "kafka_topic": topic,
@@ -109,7 +107,7 @@ def _rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int,
             "next_offset": at.next_offset,
             "recorded_at": now,
         }
-        for (topic, partition), at in places
+        for (topic, partition), at in sorted(reached.items(), key=lambda item: item[0])
     ]
     return as_arrow(rows, CLOCK)
 

@@ -43,9 +43,10 @@ def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataF
     )
 
 
-def read_table(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
-    """A table as it is now."""
-    return spark.read.format("delta").load(paths.table(table.name))
+def read_table(spark: SparkSession, paths: PathSettings, table: Table, version: int | None = None) -> DataFrame:
+    """A table as it is now, or at a version."""
+    reader = spark.read.format("delta")
+    return (reader if version is None else reader.option("versionAsOf", version)).load(paths.table(table.name))
 
 
 def create_views(spark: SparkSession, paths: PathSettings) -> None:

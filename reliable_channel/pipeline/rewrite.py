@@ -23,7 +23,7 @@ from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.delta import written
+from reliable_channel.pipeline.delta import read_table, written
 
 _FILE = "__file"
 
@@ -42,7 +42,7 @@ def rewrite(
     Raises ``ConfigurationError`` when the table has other columns than its definition: they would be lost."""
     place = paths.table(table.name)
     to = open_table(paths, table)
-    rows = _at(spark, place, to.version())
+    rows = read_table(spark, paths, table, to.version())
     found = concerned(rows.withColumn(_FILE, F.col("_metadata.file_path"))).groupBy(_FILE).count().collect()
     if found:
         if set(rows.columns) != set(table.names()):
@@ -72,18 +72,13 @@ def insert_missing(
     """Append those of ``rows`` whose ``key`` the table does not have (``among`` the rows of which this is true), each
     once however many fill in at a time. ``by``: who does; two of the same name collide, and the later one looks again.
     """
-    place = paths.table(table.name)
     to = open_table(paths, table)
     before = to.transaction_version(by)
-    there = _at(spark, place, to.version()).where(among).select(*key)
+    there = read_table(spark, paths, table, to.version()).where(among).select(*key)
     new = written(rows.join(there, [*key], "left_anti").select(*table.names()), paths, table)
     if new:
         with _discarded_on_failure(paths, new):
             append_files(to, new, (by, 0 if before is None else before + 1))
-
-
-def _at(spark: SparkSession, place: str, version: int) -> DataFrame:
-    return spark.read.format("delta").option("versionAsOf", version).load(place)
 
 
 def _files(table: DeltaTable) -> list[TableFile]:

@@ -20,7 +20,7 @@ from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import QUARANTINE, RECORD_KEY, SDS_MESSAGES
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.clock import Progress, TopicPartition
 from reliable_channel.pipeline.ingest.quotas import (
     ASKED,
     COSTING,
@@ -44,16 +44,15 @@ class QuotaGate:
         self._pattern_of = channels.pattern_for
         self._spent = QuotaUsage(quotas, self._pattern_of)
 
-    def restore(self, paths: PathSettings, reached: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def restore(self, paths: PathSettings, reached: Mapping[TopicPartition, Progress]) -> None:
         """Read from ``sds_messages`` what was admitted in each partition's present window.
 
-        ``reached``: event time (µs) and the offset that comes next. Rows that a replayed micro-batch has already
-        written do not count, nor do requeued ones: the result must be that of a run without a restart."""
-        windows = {(place, at // (self._quotas.window_ms * 1000)) for place, (at, _) in reached.items()}
+        Rows that a replayed micro-batch has already written do not count, nor do requeued ones: the result must be that
+        of a run without a restart."""
+        windows = {(place, at.event_time_us // (self._quotas.window_ms * 1000)) for place, at in reached.items()}
         topic, partition, offset = map(pc.field, RECORD_KEY)
         before = [
-            (topic == place[0]) & (partition == place[1]) & (offset < next_offset)
-            for place, (_, next_offset) in reached.items()
+            (topic == place[0]) & (partition == place[1]) & (offset < at.next_offset) for place, at in reached.items()
         ]
         since = self._begin(min((window for _, window in windows), default=0))
         requeued = (pc.field("event_time") >= since) & (pc.field("disposition") == "requeued")

@@ -110,27 +110,23 @@ class IngestWriter:
         self.clock = IngestClock(settings.paths)
         self.lock = threading.Lock()
 
-    def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
+    def __call__(self, records: DataFrame, sink: BatchSink) -> None:
         with self.lock:
-            self._write(rows, sink)
-
-    def _write(self, records: DataFrame, sink: BatchSink) -> None:
-        if self.clock.load(sink.query_id, sink.batch_id):
-            places = {place: (at.event_time_us, at.next_offset) for place, at in self.clock.reached.items()}
-            self._admission.restore(sink.paths, places)
-        floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
-        result = admitted(records, self._settings, sink.paths, floors, self._admission)
-        reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
-        clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
-        files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
-        gaps = gap_rows(result.parts, self.clock.reached)
-        sink.together(
-            *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
-            partial(sink.append_small, gaps, SOURCE_GAPS),
-            partial(self.clock.record, sink, reached),
-        )
-        quarantined = sum(part.quarantined for part in result.parts.values())
-        counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
+            if self.clock.load(sink.query_id, sink.batch_id):
+                self._admission.restore(sink.paths, self.clock.reached)
+            floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
+            result = admitted(records, self._settings, sink.paths, floors, self._admission)
+            reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
+            clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
+            files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
+            gaps = gap_rows(result.parts, self.clock.reached)
+            sink.together(
+                *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
+                partial(sink.append_small, gaps, SOURCE_GAPS),
+                partial(self.clock.record, sink, reached),
+            )
+            quarantined = sum(part.quarantined for part in result.parts.values())
+            counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
 
 
 def admitted(

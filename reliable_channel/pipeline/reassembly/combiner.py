@@ -19,9 +19,8 @@ from reliable_channel.lake.tables import CHANNEL_EVENTS, ORDERED_SDS_MESSAGES, R
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly import memory
-from reliable_channel.pipeline.reassembly.decryptor import SegmentDecryptor
 from reliable_channel.pipeline.reassembly.set_results import SetResult, failed_result
-from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.result_files import RESULTS, Fields, ResultFiles, packed, sorted_out
 
 JOB = "reassembly"

@@ -23,7 +23,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
 from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
 from reliable_channel.lake.tables import REASSEMBLED_MESSAGES
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.clock import EPOCH, TopicPartition
 from reliable_channel.pipeline.delta import running
 
 
@@ -37,7 +37,6 @@ class Done:
 
 Prefixes = npt.NDArray[np.uint64]
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset", "event_time", "pubsub_topic", "content_topic"]
 _COLUMNS += ["channel_id", "sender_id", "entire_message_hash", "sds_ids", "data_count", "first_lamport_timestamp"]
 _COLUMNS += ["send", "one_send"]
@@ -63,7 +62,7 @@ class CompletedSends:
         if not found:
             return pa.table({name: [] for name in _COLUMNS})
         rows = pa.concat_tables(found)
-        since = pa.scalar(_EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
+        since = pa.scalar(EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
         return rows.filter(pc.greater_equal(rows["event_time"], since))
 
     def _follow(self, since_us: int) -> None:
@@ -124,7 +123,7 @@ def done(row: Mapping[str, Any]) -> Done:
         row["send"],
         row["data_count"],
         row["first_lamport_timestamp"] if row["one_send"] else None,
-        (row["event_time"] - _EPOCH) // dt.timedelta(milliseconds=1),
+        (row["event_time"] - EPOCH) // dt.timedelta(milliseconds=1),
         tuple(row["sds_ids"]),
     )
     return Done((row["kafka_topic"], row["kafka_partition"]), send)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from reliable_channel.config import ChannelsSettings
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import (
     CompletedSend,
@@ -28,8 +29,10 @@ from reliable_channel.core.segmentation import (
 )
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.core.wire.segment import Dialect, decode_segment
 from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.ingest.decryption import Decryptor
 from reliable_channel.pipeline.reassembly.memory import Done
 from reliable_channel.pipeline.reassembly.set_results import (
     SetResult,
@@ -64,6 +67,27 @@ class SegmentRow(NamedTuple):
     @property
     def scope(self) -> Scope:
         return (self.pubsub_topic, self.content_topic, self.channel_id, self.sender_id)
+
+
+class SegmentDecryptor:
+    """Replaces the ciphertext in a segment's row by its plaintext (docs/pipeline.md *Encryption*). A row that no key
+    opens any more stays as it is; it will not decode as a segment. Keys are read by the process that uses them and are
+    not pickled."""
+
+    def __init__(self, channels: ChannelsSettings) -> None:
+        self._channels = channels
+        self._decryptor = Decryptor()
+
+    def __call__(self, row: SegmentRow) -> SegmentRow:
+        topic = self._channels.topic_for(row.content_topic, row.pubsub_topic) if row.encrypted else None
+        if topic is None:
+            return row
+        opened = self._decryptor.open(row.content, topic, row.pubsub_topic, row.content_topic)
+        message = opened if isinstance(opened, Malformed) else decode_sds_message(opened, topic.family)
+        return row if isinstance(message, Malformed) else row._replace(content=message.content or b"")
+
+    def __reduce__(self) -> tuple[type[SegmentDecryptor], tuple[ChannelsSettings]]:
+        return SegmentDecryptor, (self._channels,)
 
 
 class HashSets:

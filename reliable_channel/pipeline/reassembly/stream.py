@@ -33,9 +33,8 @@ from reliable_channel.pipeline import counters, guarded, timers
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
 from reliable_channel.pipeline.reassembly.combiner import FAILED_ROWS, JOB, KINDS, REPORTS, ROW_COLUMNS, Combiner
-from reliable_channel.pipeline.reassembly.decryptor import SegmentDecryptor
 from reliable_channel.pipeline.reassembly.set_results import SetResult, failed_result
-from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentRow
+from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.result_files import RESULTS, packed, written_results
 
 TABLES_WRITTEN = (ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)

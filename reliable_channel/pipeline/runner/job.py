@@ -6,7 +6,6 @@ import argparse
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
 
 from reliable_channel.config import load
 from reliable_channel.lake.tables import Table
@@ -25,12 +24,8 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
     ``--once`` reads what is there now and ends (cron, back-fill); ``--continuous`` goes on until SIGTERM or Ctrl-C."""
     options = _parser(query).parse_args(arguments)
     stop = threading.Event()
-
-    def terminated(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, terminated)
-    signal.signal(signal.SIGINT, terminated)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _signal, _frame: stop.set())
     tame_kafka()
     try:
         settings = load(options.config)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from reliable_channel.lake.checkpoints import as_object
 
 UnreadCommits = Callable[[str, int], int | None]
 """(name of the table, commit that is read next) → appending commits still unread; ``None`` when that is not known."""
@@ -29,8 +30,7 @@ def measures(
         ("input_rows_per_second", "inputRowsPerSecond"),
         ("processed_rows_per_second", "processedRowsPerSecond"),
     ):
-        rate = _number(progress.get(key))
-        if rate is not None:
+        if (rate := _number(progress.get(key))) is not None:
             found[name] = rate
     for phase, took in (progress.get("durationMs") or {}).items():
         if (number := _number(took)) is not None:
@@ -102,12 +102,8 @@ def _number(value: Any) -> float | None:
 
 def _object(value: Any) -> dict[str, Any]:
     """An offset: JSON text in a progress object, JSON itself in its printed form."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    return value if isinstance(value, dict) else {}
+    found = as_object(value) if isinstance(value, str) else value
+    return found if isinstance(found, dict) else {}
 
 
 def _snake(name: str) -> str:

@@ -12,6 +12,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import QUARANTINE, SDS_MESSAGES
+from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.admission import QuotaGate
 from reliable_channel.pipeline.ingest.quotas import Candidate, Cost
 
@@ -64,7 +65,7 @@ def test_a_restart_counts_what_was_admitted_in_the_present_window(
 ) -> None:
     write(paths, *rows, requeued=requeued)
     gate = QuotaGate(QUOTAS, ChannelsSettings())
-    gate.restore(paths, {PLACE: (NOW_US, 10)})
+    gate.restore(paths, {PLACE: Progress(NOW_US, 10)})
     assert left(gate) == expected
 
 
