@@ -16,6 +16,7 @@ from bench.jobs.children import child
 from bench.jobs.compare import best_of, ratios, steady
 from bench.jobs.held import as_text, filling, key_of, latencies, row
 from bench.jobs.stages import THROUGH_STATE, Stage
+from bench.questions import narrowed
 from bench.registry import REGISTERED, Result
 from reliable_channel.config import load
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
@@ -139,3 +140,15 @@ def test_the_latency_of_rows_ends_with_the_micro_batch_that_took_the_last_of_the
     sent, done = [(10, 1.0), (20, 2.0), (30, 3.0)], [(0, 0.0), (10, 2.5), (30, 6.0)]
     assert latencies(sent, done, since=0.0) == [1.5, 4.0, 3.0]
     assert latencies(sent, done, since=2.0) == [4.0, 3.0]
+
+
+def test_a_question_about_one_topic_asks_each_of_its_tables_for_that_topic_only() -> None:
+    sql = (
+        "SELECT a.sds_id FROM acks a JOIN deliveries USING (sds_id) WHERE query IN (SELECT query FROM pipeline_metrics)"
+    )
+    rows = "(SELECT * FROM {} WHERE content_topic = 'c' AND event_time > 1)"
+    assert narrowed(sql, "content_topic = 'c' AND {0} > 1") == (
+        f"SELECT a.sds_id FROM {rows.format('acks')} a JOIN {rows.format('deliveries')} deliveries USING (sds_id)"
+        " WHERE query IN (SELECT query FROM pipeline_metrics)"
+    )
+    assert narrowed(sql, "") == sql
