@@ -16,8 +16,8 @@ from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.transport.admission import Admission
 from reliable_channel.transport.http_protocol import HttpLimits, Refusal, plain_text, protocol_class
+from reliable_channel.transport.request_limit import RequestLimit
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -45,7 +45,7 @@ class HttpServer(Server):
     ) -> None:
         super().__init__(
             Config(
-                Admission(app, limits.running, refusal),
+                RequestLimit(app, limits.running, refusal),
                 http=protocol_class(limits, refusal),
                 ws="none",
                 loop="asyncio",

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
-from reliable_channel.transport.admission import waiting
+from reliable_channel.transport.request_limit import waiting
 from reliable_channel.transport.serving import allows_host, same_token
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})

@@ -16,8 +16,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import refusal
-from reliable_channel.transport.admission import waiting
 from reliable_channel.transport.http_protocol import BoundedProtocol, HttpLimits
+from reliable_channel.transport.request_limit import waiting
 from tests.support.http_server import running
 
 LIMITS = HttpLimits()

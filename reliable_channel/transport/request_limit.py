@@ -20,24 +20,24 @@ from reliable_channel.transport.http_protocol import Refusal
 class _RequestSlot:
     """The place of one request among those that run."""
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self, limit: RequestLimit) -> None:
+        self._limit = limit
         self._waits = 0
-        admission.running += 1
+        limit.running += 1
 
     def wait(self) -> None:
         self._waits += 1
         if self._waits == 1:
-            self._admission.running -= 1
+            self._limit.running -= 1
 
     def go_on(self) -> None:
         self._waits -= 1
         if self._waits == 0:
-            self._admission.running += 1
+            self._limit.running += 1
 
     def leave(self) -> None:
         if self._waits == 0:
-            self._admission.running -= 1
+            self._limit.running -= 1
 
 
 _PLACE: ContextVar[_RequestSlot | None] = ContextVar("reliable_channel_request", default=None)
@@ -58,9 +58,9 @@ def waiting() -> Iterator[None]:
         place.go_on()
 
 
-class Admission:
-    """Middleware: more than ``most`` running requests are answered 503 with ``Retry-After``, as are those that the stop
-    of the server cuts off. ``refusal`` forms these answers."""
+class RequestLimit:
+    """Middleware: requests beyond ``most`` running ones are answered 503 with ``Retry-After``, as are those that the
+    server cuts off when it stops. ``refusal`` forms these answers."""
 
     def __init__(self, app: ASGIApp, most: int, refusal: Refusal) -> None:
         self._app, self._most, self._refusal = app, most, refusal
