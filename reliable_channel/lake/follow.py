@@ -36,7 +36,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """One file of a table: its path inside the table, and the bounds of the column that is followed where the writer
-    told them (times in µs); ``also``: those of further columns."""
+    gave bounds that can be read (times in µs); ``also``: those of further columns."""
 
     path: str
     least: int | None
@@ -189,10 +189,13 @@ def _largest(bound: Any) -> int | None:
 
 
 def _number(bound: Any) -> int | None:
-    """A number as it is, a time (or its text in a log) in µs."""
+    """A number as it is, a time (or its text in a log) in µs; ``None`` for a text that is no time of Python's."""
     if bound is None or isinstance(bound, int):
         return bound
-    moment = dt.datetime.fromisoformat(bound) if isinstance(bound, str) else bound
+    try:
+        moment = dt.datetime.fromisoformat(bound) if isinstance(bound, str) else bound
+    except ValueError:  # a foreign writer's, of before the year 1 or after 9999
+        return None
     return (moment - _EPOCH) // dt.timedelta(microseconds=1)
 
 

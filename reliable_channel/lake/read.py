@@ -33,6 +33,7 @@ TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (19
 """pandas counts no more than 292 years, Python no year above 9999; what a row says of times before and after these (µs)
 counts as these."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
@@ -110,8 +111,8 @@ def public_dataset(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.
 
 
 def rows_of(table: DeltaTable, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """All rows of ``table``, or their ``columns``, for tables that fit into memory."""
-    rows: list[dict[str, Any]] = dataset_of(table).to_table(columns=columns).to_pylist()
+    """All rows of ``table``, or their ``columns``, for tables that fit into memory, with times :func:`in_our_time`."""
+    rows: list[dict[str, Any]] = in_our_time(dataset_of(table).to_table(columns=columns)).to_pylist()
     return rows
 
 
@@ -119,8 +120,9 @@ def in_our_time(rows: _Rows) -> _Rows:
     """``rows`` with every time cut to :data:`TIMES`, so that one row of a foreign writer ends nobody's reading."""
     for at, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
-            times = pc.max_element_wise(rows.column(at).cast(pa.int64()), TIMES[0], skip_nulls=False)
-            times = pc.min_element_wise(times, TIMES[1], skip_nulls=False)
+            first, last = (moment * _A_SECOND[field.type.unit] // 1_000_000 for moment in TIMES)
+            times = pc.max_element_wise(rows.column(at).cast(pa.int64()), first, skip_nulls=False)
+            times = pc.min_element_wise(times, last, skip_nulls=False)
             rows = rows.set_column(at, field, times.cast(field.type))
     return rows
 
@@ -130,7 +132,7 @@ def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
     engine = QueryBuilder()
     for name, table in tables.items():
         engine = engine.register(name, table)
-    found = as_table(engine.execute(query).read_all())
+    found = in_our_time(as_table(engine.execute(query).read_all()))
     columns = [_values(found[name]) for name in found.column_names]
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 

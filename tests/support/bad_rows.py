@@ -1,6 +1,7 @@
 """Rows that no job of ours writes, for every table: what a foreign writer, an older version or a fault may leave.
 
-Three for each table: null wherever the table allows it, the least of every type, and the most of it. Texts have no half
+Three for each table: null wherever the table allows it, the least of every type, and the most of it (of times, years
+that neither Python nor pandas has). Texts have no half
 surrogate pairs, since Arrow's cannot hold them; bytes decode to nothing."""
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LEAST: dict[str, Any] = {
     "INT": -(2**31),
     "BIGINT": -(2**63),
     "DOUBLE": float("-inf"),
-    "TIMESTAMP": dt.datetime(1, 1, 1, tzinfo=dt.UTC),
+    "TIMESTAMP": -(2**60),
     "ARRAY<STRING>": [None],
     HISTORY_TYPE: [None],
 }
@@ -44,7 +45,7 @@ MOST: dict[str, Any] = {
     "BIGINT": 2**63 - 1,
     "DOUBLE": float("nan"),
     "BOOLEAN": True,
-    "TIMESTAMP": dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC),
+    "TIMESTAMP": 2**60,
     "ARRAY<INT>": [None, -1, 2**31 - 1],
     "ARRAY<STRING>": [None, "", "\0"],
     HISTORY_TYPE: [{"sds_id": None, "retrieval_hint": b"x", "sender_id": None}],

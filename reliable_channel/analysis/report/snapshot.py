@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from reliable_channel.analysis.report import delta
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
 
@@ -72,7 +73,7 @@ class TableSnapshot:
         return rows
 
     def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
-        """As :meth:`select`, as an Arrow table."""
+        """As :meth:`select`, as an Arrow table. Times are cut to what Python and pandas can hold."""
         connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
         names = sorted(set(_NAMES.findall(sql)))
         timer = threading.Timer(self._patience_s, connection.interrupt)
@@ -82,7 +83,7 @@ class TableSnapshot:
                 connection.register(name, self._source(name))
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
             timer.start()
-            return connection.sql(sql, params=dict(parameters or {})).to_arrow_table()
+            return in_our_time(connection.sql(sql, params=dict(parameters or {})).to_arrow_table())
         except duckdb.InterruptException:
             raise EnvironmentFault(
                 f"The question took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."

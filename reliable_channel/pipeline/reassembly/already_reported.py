@@ -53,12 +53,12 @@ def without_already_reported(given_up: Sequence[Mapping[str, Any]], paths: PathS
 
 
 def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expression) -> list[dict[str, Any]]:
-    """Rows of a table; times are in µs."""
+    """Rows of a table that have all of these columns, as every row of a job has; times are in µs."""
     found = dataset_of(open_table(paths, table)).to_table(columns=columns, filter=wanted)
     if "event_time" in columns:
         place = found.schema.get_field_index("event_time")
         found = found.set_column(place, "event_time", found["event_time"].cast(pa.int64()))
-    return list(found.to_pylist())
+    return list(found.drop_null().to_pylist())
 
 
 def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
 from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
+from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import REASSEMBLED_MESSAGES
 from reliable_channel.pipeline.clock import EPOCH, TopicPartition
 from reliable_channel.pipeline.delta import running
@@ -107,9 +108,12 @@ def completed_before(
     ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages written already, and
     recognises them by the record that completed them."""
     query_id, _ = running() or ("", 0)
-    rows = _completed_sends.get(paths, query_id).rows(hashes, since_us).to_pylist()
+    rows = _completed_sends.get(paths, query_id).rows(hashes, since_us)
+    whole = rows.filter(pc.and_(rows["sds_ids"].is_valid(), rows["data_count"].is_valid()))  # as every job writes them
     found: dict[bytes, list[Done]] = {}
-    for row in sorted(rows, key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])):
+    for row in sorted(
+        in_our_time(whole).to_pylist(), key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])
+    ):
         if (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) not in batch:
             found.setdefault(row["entire_message_hash"], []).append(done(row))
     return found

@@ -20,6 +20,7 @@ from reliable_channel.pipeline.reassembly.already_reported import (
     merged,
     without_already_reported,
 )
+from tests.support.bad_rows import bad_rows
 
 HOUR_MS = 3_600_000
 ranges = st.lists(
@@ -94,3 +95,9 @@ def test_late_segments_of_a_rebuilt_message_are_not_incomplete(paths: PathSettin
     store(paths, REASSEMBLED_MESSAGES, message)
     day_later = 24 * 3600
     assert told(paths, given_up(day_later, "b"), given_up(day_later, "b", "d")) == [["b", "d"]]
+
+
+def test_rows_of_a_foreign_writer_about_the_same_message_change_nothing(paths: PathSettings) -> None:
+    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES):
+        store(paths, table, *(row | {**SCOPE, "entire_message_hash": HASH} for row in bad_rows(table)))
+    assert told(paths, given_up(0, "a", "b")) == [["a", "b"]]

@@ -15,6 +15,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import DataFile, DeltaFollower
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.reassembly.memory import CompletedSends, Done, completed_before
+from tests.support.bad_rows import bad_rows
 
 START_MS = 1_767_225_600_000
 HASH = b"h" * 32
@@ -55,6 +56,14 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
     first = CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))
     second = CompletedSend(SCOPE, HASH, 3, 2, START_MS + 2, START_MS + 2, ("a", None, "b"))
     assert found == {HASH: [Done(PLACE, first), Done(PLACE, second)]}
+
+
+def test_rows_of_a_foreign_writer_about_the_same_message_hide_nothing(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    write(paths, [message(1, START_MS, HASH, ["c", "d"])])
+    write(paths, [row | {"entire_message_hash": HASH} for row in bad_rows(tables.REASSEMBLED_MESSAGES)])
+    found = completed_before(paths, {HASH}, START_MS * 1000, set())
+    assert Done(PLACE, CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))) in found[HASH]
 
 
 def write(paths: PathSettings, rows: list[dict[str, object]]) -> None:

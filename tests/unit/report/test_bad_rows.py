@@ -24,7 +24,9 @@ from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.evidence.audit import to_audit
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.refetch import refetch
-from reliable_channel.lake.tables import TABLES
+from reliable_channel.lake.follow import DeltaFollower
+from reliable_channel.lake.tables import BY_NAME, TABLES
+from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.transport.store.client import NodeAnswer
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.source import Selection
@@ -157,3 +159,19 @@ def test_a_store_has_every_envelope_that_is_one(sample_tables: Path, spoiled: Pa
         source.close()
     assert found[0]
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("name", ["reassembled_messages", "ordered_sds_messages", "sds_messages"])
+def test_a_task_that_follows_a_table_takes_such_files_up(name: str, sample_tables: Path, tmp_path: Path) -> None:
+    """Also one that was committed meanwhile, whose bounds only the log holds."""
+    shutil.copytree(sample_tables, tmp_path / "tables")
+    follower = DeltaFollower(settings_of(tmp_path / "tables").paths, BY_NAME[name], "event_time")
+    before = follower.files(0)
+    spoil(tmp_path / "tables")
+    assert len(follower.files(0)) == len(before) + 1
+
+
+def test_maintenance_does_its_work(sample_tables: Path, tmp_path: Path) -> None:
+    shutil.copytree(sample_tables, tmp_path / "tables")
+    spoil(tmp_path / "tables")
+    assert {done.table for done in maintain.run(settings_of(tmp_path / "tables"))} == {table.name for table in TABLES}
