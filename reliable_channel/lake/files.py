@@ -191,13 +191,16 @@ class Bounds:
             self._largest[column.name] = max(largest, self._largest.get(column.name, largest))
 
     def json(self) -> str:
-        """As JSON for Delta's log. Bounds of texts and times are rounded outwards."""
+        """As JSON for Delta's log. Bounds of texts and times are rounded outwards; those that are times of no calendar
+        are left out."""
         types = {column.name: column.type for column in self._columns}
+        least = {name: _least(value, types[name]) for name, value in self._least.items()}
+        largest = {name: _largest(value, types[name]) for name, value in self._largest.items()}
         return json.dumps(
             {
                 "numRecords": self._rows,
-                "minValues": {name: _least(value, types[name]) for name, value in self._least.items()},
-                "maxValues": {name: _largest(value, types[name]) for name, value in self._largest.items()},
+                "minValues": {name: bound for name, bound in least.items() if bound is not None},
+                "maxValues": {name: bound for name, bound in largest.items() if bound is not None},
                 "nullCount": self._nulls,
             }
         )
@@ -222,5 +225,9 @@ def _largest(value: Any, type_: str) -> Any:
     return value
 
 
-def _text_of(ms: int) -> str:
-    return (_EPOCH + dt.timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _text_of(ms: int) -> str | None:
+    try:
+        moment = _EPOCH + dt.timedelta(milliseconds=ms)
+    except OverflowError:  # before the year 1 or after 9999: a foreign writer's row that is copied
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
