@@ -1,7 +1,6 @@
 """Rows that no job of ours writes, for every table: what a foreign writer, an older version or a fault may leave.
 
-Three for each table: null wherever the table allows it, the least of every type, and the most of it (of times, years
-that neither Python nor pandas has). Texts have no half
+Three for each table: null wherever the table allows it, the least of every type, and the most of it. Texts have no half
 surrogate pairs, since Arrow's cannot hold them; bytes decode to nothing."""
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LEAST: dict[str, Any] = {
     "INT": -(2**31),
     "BIGINT": -(2**63),
     "DOUBLE": float("-inf"),
-    "TIMESTAMP": -(2**60),
+    "TIMESTAMP": dt.datetime(1, 1, 1, tzinfo=dt.UTC),
     "ARRAY<STRING>": [None],
     HISTORY_TYPE: [None],
 }
@@ -45,25 +44,30 @@ MOST: dict[str, Any] = {
     "BIGINT": 2**63 - 1,
     "DOUBLE": float("nan"),
     "BOOLEAN": True,
-    "TIMESTAMP": 2**60,
+    "TIMESTAMP": dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC),
     "ARRAY<INT>": [None, -1, 2**31 - 1],
     "ARRAY<STRING>": [None, "", "\0"],
     HISTORY_TYPE: [{"sds_id": None, "retrieval_hint": b"x", "sender_id": None}],
 }
 
 
-def bad_rows(table: Table) -> list[dict[str, Any]]:
-    """The rows for a table. Its partitions are directories, which have no such names. What ``clock`` says is what time
-    it is, for every reader: there the time stays."""
+BEYOND = ({"TIMESTAMP": -(2**60)}, {"TIMESTAMP": 2**60})
+"""Times (µs) that neither Python nor pandas has."""
+
+
+def bad_rows(table: Table, beyond: bool = False) -> list[dict[str, Any]]:
+    """The rows for a table; with times :data:`BEYOND` if asked for. Its partitions are directories, which have no such
+    names. What ``clock`` says is what time it is, for every reader: there the time stays."""
     nulls = {column.name: None if column.nullable else EMPTY[column.type] for column in table.columns}
-    rows = [nulls, *({c.name: values[c.type] for c in table.columns} for values in (LEAST, MOST))]
+    least, most = (LEAST | BEYOND[0], MOST | BEYOND[1]) if beyond else (LEAST, MOST)
+    rows = [nulls, *({c.name: values[c.type] for c in table.columns} for values in (least, most))]
     if table is CLOCK:
         rows = [row | {"event_time": EPOCH, "recorded_at": EPOCH} for row in rows]
     return [row | dict.fromkeys(table.partition_by, "other") for row in rows]
 
 
-def spoil(place: Path) -> None:
+def spoil(place: Path, beyond: bool = False) -> None:
     """Append them to every table under ``place``."""
     for table in TABLES:
-        rows = pa.Table.from_pylist(bad_rows(table), schema=arrow_schema(table))
+        rows = pa.Table.from_pylist(bad_rows(table, beyond), schema=arrow_schema(table))
         write_deltalake(str(place / table.name), rows, mode="append")

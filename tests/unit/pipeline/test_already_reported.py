@@ -99,5 +99,5 @@ def test_late_segments_of_a_rebuilt_message_are_not_incomplete(paths: PathSettin
 
 def test_rows_of_a_foreign_writer_about_the_same_message_change_nothing(paths: PathSettings) -> None:
     for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES):
-        store(paths, table, *(row | {**SCOPE, "entire_message_hash": HASH} for row in bad_rows(table)))
+        store(paths, table, *(row | {**SCOPE, "entire_message_hash": HASH} for row in bad_rows(table, beyond=True)))
     assert told(paths, given_up(0, "a", "b")) == [["a", "b"]]

@@ -61,7 +61,7 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
 def test_rows_of_a_foreign_writer_about_the_same_message_hide_nothing(tmp_path: Path) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
     write(paths, [message(1, START_MS, HASH, ["c", "d"])])
-    write(paths, [row | {"entire_message_hash": HASH} for row in bad_rows(tables.REASSEMBLED_MESSAGES)])
+    write(paths, [row | {"entire_message_hash": HASH} for row in bad_rows(tables.REASSEMBLED_MESSAGES, beyond=True)])
     found = completed_before(paths, {HASH}, START_MS * 1000, set())
     assert Done(PLACE, CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))) in found[HASH]
 

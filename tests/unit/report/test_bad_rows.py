@@ -40,7 +40,7 @@ CENTURY_MS = 100 * 365 * 86_400_000
 def spoiled(sample_tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("spoiled") / "tables"
     shutil.copytree(sample_tables, place)
-    spoil(place)
+    spoil(place, beyond=True)
     return place
 
 
@@ -167,11 +167,11 @@ def test_a_task_that_follows_a_table_takes_such_files_up(name: str, sample_table
     shutil.copytree(sample_tables, tmp_path / "tables")
     follower = DeltaFollower(settings_of(tmp_path / "tables").paths, BY_NAME[name], "event_time")
     before = follower.files(0)
-    spoil(tmp_path / "tables")
+    spoil(tmp_path / "tables", beyond=True)
     assert len(follower.files(0)) == len(before) + 1
 
 
 def test_maintenance_does_its_work(sample_tables: Path, tmp_path: Path) -> None:
     shutil.copytree(sample_tables, tmp_path / "tables")
-    spoil(tmp_path / "tables")
+    spoil(tmp_path / "tables", beyond=True)
     assert {done.table for done in maintain.run(settings_of(tmp_path / "tables"))} == {table.name for table in TABLES}
