@@ -31,7 +31,10 @@ FILE_BYTES = 128 * 1024 * 1024
 """The size that compaction aims at."""
 
 SMALL_FILE_BYTES = FILE_BYTES // 2
-"""Nothing is compacted while fewer than two files are smaller than this."""
+"""Nothing is compacted while fewer than two new files are smaller than this."""
+
+_COMMITS_ASKED = 10_000
+"""How many commits back the last compaction is looked for."""
 
 Z_ORDER_BYTES = 4 * 1024 * 1024 * 1024
 """A z-order writes the whole table anew. Larger tables are compacted only: their files then hold rows that arrived one
@@ -143,10 +146,14 @@ def _forget_keys(paths: PathSettings, dry_run: bool) -> int:
 @retry_on_conflict
 def _optimize(paths: PathSettings, table: Table) -> None:
     """Merge small files into large ones. Where the table names columns to order by and is small enough to be written
-    anew, all its rows are ordered along a z-curve, so that a query over these columns reads few files."""
+    anew, all its rows are ordered along a z-curve, so that a query over these columns reads few files. Only files that
+    came since the last time count as small: a z-order itself leaves files below the size that it is given."""
     opened = open_table(paths, table)
-    sizes = pa.table(opened.get_add_actions(flatten=True))["size_bytes"].to_pylist()
-    if sum(size < SMALL_FILE_BYTES for size in sizes) < 2:
+    files = pa.table(opened.get_add_actions(flatten=True))
+    sizes = files["size_bytes"].to_pylist()
+    last = next((int(c["timestamp"]) for c in opened.history(_COMMITS_ASKED) if c["operation"] == "OPTIMIZE"), 0)
+    written = zip(sizes, files["modification_time"].to_pylist(), strict=True)
+    if sum(size < SMALL_FILE_BYTES and at > last for size, at in written) < 2:
         return
     if table.z_order_by and sum(sizes) <= Z_ORDER_BYTES:
         opened.optimize.z_order(table.z_order_by, target_size=FILE_BYTES, max_spill_size=SPILL_BYTES)

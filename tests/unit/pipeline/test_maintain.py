@@ -140,6 +140,13 @@ def test_a_z_order_keeps_every_row_and_lets_a_query_skip_files(
     assert maintained(settings).files_after > 3
     assert holding("/0") < 0.5
     assert contents() == before
+    ordered = open_table(settings.paths, SDS_MESSAGES).version()
+    maintained(settings)
+    assert open_table(settings.paths, SDS_MESSAGES).version() == ordered, "files of a z-order are small as well"
+    append(settings, 30_000, 0)
+    append(settings, 30_001, 0)
+    maintained(settings)
+    assert open_table(settings.paths, SDS_MESSAGES).version() == ordered + 3, "two new files are a reason"
 
 
 def test_a_large_table_is_compacted_and_not_written_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
