@@ -90,7 +90,6 @@ def run(
 def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> MaintenanceResult:
     """Every step looks first whether there is something to do: most tables are small, and most days quiet."""
     paths, name = settings.paths, plan.table.name
-    place = paths.table(name)
     files = len(open_table(paths, plan.table).file_uris())
     after = None
     if not files:
@@ -106,9 +105,11 @@ def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> Maintenan
         table.create_checkpoint()
         if plan.held_by is None:
             table.cleanup_metadata()
-    replaced = _files_on_disk(place) > len(open_table(paths, plan.table).file_uris())
-    vacuumed = _vacuum(open_table(paths, plan.table), plan.keep_files_ms, dry_run) if replaced else 0
-    return MaintenanceResult(name, deleted, files, after, vacuumed, plan.keep_files_ms, plan.held_by)
+    table, gone = open_table(paths, plan.table), []
+    if _files_on_disk(paths.table(name)) > len(table.file_uris()):  # files that no commit names go as well
+        hours = math.ceil(plan.keep_files_ms / HOUR_MS)
+        gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+    return MaintenanceResult(name, deleted, files, after, len(gone), plan.keep_files_ms, plan.held_by)
 
 
 @retry_on_conflict
@@ -159,14 +160,6 @@ def _optimize(paths: PathSettings, table: Table) -> None:
         opened.optimize.z_order(table.z_order_by, target_size=FILE_BYTES, max_spill_size=SPILL_BYTES)
     else:
         opened.optimize.compact(target_size=FILE_BYTES)
-
-
-def _vacuum(table: DeltaTable, keep_files_ms: int, dry_run: bool) -> int:
-    """Remove files that no version younger than ``keep_files_ms`` needs, and files as old that no commit names; how
-    many."""
-    hours = math.ceil(keep_files_ms / HOUR_MS)
-    gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
-    return len(gone)
 
 
 def _files_on_disk(place: str) -> int:
