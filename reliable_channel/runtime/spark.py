@@ -44,6 +44,9 @@ FEWER_PROCESSES = {
 """On a local disk: a Delta commit starts 7 processes in place of 20, 3 ms each, and a checkpoint file 2 in place of 6.
 Checkpoints keep Hadoop's checksums, Delta's log does without (docs/measurements.md)."""
 
+WORKER_DAEMON = "reliable_channel.pipeline.worker_daemon"
+"""What forks Python workers: with all imports done, and these left out of the garbage collection after each task."""
+
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
 """What goes to a Python worker at once, or ``spark.arrow_batch_rows`` if that is less: buffers that stay in the
 processor's caches and are used again. With Spark's default, 64 MiB, every batch is written to memory that the system
@@ -100,6 +103,7 @@ def local_conf(settings: Settings) -> dict[str, str]:
     }
     if spark.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
+        conf["spark.python.daemon.module"] = WORKER_DAEMON
     return conf
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
@@ -121,3 +124,11 @@ def test_the_code_of_the_architecture_page_runs(spark: SparkSession, tmp_path: P
     found: dict[str, Any] = {"spark": spark}
     exec(code, found)  # noqa: S102  our own page
     assert found["decoded"].select("m.sds_id", "m.reason").collect() == []
+
+
+def test_workers_begin_with_the_imports_done_and_exempt_from_garbage_collection(spark: SparkSession) -> None:
+    def frozen(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"objects": [gc.get_freeze_count()]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInPandas(frozen, "objects long").collect()
+    assert row.objects > 50_000

@@ -43,7 +43,7 @@ from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, Output, row_of
 from reliable_channel.pipeline.delta import running
-from reliable_channel.pipeline.gc_paused import gc_paused
+from reliable_channel.pipeline.gc_paused import exempt_survivors, gc_paused
 from reliable_channel.pipeline.result_files import PACKED, RESULTS, Fields, packed, written_results
 from reliable_channel.pipeline.session import own_workers
 
@@ -199,6 +199,7 @@ def stateful(
                     blobs += packed(results, _KINDS)
                     results = []
         bucket.close()
+        exempt_survivors()
         blobs += packed(results, _KINDS)
         if blobs:
             yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])

@@ -1,0 +1,66 @@
+"""What is exempt from garbage collection is freed all the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from test_cuts import channels
+
+from reliable_channel.core.sds import SdsParameters
+from reliable_channel.pipeline import gc_paused
+from reliable_channel.pipeline.ack.observer import ChannelObserver
+from reliable_channel.pipeline.ack.records import InputRow
+
+
+class Thing:
+    pass
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    gc.collect()
+    yield
+    gc.unfreeze()
+
+
+def test_what_nothing_refers_to_any_more_is_freed_at_once() -> None:
+    thing = Thing()
+    watched = weakref.ref(thing)
+    gc_paused.exempt_survivors()
+    assert gc.get_freeze_count() > 0
+    del thing
+    assert watched() is None
+
+
+def test_cycles_are_found_in_the_end() -> None:
+    thing = Thing()
+    thing.itself = thing  # type: ignore[attr-defined]
+    watched = weakref.ref(thing)
+    gc_paused.exempt_survivors()
+    del thing
+    gc.collect()
+    assert watched() is not None
+    for _ in range(gc_paused.COLLECT_EVERY):
+        gc_paused.exempt_survivors()
+    assert watched() is None
+
+
+@settings(max_examples=10, deadline=None)
+@given(channels())
+def test_channels_are_freed_without_the_collector(heard: list[InputRow]) -> None:
+    observer = ChannelObserver(("p", "c", "talk"), None, SdsParameters())
+    for row in heard:
+        observer.take(row)
+    watched = weakref.ref(observer)
+    gc.collect()
+    gc.disable()
+    try:
+        del observer
+        assert watched() is None
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
