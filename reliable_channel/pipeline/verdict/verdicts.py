@@ -219,7 +219,7 @@ def _row(
     named = row["source"] == "named"
     sent_since = row["sent_since"] if named else first_seen
     settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
-    needed = next((said for name in ("needed", "data_count") if (said := row[name]) is not None), 1)
+    needed = needed_segments(row)
     times = Counter(row["acknowledgements"])
     acknowledged_by = sorted(who for who, segments in times.items() if segments >= needed)
     evidence = VerdictEvidence(
@@ -251,6 +251,13 @@ def _row(
         "as_of": as_of,
         "settled": settled or evidence.delivered,
     }
+
+
+def needed_segments(row: dict[str, Any]) -> int:
+    """How many segments the message of a row of evidence needs: k where it is known. Parity alone does not tell k; when
+    such a set has expired, more were needed than came."""
+    unknown = row["received"] + 1 if row["source"] == "incomplete" else 1
+    return next((said for name in ("needed", "data_count") if (said := row[name]) is not None), unknown)
 
 
 def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
