@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
@@ -70,6 +71,9 @@ class DeltaFollower:
         while (actions := _commit(self._filesystem, self._root, self._version + 1)) is not None:
             self._version += 1
             self._take(actions)
+        # The newest commit always stays in the log: without the last one read, later ones were removed unread.
+        if self._filesystem.get_file_info(_commit_path(self._root, self._version)).type is pafs.FileType.NotFound:
+            self._open()
         for path in [f.path for f in self._files.values() if f.largest is not None and f.largest < at_least]:
             del self._files[path]
         self._floor = at_least
@@ -141,9 +145,13 @@ def read_added(paths: PathSettings, table: Table, added: Iterable[AddedFile], co
     return pa.concat_tables(read) if read else schema.empty_table()
 
 
+def _commit_path(root: str, version: int) -> str:
+    return f"{root}/_delta_log/{version:020d}.json"
+
+
 def _commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit in the log of the table at ``root``; ``None`` when it is not there."""
-    commit = read_text(files, f"{root}/_delta_log/{version:020d}.json")
+    commit = read_text(files, _commit_path(root, version))
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
 
 

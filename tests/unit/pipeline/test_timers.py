@@ -98,6 +98,22 @@ def test_a_log_that_was_compacted_meanwhile_says_the_same(paths: PathSettings) -
     assert state(log.before(3)) == state(TimerLog(paths, "ack", "q").before(3)) == {TimerChange("b", PLACE, 2)}
 
 
+def test_a_log_whose_commits_were_removed_before_they_were_read_says_the_same(paths: PathSettings) -> None:
+    create_tables(paths, (TIMERS,))
+    write(paths, [{"a": 1, "b": 2}])
+    idle = TimerLog(paths, "ack", "q")
+    assert state(idle.before(1)) == {TimerChange("a", PLACE, 1), TimerChange("b", PLACE, 2)}
+    write(paths, [{}, {"a": None}, {"c": 3}])
+    table = open_table(paths, TIMERS)
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    table = open_table(paths, TIMERS)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    log = Path(paths.table(TIMERS.name)) / "_delta_log"
+    assert not (log / f"{table.version() - 1:020d}.json").exists()
+    assert state(idle.before(3)) == {TimerChange("b", PLACE, 2), TimerChange("c", PLACE, 3)}
+
+
 def test_files_that_another_writer_made_are_read_beside_our_own(paths: PathSettings) -> None:
     """Spark, which compacts the log, keeps no column that may not be null, and writes times without their zone."""
     create_tables(paths, (TIMERS,))
