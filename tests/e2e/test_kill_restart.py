@@ -1,5 +1,5 @@
 """SIGKILL in the middle, at several points, and a full disk; the first restart goes on, and the tables are those of an
-undisturbed run.
+undisturbed run, on a local disk and on an object store.
 
 The real command, a real broker, the real Delta tables. A point is a moment that the files of tables and checkpoints
 show: the process and its JVM are killed as soon as they do, so each kill is somewhere in the window behind that moment.
@@ -8,6 +8,7 @@ The run stands on a small disk of its own (a tmpfs) where one can be mounted, an
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -17,22 +18,29 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 from demo_runs import ROOT
+from pyarrow.fs import FileSelector
 
 from reliable_channel.analysis.report.check import check
 from reliable_channel.analysis.report.tables import read_observed, read_table
-from reliable_channel.config import Settings
+from reliable_channel.config import Settings, load
+from reliable_channel.lake.checkpoints import filesystem
+from reliable_channel.lake.read import open_table, open_tables
+from reliable_channel.lake.tables import ENVELOPES
+from reliable_channel.pipeline.maintenance import maintain
+from reliable_channel.runtime import jars
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
+from tests.support.object_store import object_store, s3_jars
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
@@ -114,8 +122,9 @@ def conversation(broker: Settings) -> tuple[Settings, Truth]:
     return broker, world.truth.located(written)
 
 
-def start(settings: Settings, place: RunDirectory, records: int = 40) -> subprocess.Popen[str]:
-    """``reliable-channel run --once`` on that broker, in a process group of its own, with ``records`` a micro-batch."""
+def start(settings: Settings, place: RunDirectory, records: int = 40, **more: str) -> subprocess.Popen[str]:
+    """``reliable-channel run --once`` on that broker, in a process group of its own, with ``records`` a micro-batch and
+    ``more`` in its environment."""
     environment = {
         "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(place.directory),
         "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": settings.kafka.servers,
@@ -128,7 +137,7 @@ def start(settings: Settings, place: RunDirectory, records: int = 40) -> subproc
     return subprocess.Popen(
         [sys.executable, "-m", "reliable_channel.cli", "run", "--once", "--close-after-ms", "3600000"],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env={**os.environ, **environment, **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -155,18 +164,18 @@ def kill(process: subprocess.Popen[str]) -> None:
 def kill_at(process: subprocess.Popen[str], place: RunDirectory, reached: Callable[[RunDirectory], bool]) -> None:
     """Kill it at that point; it must get there, which after an earlier kill means that the restart succeeded."""
     try:
-        wait_for(process, place, reached)
+        wait_for(process, lambda: reached(place))
     finally:
         kill(process)
 
 
-def wait_for(process: subprocess.Popen[str], place: RunDirectory, reached: Callable[[RunDirectory], bool]) -> None:
-    """Wait until it has reached that point."""
+def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool], every_s: float = 0.001) -> None:
+    """Wait until it has reached that point. By default, look every ms: two commits side by side are some ms apart."""
     deadline = time.monotonic() + PATIENCE_S
-    while not reached(place):
+    while not reached():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "the point was not reached"
-        time.sleep(0.001)  # the two commits are side by side, some ms apart
+        time.sleep(every_s)
 
 
 @contextmanager
@@ -206,9 +215,9 @@ def fail(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def rows(place: RunDirectory, table: str) -> Counter[tuple[Any, ...]]:
+def rows(tables: str | Path, table: str) -> Counter[tuple[Any, ...]]:
     """The rows of a table as a multiset, without machine clocks and without ticks, which belong to micro-batches."""
-    found = read_table(place.directory / "tables", table)
+    found = read_table(tables, table)
     names = [name for name in sorted(found.column_names) if name not in NOT_STABLE]
     kind = next((name for name in ("row_kind", "sds_kind") if name in found.column_names), None)
     return Counter(
@@ -260,7 +269,7 @@ def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) 
         process = start(settings, place)
         if can_be_full and name == FILLED_BEFORE:
             done = place.batches("ingest", "commits")
-            wait_for(process, place, lambda p, before=done: p.batches("ingest", "commits") > before)
+            wait_for(process, lambda before=done: place.batches("ingest", "commits") > before)
             with filled(place):
                 said.append(fail(process))
             process = start(settings, place)
@@ -294,6 +303,85 @@ def undisturbed(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.T
 def test_the_killed_run_has_the_rows_of_an_undisturbed_one(
     undisturbed: RunDirectory, killed: Killed, table: str
 ) -> None:
-    expected, found = rows(undisturbed, table), rows(killed.place, table)
-    lost, doubled = list((expected - found).items())[:3], list((found - expected).items())[:3]
-    assert (lost, doubled) == ([], [])
+    assert_same_rows(undisturbed, killed.place.directory / "tables", table)
+
+
+def assert_same_rows(undisturbed: RunDirectory, tables: str | Path, table: str) -> None:
+    wanted, found = rows(undisturbed.directory / "tables", table), rows(tables, table)
+    lost, doubled = list((wanted - found).items())[:3], list((found - wanted).items())[:3]
+    assert (lost, doubled) == ([], []), table
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run on ``s3a://`` with its faults behind it. ``refused``: what the driver said that was too slow."""
+
+    settings: Settings
+    refused: str
+
+    def uncommitted(self) -> Counter[str]:
+        """How many data files lie beside each table that no commit names."""
+        found: Counter[str] = Counter()
+        for name, table in open_tables(self.settings.paths).items():
+            files, root = filesystem(self.settings.paths.table(name))
+            there = {file.base_name for file in files.get_file_info(FileSelector(root))}
+            named = {uri.rpartition("/")[2] for uri in table.file_uris()}
+            found[name] = sum(file.endswith(".parquet") for file in there - named)
+        return +found
+
+
+@pytest.fixture(scope="module")
+def stored(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    """The chain with tables and checkpoints on ``s3a://``. The store holds up a first driver's commit of ``envelopes``;
+    a second driver makes it, and is killed when all of ``delivered_messages`` but the commit is there; a third ends."""
+    paths = {"data_dir": "s3a://bucket/tables", "checkpoint_dir": "s3a://bucket/checkpoints"}
+    settings = load("local", paths=paths, pipeline={"vacuum_retention_ms": 0})
+    first_rows = "_delta_log/00000000000000000001.json"
+    with (
+        object_store(tmp_path_factory.mktemp("s3")) as store,
+        pytest.MonkeyPatch.context() as patched,
+        ExitStack() as processes,
+    ):
+        for name, value in store.credentials().items():
+            patched.setenv(name, value)
+        added = [*jars.paths("spark", settings.paths.cache_dir), *s3_jars()]
+        more = {f"RELIABLE_CHANNEL__PATHS__{name.upper()}": place for name, place in paths.items()}
+        more["RELIABLE_CHANNEL__SPARK__CONF"] = json.dumps(
+            store.spark_conf() | {"spark.jars": ",".join(map(str, added))}
+        )
+
+        def begin(name: str) -> subprocess.Popen[str]:
+            """On a machine of its own."""
+            place = RunDirectory(tmp_path_factory.mktemp(name))
+            process = start(conversation[0], place, 1_000_000, **more, **store.credentials(name))
+            processes.callback(kill, process)
+            return process
+
+        with store.holding("delivered", "PUT", f"/delivered_messages/{first_rows}") as all_but_committed:
+            with store.holding("envelopes", "PUT", f"/envelopes/{first_rows}", "Credential=slow/") as held:
+                slow = begin("slow")
+                wait_for(slow, held.exists)
+                second = begin("second")
+                wait_for(second, lambda: open_table(settings.paths, ENVELOPES).version() > 0, every_s=0.5)
+            refused = fail(slow)
+            wait_for(second, all_but_committed.exists)
+            kill(second)
+        finish(begin("third"))
+        yield Stored(settings, refused)
+
+
+def test_a_second_writer_on_an_object_store_is_refused(stored: Stored) -> None:
+    assert "ingest failed: another driver runs it with the same checkpoint" in stored.refused
+    assert "Traceback" not in stored.refused
+
+
+def test_a_run_on_an_object_store_has_the_rows_of_one_on_a_disk_before_and_after_uncommitted_files_are_cleaned_up(
+    undisturbed: RunDirectory, stored: Stored
+) -> None:
+    assert stored.uncommitted().keys() >= {"envelopes", "delivered_messages"}
+    for table in TABLES:
+        assert_same_rows(undisturbed, stored.settings.paths.data_dir, table)
+    maintain.run(stored.settings, now_ms=0)  # no row is old
+    assert stored.uncommitted() == Counter()
+    for table in TABLES:
+        assert_same_rows(undisturbed, stored.settings.paths.data_dir, table)

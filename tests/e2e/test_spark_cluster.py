@@ -1,9 +1,11 @@
-"""The jobs on a real standalone cluster: a master, two workers, executors that have only what was shipped to them."""
+"""The jobs on a real standalone cluster: a master, two workers, executors that have only what was shipped to them, and
+tables and checkpoints on an object store."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +13,9 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from deltalake import DeltaTable
@@ -23,8 +26,9 @@ from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake.read import rows_of
-from reliable_channel.runtime import jars
+from reliable_channel.runtime.jars import paths as shipped_jars
 from reliable_channel.runtime.topics import ensure_topics
+from tests.support.object_store import ObjectStore, object_store, s3_jars
 from tests.support.spark_cluster import SparkCluster, processes_of, spark_cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.faults]
@@ -34,9 +38,16 @@ SIX_SEGMENTS = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=Tru
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("s3")) as there:
+        yield there
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, store: ObjectStore) -> Iterator[SparkCluster]:
+    """Its machines have credentials for the store, each its own."""
     home = tmp_path_factory.mktemp("cluster")
-    with spark_cluster(home) as there:
+    with spark_cluster(home, environment=store.credentials) as there:
         yield there
     assert processes_of(home) == []
 
@@ -57,21 +68,29 @@ def submit(cluster: SparkCluster, executors: Path, py_files: Path) -> Submit:
 
 
 @pytest.fixture(scope="module")
-def submit_to_shared(cluster: SparkCluster, executors: Path, py_files: Path) -> Submit:
-    """With the archive unpacked once, at a place that all machines have."""
+def submit_to_shared(cluster: SparkCluster, executors: Path, py_files: Path, store: ObjectStore) -> Submit:
+    """With the archive unpacked once, at a place that all machines have, and with what Spark needs for the store."""
     place = cluster.home / "shared"
     with tarfile.open(executors) as archive:
         archive.extractall(place, filter="fully_trusted")  # noqa: S202  our own
-    return Submit(cluster, py_files, python=place / "bin" / "python")
+    return Submit(cluster, py_files, python=place / "bin" / "python", jars=s3_jars(), conf=store.spark_conf())
 
 
 class Submit:
     """``spark-submit`` as docs/scale-out.md shows it: executors have ``python``, or else that of an archive."""
 
     def __init__(
-        self, cluster: SparkCluster, py_files: Path, *, archive: Path | None = None, python: Path | None = None
+        self,
+        cluster: SparkCluster,
+        py_files: Path,
+        *,
+        archive: Path | None = None,
+        python: Path | None = None,
+        jars: Sequence[Path] = (),
+        conf: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.cluster = cluster
+        self._conf = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"} | conf
         self._python = "./environment/bin/python" if python is None else str(python)
         self._options = {
             "--master": cluster.master,
@@ -80,7 +99,7 @@ class Submit:
             "--executor-memory": "512m",
             "--executor-cores": "1",
             "--properties-file": str(ROOT / "conf" / "spark-standalone.conf"),
-            "--jars": ",".join(map(str, jars.paths("spark", default_cache_dir()))),
+            "--jars": ",".join(map(str, [*shipped_jars("spark", default_cache_dir()), *jars])),
             "--py-files": str(py_files),
         }
         if archive is not None:
@@ -97,7 +116,8 @@ class Submit:
         command = [str(Path(sys.executable).parent / "spark-submit")]
         for option in self._options.items():
             command += option
-        command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.driver.bindAddress=127.0.0.1"]
+        for key, value in self._conf.items():
+            command += ["--conf", f"{key}={value}"]
         ours = ("PYSPARK", "PYTHON", "SPARK_", "RELIABLE_")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         python = {"PYSPARK_PYTHON": self._python, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -120,16 +140,21 @@ class Submit:
             assert process.returncode == 0, f"{job.name}: {said.read()[-6000:]}"
 
 
-def kill_an_executor(home: Path, started: Path) -> Callable[[subprocess.Popen[str]], None]:
-    """Once ``started`` exists, SIGKILL one of the executors, each of which works in a directory below ``home``."""
+def kill_the_executor_that_writes(
+    table: str, home: Path, store: ObjectStore
+) -> Callable[[subprocess.Popen[str]], None]:
+    """Hold up the first files of a table, and SIGKILL the executor that sends one of them."""
 
     def meanwhile(process: subprocess.Popen[str]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not started.exists():
-            assert process.poll() is None, "it ended before an executor could be killed"
-            assert time.monotonic() < deadline, f"{started} did not come"
-            time.sleep(0.01)
-        os.kill(executors_below(home)[0], signal.SIGKILL)
+        with store.holding("file", "PUT", f"/tables/{table}/part-", "uploadId=") as held:
+            deadline = time.monotonic() + PATIENCE_S
+            while not held.exists():
+                assert process.poll() is None, "it ended before an executor could be killed"
+                assert time.monotonic() < deadline, "no file was written"
+                time.sleep(0.01)
+            (machine,) = re.findall(r"Credential=(worker-\d)/", held.read_text())
+            (executor,) = executors_below(home / machine)
+            os.kill(executor, signal.SIGKILL)
 
     return meanwhile
 
@@ -185,9 +210,11 @@ def conversations() -> tuple[list[tuple[str, bytes]], Counter[tuple[str, bytes]]
     return records, sent
 
 
-def test_the_jobs_on_a_cluster_deliver_what_was_sent_also_when_an_executor_dies(
-    submit_to_shared: Submit, broker: Settings, tmp_path: Path
+def test_the_jobs_on_a_cluster_and_an_object_store_deliver_what_was_sent_also_when_an_executor_dies(
+    submit_to_shared: Submit, broker: Settings, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, value in store.credentials("driver").items():
+        monkeypatch.setenv(name, value)
     submit = submit_to_shared
     from kafka import KafkaProducer
 
@@ -201,21 +228,22 @@ def test_the_jobs_on_a_cluster_deliver_what_was_sent_also_when_an_executor_dies(
         producer.send(topics.envelopes, envelope, topic.encode(), headers, partition=numbers[topic])
     producer.flush()
     producer.close()
-    planned = tmp_path / "checkpoints" / "reassembly" / "offsets" / "0"
+    dies = kill_the_executor_that_writes("ordered_sds_messages", submit.cluster.home, store)
     for job in ("ingest", "reassembly", "ack"):
         submit(
             ROOT / "jobs" / f"{job}.py",
             "--once",
-            meanwhile=kill_an_executor(submit.cluster.home, planned) if job == "reassembly" else lambda _: None,
+            meanwhile=dies if job == "reassembly" else lambda _: None,
             RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS=broker.kafka.servers,
             RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES=topics.envelopes,
             RELIABLE_CHANNEL__PATHS__RUN_DIR=str(tmp_path),
+            RELIABLE_CHANNEL__PATHS__DATA_DIR="s3a://bucket/tables",
+            RELIABLE_CHANNEL__PATHS__CHECKPOINT_DIR="s3a://bucket/checkpoints",
             RELIABLE_CHANNEL__SPARK__SHUFFLE_PARTITIONS="2",
         )
-    tables = tmp_path / "tables"
-    delivered = rows_of(DeltaTable(str(tables / "delivered_messages")))
+    delivered = rows_of(DeltaTable("s3a://bucket/tables/delivered_messages"))
     assert Counter((row["content_topic"], row["payload"]) for row in delivered) == sent
-    rebuilt = rows_of(DeltaTable(str(tables / "reassembled_messages")))
+    rebuilt = rows_of(DeltaTable("s3a://bucket/tables/reassembled_messages"))
     assert [row["repaired"] for row in rebuilt] == [[1]] * 4
     # spark-submit names an application after its file.
     assert {app["name"] for app in submit.cluster.state()["completedapps"]} >= {

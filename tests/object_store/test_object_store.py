@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from deltalake.exceptions import CommitFailedError
@@ -25,59 +20,18 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES, SENDER_EVENTS
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
-from reliable_channel.runtime.broker import HOST, free_port
+from tests.support.object_store import object_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
-PATIENCE_S = 420.0
-
 
 @pytest.fixture(scope="module")
-def moto() -> Path:
-    """The server's program, in an environment of its own."""
-    place, lock = HERE / ".venv", HERE / "requirements.lock"
-    if not (place / ".installed").is_file() or (place / ".installed").read_bytes() != lock.read_bytes():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-        install = [str(place / "bin" / "pip"), "install", "--quiet", "--require-hashes", "-r", str(lock)]
-        subprocess.run(install, check=True, timeout=PATIENCE_S)
-        (place / ".installed").write_bytes(lock.read_bytes())
-    return place / "bin" / "moto_server"
-
-
-@pytest.fixture(scope="module")
-def endpoint(moto: Path) -> Iterator[str]:
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An S3 server with an empty bucket, and this process's credentials for it."""
-    port = free_port()
-    server = subprocess.Popen(
-        [str(moto), "-H", HOST, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    url = f"http://{HOST}:{port}"
-    credentials = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    try:
-        with pytest.MonkeyPatch.context() as patched:
-            for name, value in credentials.items():
-                patched.setenv(name, value)
-            deadline = time.monotonic() + 60
-            while True:
-                try:
-                    bucket = urllib.request.Request(f"{url}/bucket", method="PUT")  # noqa: S310  on loopback
-                    urllib.request.urlopen(bucket, timeout=10).close()  # noqa: S310
-                    break
-                except OSError:
-                    assert time.monotonic() < deadline and server.poll() is None
-                    time.sleep(0.2)
-            yield url
-    finally:
-        server.terminate()
-        server.wait(30)
+    with object_store(tmp_path_factory.mktemp("s3")) as store, pytest.MonkeyPatch.context() as patched:
+        for name, value in store.credentials().items():
+            patched.setenv(name, value)
+        yield store.url
 
 
 @pytest.fixture

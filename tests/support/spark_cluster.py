@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,24 +43,28 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(home: Path, workers: int = 2) -> Iterator[SparkCluster]:
-    """The cluster for the length of the block: ``workers`` workers with one core and 1 GiB each, all registered."""
+def spark_cluster(
+    home: Path, workers: int = 2, environment: Callable[[str], Mapping[str, str]] = lambda _: {}
+) -> Iterator[SparkCluster]:
+    """The cluster for the length of the block: ``workers`` workers with one core and 1 GiB each, all registered.
+    ``environment``: what executors have of the machine of ``worker-0``, ``worker-1``, …"""
     port, web = free_port(), free_port()
     cluster = SparkCluster(f"spark://{HOST}:{port}", f"http://{HOST}:{web}", home)
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as daemons:
         master = ["--host", HOST, "--port", str(port), "--webui-port", str(web)]
         daemons.enter_context(_daemon(home, "master", "org.apache.spark.deploy.master.Master", *master))
-        for number in range(workers):
+        for name in (f"worker-{number}" for number in range(workers)):
             options = ["--host", HOST, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-            options += ["--work-dir", str(home / f"worker-{number}"), cluster.master]
-            daemons.enter_context(_daemon(home, f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *options))
+            options += ["--work-dir", str(home / name), cluster.master]
+            worker = "org.apache.spark.deploy.worker.Worker"
+            daemons.enter_context(_daemon(home, name, worker, *options, **environment(name)))
         _until(lambda: len(cluster.state()["workers"]) == workers, home)
         yield cluster
 
 
 @contextmanager
-def _daemon(home: Path, name: str, main_class: str, *arguments: str) -> Iterator[None]:
+def _daemon(home: Path, name: str, main_class: str, *arguments: str, **more: str) -> Iterator[None]:
     environment = {
         "PATH": f"{Path(java()).parent}:/usr/bin:/bin",
         "HOME": str(home),
@@ -69,7 +73,7 @@ def _daemon(home: Path, name: str, main_class: str, *arguments: str) -> Iterator
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_DIRS": str(home / "local"),
         "SPARK_WORKER_OPTS": "-Dspark.worker.cleanup.enabled=true",
-    }
+    } | more
     command = ["env", "-i", *(f"{key}={value}" for key, value in environment.items())]
     command += [str(SPARK_HOME / "bin" / "spark-class"), main_class, *arguments]
     supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()), *command]
