@@ -69,6 +69,9 @@ class SdsParameters:
     repair_t_max_ms: int = 120_000
     repair_response_groups: int = 1
     max_repair_requests_per_message: int = 3
+    max_repair_answers: int = 100
+    """Answers to requests of others within ``repair_t_max_ms``, so that a stranger who asks for everything does not use
+    up the rate limit that own messages need."""
 
     # Missing dependencies
     sweep_in_buf_interval_ms: int = 5_000
@@ -144,6 +147,7 @@ class SdsParameters:
             "sync_min_interval_ms",
             "acknowledge_within_ms",
             "repair_t_min_ms",
+            "max_repair_answers",
             "unproven_id_ms",
         ):
             if getattr(self, name) < 0:

@@ -46,6 +46,8 @@ class Repair:
         """Missing id → (T_req, its sender where known)."""
         self.responses: dict[str, int] = {}
         """Id → T_resp."""
+        self.answers_since, self.answers = 0, 0
+        """How many answers were planned since when (ms), within ``repair_t_max_ms``."""
         self._request_timers: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
         self.kept: OrderedDict[str, tuple[bytes | SdsMessage, int]] = OrderedDict()
@@ -100,12 +102,18 @@ class Repair:
     # ---- own answers ---------------------------------------------------------------------------------------------
 
     def schedule(self, message_id: str, sender_id: str, now: int) -> int | None:
-        """Plan a rebroadcast; returns T_resp, or ``None`` when this participant is not to answer, or already will."""
+        """Plan a rebroadcast; returns T_resp, or ``None`` when this participant is not to answer, already will, or has
+        planned ``max_repair_answers`` lately."""
         config = self._config
         if message_id in self.responses or message_id not in self.kept:
             return None
         if not in_response_group(self._me, sender_id, message_id, config.repair_response_groups):
             return None
+        if now - self.answers_since >= config.repair_t_max_ms:
+            self.answers_since, self.answers = now, 0
+        if self.answers >= config.max_repair_answers:
+            return None
+        self.answers += 1
         due = now + response_offset(self._me, sender_id, message_id, config.repair_t_max_ms)
         self.restore_response(message_id, due)
         return due

@@ -112,6 +112,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
             proto.repair_requests.add(message_id=message_id, due=due, sender_id=sender_id)
         for message_id, due in repair.responses.items():
             proto.repair_responses.add(message_id=message_id, due=due)
+        proto.repair_answers_since, proto.repair_answers = repair.answers_since, repair.answers
         if with_kept:
             for message_id in repair.kept:
                 size = repair.kept[message_id][1]
@@ -213,6 +214,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
             state.repair.restore_request(request.message_id, request.due, sender_id)
         for response in proto.repair_responses:
             state.repair.restore_response(response.message_id, response.due)
+        state.repair.answers_since, state.repair.answers = proto.repair_answers_since, proto.repair_answers
         for kept in proto.kept:
             state.repair.keep(kept.message_id, kept.data, kept.size)
 

@@ -137,6 +137,22 @@ def test_an_own_message_is_answered_at_once() -> None:
     assert [outgoing.data for outgoing in alice.tick(T0 + 2).outgoing] == [mine.data]
 
 
+def test_a_stranger_who_asks_for_everything_again_and_again_gets_so_many_answers() -> None:
+    alice = opened(sync_min_interval_ms=0, max_retransmissions=0)
+    mine = [alice.send(b"%d" % number, T0).outgoing[0].message.message_id for number in range(300)]
+    window = alice.config.repair_t_max_ms
+    answers: list[int] = []
+    for second in range(2 * window // 1_000):
+        now = T0 + second * 1_000
+        step = alice.receive(asking(f"m{second}", *mine, sender="mallory", lamport=now), now)
+        answers += [event.at for event in of_type(step, RepairSent)]
+        answers += [event.at for event in of_type(alice.tick(now + 500), RepairSent)]
+        alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    assert alice.config.max_repair_answers == 100
+    assert sum(at < T0 + window for at in answers) == 100
+    assert len(answers) == 200
+
+
 def test_outside_the_response_group_one_keeps_quiet() -> None:
     groups = 8
     alice = opened(sync_min_interval_ms=0, repair_response_groups=groups)
