@@ -42,7 +42,7 @@ def both(sample_tables: Path, settings: Settings, tmp_path: Path) -> list[Settin
         place = settings.with_run_dir(tmp_path / name)
         shutil.copytree(sample_tables, place.paths.data_dir)
         places.append(place)
-    spoil(Path(places[1].paths.data_dir))
+    spoil(Path(places[1].paths.data_dir), beyond=True)
     return places
 
 

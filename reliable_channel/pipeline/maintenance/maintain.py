@@ -6,6 +6,7 @@ side waits for the other. A step that conflicts with another writer, such as a s
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Collection
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import LocalError
@@ -24,6 +26,8 @@ from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
 from reliable_channel.pipeline import timers
 from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, plans
+
+_log = logging.getLogger(__name__)
 
 HOUR_MS = 3_600_000
 
@@ -41,7 +45,8 @@ Z_ORDER_BYTES = 4 * 1024 * 1024 * 1024
 after the other, and so still differ by time."""
 
 SPILL_BYTES = 512 * 1024 * 1024
-"""What a z-order holds in memory before it goes to disk."""
+"""What a z-order may hold in memory. What it sorts goes to disk beyond that, but not what it merges: rows with Bloom
+filters may need more, and their table is compacted only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +162,14 @@ def _optimize(paths: PathSettings, table: Table) -> None:
     if sum(size < SMALL_FILE_BYTES and at > last for size, at in written) < 2:
         return
     if table.z_order_by and sum(sizes) <= Z_ORDER_BYTES:
-        opened.optimize.z_order(table.z_order_by, target_size=FILE_BYTES, max_spill_size=SPILL_BYTES)
-    else:
-        opened.optimize.compact(target_size=FILE_BYTES)
+        try:
+            opened.optimize.z_order(table.z_order_by, target_size=FILE_BYTES, max_spill_size=SPILL_BYTES)
+            return
+        except DeltaError as error:  # nothing was committed
+            if "memory" not in str(error):
+                raise
+            _log.info("%s is compacted without a z-order: its rows need more memory than that may have", table.name)
+    opened.optimize.compact(target_size=FILE_BYTES)
 
 
 def _files_on_disk(place: str) -> int:

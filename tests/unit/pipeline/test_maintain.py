@@ -156,3 +156,25 @@ def test_a_large_table_is_compacted_and_not_written_anew(settings: Settings, mon
     assert maintained(settings).files_after == 1
     last = open_table(settings.paths, SDS_MESSAGES).history(1)[0]
     assert (last["operation"], last["operationMetrics"]["plannerStrategy"]) == ("OPTIMIZE", "preserveLocality")
+
+
+def test_a_table_with_wide_rows_is_compacted_where_a_z_order_lacks_memory(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintain, "SPILL_BYTES", 16 * 1024 * 1024)
+    for commit in range(4):
+        given = [
+            {
+                "kafka_topic": "t",
+                "kafka_partition": 0,
+                "kafka_offset": commit * 1_000 + number,
+                "event_time": NOW_MS * 1_000,
+                "content_topic": f"/{number % 50}",
+                "bloom_filter": os.urandom(18_752),
+            }
+            for number in range(1_000)
+        ]
+        append_rows(settings.paths, SDS_MESSAGES, as_arrow(given, SDS_MESSAGES))
+    outcome = maintained(settings)
+    assert (outcome.files_before, outcome.files_after) == (4, 1)
+    assert offsets(settings) == list(range(4_000))
