@@ -35,7 +35,7 @@ class SegmentationConfig:
     gives none below eight data segments), ``max_total_segments`` (data and parity), ``max_message_bytes``,
     ``dialect``, ``codec``.
 
-    Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last new segment,
+    Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last segment,
     and is given up ``max_set_lifetime_ms`` after its first one, whatever still comes; a
     completed one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``; what is held is
     bounded in all (``max_open_sets``, ``max_buffered_bytes``) and per sender (``…_per_sender``); after a hash mismatch

@@ -197,7 +197,7 @@ class IncompleteSet:
 
 @dataclass(frozen=True, slots=True)
 class SetExpired:
-    """No new segment came for ``set_timeout_ms``."""
+    """No segment came for ``set_timeout_ms``."""
 
     incomplete: IncompleteSet
     expired_at: int

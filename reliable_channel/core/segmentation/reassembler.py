@@ -257,6 +257,8 @@ class Reassembler:
             return [_duplicate(send, slot, sds_id)]
         rivals = [shard for other, shard in send.conflicts if other == slot]
         if send.slots[slot][2] == payload or any(shard[2] == payload for shard in rivals):
+            send.last_seen = self._now  # its sender is still sending it
+            self._sets.touch(send)
             if send.unfinished and send.credit < MAX_CREDIT:
                 send.credit += 1
                 self._sets.schedule(send, self._now)

@@ -286,20 +286,31 @@ def test_completed_sends_are_forgotten_after_a_while():
     assert (reassembler.next_due(), reassembler.completed_sets) == (None, 0)
 
 
-def test_a_set_expires_after_its_last_new_segment_and_a_duplicate_does_not_prolong_it():
+def test_a_set_expires_after_its_last_segment_and_a_copy_is_one():
     sent = send(PAYLOAD, SMALL)
     reassembler = Reassembler(SMALL)
     feed(reassembler, [sent[0]], now=0)
     feed(reassembler, [sent[1]], now=100)
     feed(reassembler, [sent[0]], now=200)
     due = reassembler.next_due()
-    assert due == 100 + SMALL.set_timeout_ms
+    assert due == 200 + SMALL.set_timeout_ms
     (expired, *_) = feed(reassembler, [sent[2]], now=due)
     assert isinstance(expired, SetExpired)
-    assert (expired.incomplete.first_seen, expired.incomplete.last_seen, expired.expired_at) == (0, 100, due)
+    assert (expired.incomplete.first_seen, expired.incomplete.last_seen, expired.expired_at) == (0, 200, due)
     assert expired.incomplete.missing_data == (2, 3, 4)
     assert not expired.incomplete.mismatch
     assert reassembler.open_sets == 1
+
+
+def test_a_sender_who_repeats_a_message_after_a_pause_completes_it_although_the_new_segments_come_last():
+    """Found by the soak: a sender that had been away repeated four segments before those that nobody had."""
+    sent = send(PAYLOAD, SMALL)
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, sent[2:5], now=0)
+    late = SMALL.set_timeout_ms - 1
+    assert not any(isinstance(event, SetExpired) for event in feed(reassembler, sent[2:5], now=late))
+    events = feed(reassembler, sent[:2], now=late + 100_000)
+    assert [event.payload for event in events if isinstance(event, MessageCompleted)] == [PAYLOAD]
 
 
 def test_time_never_runs_backwards_inside():

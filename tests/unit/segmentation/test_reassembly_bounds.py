@@ -124,6 +124,15 @@ def test_no_set_stays_open_for_ever_however_it_is_fed():
     assert max(len(event.incomplete.held) for event in evicted) == 13
 
 
+def test_copies_of_one_segment_keep_no_set_open_for_ever():
+    config = replace(CONFIG, set_timeout_ms=300_000, max_set_lifetime_ms=3_600_000)
+    first = send(bytes(range(250)) * 60, config)[0]
+    reassembler, evicted = Reassembler(config), []
+    for number in range(30):
+        evicted += of_kind(SetEvicted, feed(reassembler, [first], now=290_000 * number))
+    assert [event.reason for event in evicted] == [EvictionReason.LIFETIME] * 2
+
+
 def test_a_lifetime_ends_on_time_even_where_nothing_comes():
     reassembler = Reassembler(replace(CONFIG, set_timeout_ms=500, max_set_lifetime_ms=200))
     feed(reassembler, send(payload(1), CONFIG)[:1], now=100)
