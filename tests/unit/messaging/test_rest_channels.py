@@ -195,6 +195,8 @@ def test_a_channel_whose_buffer_is_full_is_429_at_once(new_world: Callable[..., 
     with TestClient(app, base_url="http://localhost") as client:
         handle = client.post("/channels", json=ALICE).json()["id"]
         payload = base64.b64encode(b"hello").decode()
-        answers = [client.post(f"/channels/{handle}/send", json={"payload": payload}) for _ in range(3)]
+        answers = [client.post(f"/channels/{handle}/send", json={"payload": payload})]
+        while len(answers) < 100 and answers[-1].status_code == 200:  # what is queued may leave in between
+            answers.append(client.post(f"/channels/{handle}/send", json={"payload": payload}))
     assert answers[0].status_code == 200
     assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "1")

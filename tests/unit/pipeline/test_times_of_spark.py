@@ -11,7 +11,7 @@ import pytest
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import open_table, rows_of
+from reliable_channel.lake.read import TIMES, open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, REASSEMBLED_MESSAGES
 from reliable_channel.pipeline.reassembly.memory import CompletedSends
@@ -58,4 +58,5 @@ def test_any_year_is_read(tmp_path: Path, by_spark: bool) -> None:
     if by_spark:
         (file,) = Path(paths.table("clock")).glob("*.parquet")
         pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
-    assert [row["event_time"] for row in rows_of(open_table(paths, CLOCK))] == times
+    cut = [dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=time) for time in TIMES]
+    assert [row["event_time"] for row in rows_of(open_table(paths, CLOCK))] == cut
