@@ -122,7 +122,7 @@ def conversation(broker: Settings) -> tuple[Settings, Truth]:
     return broker, world.truth.located(written)
 
 
-def start(settings: Settings, place: RunDirectory, records: int = 40, **more: str) -> subprocess.Popen[str]:
+def start(settings: Settings, place: RunDirectory, records: int = 20, **more: str) -> subprocess.Popen[str]:
     """``reliable-channel run --once`` on that broker, in a process group of its own, with ``records`` a micro-batch and
     ``more`` in its environment."""
     environment = {
