@@ -59,7 +59,6 @@ def test_progress_is_recorded_and_a_frozen_setting_is_named(
     assert found["ingest", "input_rows"] == len(world.records)
     assert found["ingest", "quarantined_rows"] == len(world.truth.bad)
     assert found["reassembly", "lag_commits"] == 0
-    assert found["reassembly", "dropped_by_watermark_rows"] == 0
     assert found["reassembly", "state_rows"] > 0
     assert found["reassembly", "state_memory_bytes"] > 0
     keys = [(r["query"], r["run_id"], r["batch_id"], r["metric"]) for r in rows(configured, tables.PIPELINE_METRICS)]

@@ -24,7 +24,6 @@ _METRICS = {
     "lag_offsets": "lag_offsets",
     "lag_commits": "lag_commits",
     "state_rows": "state_rows",
-    "dropped": "dropped_by_watermark_rows",
 }
 
 

@@ -4,10 +4,10 @@
 ``metric``        time (UTC, wall clock), query, batch_id, value: one metric of every micro-batch
 ``throughput``    time, query, rows_per_s (while the micro-batch ran), input_rows, took_ms
 ``lag``           time, query, lag, unit (records or commits)
-``state``         time, query, state_rows, memory_bytes, disk_bytes, keys_dropped (rows dropped by the watermark)
+``state``         time, query, state_rows, memory_bytes, disk_bytes
 ``phases``        query, phase, share (of the time of its micro-batches), ms (sum)
 ``summary``       query, micro_batches, rows, busy_s, rows_per_s (rows per busy second), p95_ms (of a micro-batch),
-                  lag, state_bytes (newest), dropped_rows
+                  lag, state_bytes (newest)
 ``cost``          query, ms_per_record (busy time per record ingested), ms_per_message (per message delivered)
 ================  ======================================================================================================
 
@@ -28,8 +28,7 @@ _WIDE = """
            any_value(value) FILTER (metric = 'lag_commits') AS lag_commits,
            any_value(value) FILTER (metric = 'state_rows') AS state_rows,
            any_value(value) FILTER (metric = 'state_memory_bytes') AS memory_bytes,
-           any_value(value) FILTER (metric = 'state_disk_bytes') AS disk_bytes,
-           any_value(value) FILTER (metric = 'dropped_by_watermark_rows') AS keys_dropped
+           any_value(value) FILTER (metric = 'state_disk_bytes') AS disk_bytes
     FROM pipeline_metrics GROUP BY query, run_id, batch_id
 """
 PHASES = {
@@ -72,7 +71,7 @@ def lag(source: TableWindow) -> pd.DataFrame:
 def state(source: TableWindow) -> pd.DataFrame:
     """The size of the state of the stateful queries after each micro-batch."""
     return source.query(
-        f"""SELECT time, query, state_rows, memory_bytes, disk_bytes, keys_dropped
+        f"""SELECT time, query, state_rows, memory_bytes, disk_bytes
             FROM ({_WIDE}) WHERE state_rows IS NOT NULL ORDER BY time, query"""  # noqa: S608
     )
 
@@ -95,8 +94,7 @@ def summary(source: TableWindow) -> pd.DataFrame:
         f"""SELECT query, count(*) AS micro_batches, sum(input_rows)::BIGINT AS rows, sum(took_ms) / 1000 AS busy_s,
                    sum(input_rows) / nullif(sum(took_ms) / 1000, 0) AS rows_per_s,
                    quantile_cont(took_ms, 0.95) AS p95_ms, arg_max(coalesce(lag_offsets, lag_commits), time) AS lag,
-                   arg_max(coalesce(memory_bytes, 0) + coalesce(disk_bytes, 0), time) AS state_bytes,
-                   coalesce(sum(keys_dropped), 0)::BIGINT AS dropped_rows
+                   arg_max(coalesce(memory_bytes, 0) + coalesce(disk_bytes, 0), time) AS state_bytes
             FROM ({_WIDE}) GROUP BY query ORDER BY busy_s DESC, query"""  # noqa: S608
     )
 

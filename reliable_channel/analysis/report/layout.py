@@ -189,7 +189,6 @@ SECTIONS: tuple[ReportSection, ...] = (
             ReportColumn("p95_ms", "95 % took", text.duration),
             ReportColumn("lag", "lag", text.count),
             ReportColumn("state_bytes", "state", text.size),
-            ReportColumn("dropped_rows", "dropped", text.count),
         ),
         "There are no metrics in this window; they go by the wall clock.",
     ),

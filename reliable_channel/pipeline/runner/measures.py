@@ -83,7 +83,6 @@ def _state(operators: list[Mapping[str, Any]]) -> dict[str, float]:
         "state_rows": "numRowsTotal",
         "state_updated_rows": "numRowsUpdated",
         "state_memory_bytes": "memoryUsedBytes",
-        "dropped_by_watermark_rows": "numRowsDroppedByWatermark",
         "state_commit_ms": "commitTimeMs",
     }
     found = {name: sum(_number(op.get(key)) or 0.0 for op in operators) for name, key in wanted.items()}

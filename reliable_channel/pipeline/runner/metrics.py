@@ -41,7 +41,7 @@ from reliable_channel.transport.serving import HttpServer, listening
 _log = logging.getLogger(__name__)
 _LAST_EVENTS_S = 15.0
 _HISTORY_LIMIT = 1_000
-_TOTALS = ("input_rows", "quarantined_rows", "failed_rows", "dropped_by_watermark_rows")
+_TOTALS = ("input_rows", "quarantined_rows", "failed_rows")
 
 
 class PrometheusMetrics:
@@ -59,7 +59,7 @@ class PrometheusMetrics:
         )
         self._totals = Counter(
             "reliable_channel_query_rows",
-            "Rows since this process started: read, quarantined, set aside, dropped by the watermark",
+            "Rows since this process started: read, quarantined, set aside",
             ["query", "metric"],
             registry=self.registry,
         )

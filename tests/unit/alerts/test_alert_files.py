@@ -35,7 +35,7 @@ def written() -> set[str]:
     """The names of metrics that a query with every feature writes."""
     kafka = {"endOffset": {"t": {"0": 1}}, "latestOffset": {"t": {"0": 2}}}
     table = {"endOffset": {"reservoirVersion": 3}, "description": "DeltaSource[file:/x/sds_messages]"}
-    state = {"numRowsTotal": 1, "memoryUsedBytes": 1, "commitTimeMs": 1, "numRowsDroppedByWatermark": 0}
+    state = {"numRowsTotal": 1, "memoryUsedBytes": 1, "commitTimeMs": 1}
     progress = {"sources": [kafka, table], "stateOperators": [state], "durationMs": {"triggerExecution": 1}}
     return set(measures(progress, {"quarantined_rows": 1, "failed_rows": 0}, lambda name, version: 0))
 
@@ -52,7 +52,7 @@ def test_only_metrics_and_queries_that_exist_are_selected(expression: str) -> No
     queries = {name for found in re.findall(r'query=~?"([a-z|]+)"', expression) for name in found.split("|")}
     assert queries <= {query.name for query in CHAIN}
     totals = re.findall(r'_rows_total\{[^}]*metric="(\w+)"', expression)
-    assert set(totals) <= {"input_rows", "quarantined_rows", "failed_rows", "dropped_by_watermark_rows"}
+    assert set(totals) <= {"input_rows", "quarantined_rows", "failed_rows"}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

@@ -17,13 +17,13 @@ def test_the_shipped_rules_cover_what_operators_fear() -> None:
     kinds = {rule.alert: rule.kind for rule in SHIPPED}
     assert set(KINDS) - set(kinds.values()) == {"clock_stopped"}, "only for continuous runs, so a comment"
     metrics = {rule.metric for rule in SHIPPED if rule.kind == "metric"}
-    assert metrics == {"lag_offsets", "lag_commits", "failed_rows", "dropped_by_watermark_rows"}
+    assert metrics == {"lag_offsets", "lag_commits", "failed_rows"}
 
 
 def test_the_shipped_rules_name_metrics_that_are_written() -> None:
     kafka = {"endOffset": {"t": {"0": 1}}, "latestOffset": {"t": {"0": 2}}}
     table = {"endOffset": {"reservoirVersion": 3}, "description": "DeltaSource[file:/x/segments]"}
-    state = {"numRowsTotal": 1, "numRowsDroppedByWatermark": 0}
+    state = {"numRowsTotal": 1}
     written = measures(
         {"sources": [kafka, table], "stateOperators": [state]}, {"failed_rows": 0}, lambda table, version: 0
     )

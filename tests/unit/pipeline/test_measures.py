@@ -31,9 +31,9 @@ PROGRESS: dict[str, Any] = {
     "processedRowsPerSecond": 3.5,
     "durationMs": {"addBatch": 900, "queryPlanning": 12, "triggerExecution": 1000},
     "stateOperators": [
-        {"numRowsTotal": 5, "numRowsUpdated": 2, "memoryUsedBytes": 1000, "numRowsDroppedByWatermark": 1,
+        {"numRowsTotal": 5, "numRowsUpdated": 2, "memoryUsedBytes": 1000,
          "commitTimeMs": 7, "customMetrics": {"rocksdbSstFileSize": 64}},
-        {"numRowsTotal": 3, "numRowsUpdated": 1, "memoryUsedBytes": 24, "numRowsDroppedByWatermark": 0},
+        {"numRowsTotal": 3, "numRowsUpdated": 1, "memoryUsedBytes": 24},
     ],
     "sources": [
         {"description": "DeltaSource[file:/data/tables/sds_messages]",
@@ -64,7 +64,6 @@ def test_a_micro_batch_in_numbers() -> None:
         "state_memory_bytes": 1024.0,
         "state_disk_bytes": 64.0,
         "state_commit_ms": 7.0,
-        "dropped_by_watermark_rows": 1.0,
     }
     assert set(asked) == {("sds_messages", 6)}
 

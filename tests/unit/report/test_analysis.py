@@ -273,7 +273,6 @@ def test_capacity_adds_up_the_micro_batches(source: TableWindow, told: Story) ->
     costs = capacity.cost(source).set_index("query")
     assert costs.at["ingest", "ms_per_record"] == pytest.approx(busy / read)
     assert costs.at["ingest", "ms_per_message"] == pytest.approx(busy / len(told.rows["delivered_messages"]))
-    assert capacity.summary(source).set_index("query").at["ack", "dropped_rows"] == 2
     assert len(capacity.metric(source, "wal_commit_ms")) == 36
 
 
