@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,3 +173,13 @@ def test_the_reader_of_imports_sees_every_form(
     file.parent.mkdir()
     file.write_text(source, encoding="utf-8")
     assert [name for name, _ in imports(file)] == [expected]
+
+
+def test_no_class_name_exists_twice() -> None:
+    found = [
+        node.name
+        for file in modules({*ORDER})
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, times in Counter(found).items() if times > 1] == []

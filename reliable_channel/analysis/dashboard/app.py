@@ -127,7 +127,7 @@ def create_app(
         content_topic: OptionalText = None,
         channel_id: OptionalText = None,
         last: Window_ = "24h",
-        verdict: Annotated[channel.VerdictFilter, Query()] = "",
+        verdict: Annotated[messages.VerdictFilter, Query()] = "",
         page: PageNumber = 1,
         missing: PageNumber = 1,
         refetch: PageNumber = 1,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
+from reliable_channel.analysis.dashboard.messages import VerdictFilter
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.figures import REPAIRED
@@ -21,7 +22,6 @@ TABLES = (
     "store_presence",
     "reassembled_messages",
 )
-VerdictFilter = Literal["", "delivered", "missing", "unknown"]
 PER_PART = 25
 
 

@@ -4,8 +4,8 @@ Takes rows of ``ordered_sds_messages`` and returns rows of the ack job's tables,
 not know: which Kafka record brought a message, and which application message a segment belongs to. An application
 message is delivered when it has been rebuilt and SDS has delivered k of its segments.
 
-A record is remembered (:mod:`.message_records`) only after SDS has accepted it, so a record that SDS refuses changes no
-row of another one. Ephemeral messages, which SDS does not remember, have ids of their own.
+A message is remembered (:mod:`.accepted_messages`) only after SDS has accepted its record, so a record that SDS refuses
+changes no row of another one. Ephemeral messages, which SDS does not remember, have ids of their own.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.tables import DELIVERED_MESSAGES, DELIVERIES
 from reliable_channel.pipeline.ack import output_rows as rows
-from reliable_channel.pipeline.ack.message_records import (
+from reliable_channel.pipeline.ack.accepted_messages import (
     DIGEST_BYTES,
-    MessageRecord,
-    SeenMessages,
+    AcceptedMessage,
+    AcceptedMessages,
     digest_of,
-    record_key,
+    sds_key,
 )
 from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
 from reliable_channel.pipeline.ack.records import InputRow, Output
@@ -90,7 +90,7 @@ class ChannelObserver:
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen = SeenMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED)
+        self._seen = AcceptedMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED)
         self._rebuilt = RebuiltMessages(self._seen)
         self._needed_by: dict[str, str] = {}
         self._ephemerals: dict[bytes, None] = {}
@@ -171,7 +171,7 @@ class ChannelObserver:
 
     def _ephemeral(self, row: InputRow, out: list[Output]) -> None:
         """Ephemeral messages are delivered once, whatever SDS remembers under their ids."""
-        name = record_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
+        name = sds_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
         if digest in self._ephemerals:
             return
@@ -182,7 +182,7 @@ class ChannelObserver:
             if len(self._ephemerals) > MAX_EPHEMERALS:
                 del self._ephemerals[next(iter(self._ephemerals))]
             base = self._numbered(self._now, message=True)
-            out.append(rows.delivered_ephemeral(base, row, MessageRecord.first(row, self._now)))
+            out.append(rows.delivered_ephemeral(base, row, AcceptedMessage.first(row, self._now)))
 
     def _content(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
         """A content or sync message."""
@@ -190,7 +190,7 @@ class ChannelObserver:
         before = own and self._is_past(row)
         events = self._given(row, repaired=repaired)
         if _accepts(events, row) or (own and not before and self._is_past(row)):
-            self._seen.accept(MessageRecord.first(row, self._now))
+            self._seen.accept(AcceptedMessage.first(row, self._now))
         self._report(events, row, out)
 
     def _given(self, row: InputRow, *, repaired: bool) -> Sequence[SdsEvent]:
@@ -230,7 +230,7 @@ class ChannelObserver:
         sds_id, lamport = row.sds_id or "", row.lamport_timestamp
         if lamport is None or self._channel.is_forgotten(sds_id, lamport, row.sender_id):
             return
-        seen = self._seen.get(record_key(sds_id, row.sender_id))
+        seen = self._seen.get(sds_key(sds_id, row.sender_id))
         if seen is not None and seen.digest == digest_of(row):
             return
         if seen is None and self._channel.sender_of(sds_id) == row.sender_id:
@@ -246,7 +246,7 @@ class ChannelObserver:
             sender_id = self._channel.sender_of(sds_id)
             if sender_id is None:
                 return not self._channel.is_forgotten(sds_id, lamport, row.sender_id)
-            return sender_id != row.sender_id or record_key(sds_id, sender_id) in self._seen
+            return sender_id != row.sender_id or sds_key(sds_id, sender_id) in self._seen
 
         possible = self._rebuilt.possible(row, may_come)
         if possible < (row.data_count or 1):
@@ -274,10 +274,10 @@ class ChannelObserver:
                 case Delivered():
                     self._delivered(event, out)
                 case DuplicateSeen(_, message_id, sender_id):
-                    if (again := self._seen.get(record_key(message_id, sender_id))) is not None:
+                    if (again := self._seen.get(sds_key(message_id, sender_id))) is not None:
                         again.copies += 1
                 case Acknowledged():
-                    seen = self._seen.get(record_key(event.message_id, event.sender_id))
+                    seen = self._seen.get(sds_key(event.message_id, event.sender_id))
                     out.append(rows.ack(self.base(event.at), event, seen, row))
                 case MissingDependency(_, message_id, named_by):
                     self._needed_by[message_id] = named_by
@@ -299,7 +299,7 @@ class ChannelObserver:
         if event.late:
             out.append(rows.recovered(self.base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
-        seen = self._seen.get(record_key(event.message_id, event.sender_id))
+        seen = self._seen.get(sds_key(event.message_id, event.sender_id))
         if seen is None or seen.digest != event.digest:  # forgotten: more waited than is remembered
             out.append(rows.delivered_segment(self._numbered(event.at), event, None))
             return
@@ -312,7 +312,7 @@ class ChannelObserver:
         for row, held in self._rebuilt.delivered_with(seen):
             self._message_delivered(row, held, event.at, out)
 
-    def _message_delivered(self, row: InputRow, held: list[MessageRecord], at: int, out: list[Output]) -> None:
+    def _message_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Output]) -> None:
         """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed, which for a timer is the
         time it was due, not that of the row or tick which let it fire."""
         out.append(rows.delivered_message(self._numbered(at, message=True), row, held))

@@ -22,13 +22,13 @@ from reliable_channel.core.sds import (
     SendDelivered,
     SendError,
 )
-from reliable_channel.pipeline.ack.message_records import MessageRecord
+from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage
 from reliable_channel.pipeline.ack.records import InputRow, Output, coordinates
 
 Base = dict[str, Any]
 
 
-def delivered_segment(base: Base, event: Delivered, seen: MessageRecord | None) -> Output:
+def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Output:
     """A segment that SDS has delivered; a bare payload is a message as well. ``seen``: ``None`` when more waited than
     is remembered."""
     fields: dict[str, Any] = {
@@ -48,7 +48,7 @@ def delivered_segment(base: Base, event: Delivered, seen: MessageRecord | None) 
     return Output("deliveries", fields)
 
 
-def delivered_ephemeral(base: Base, row: InputRow, seen: MessageRecord) -> Output:
+def delivered_ephemeral(base: Base, row: InputRow, seen: AcceptedMessage) -> Output:
     """The ephemeral message of ``row``."""
     sds_id = row.sds_id or ""
     fields: dict[str, Any] = {"sender_id": row.sender_id, "sds_id": sds_id, "sds_kind": "ephemeral", "late": False}
@@ -56,7 +56,7 @@ def delivered_ephemeral(base: Base, row: InputRow, seen: MessageRecord) -> Outpu
     return Output("deliveries", {**base, **fields})
 
 
-def delivered_message(base: Base, row: InputRow, held: list[MessageRecord]) -> Output:
+def delivered_message(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Output:
     """A rebuilt message. ``row``: its completed row; ``held``: those of its segments that SDS has delivered."""
     own = set(row.sds_ids)
     stamps = [s.sender_timestamp_ns for s in held if not s.repaired_by and s.sender_timestamp_ns is not None]
@@ -87,7 +87,7 @@ def delivered_message(base: Base, row: InputRow, held: list[MessageRecord]) -> O
     return Output("deliveries", fields)
 
 
-def _bare(sds_id: str, lamport: int | None, seen: MessageRecord) -> dict[str, Any]:
+def _bare(sds_id: str, lamport: int | None, seen: AcceptedMessage) -> dict[str, Any]:
     return {
         "row_kind": "message",
         "first_sds_id": sds_id,
@@ -98,7 +98,7 @@ def _bare(sds_id: str, lamport: int | None, seen: MessageRecord) -> dict[str, An
     }
 
 
-def _place_of(seen: MessageRecord) -> dict[str, Any]:
+def _place_of(seen: AcceptedMessage) -> dict[str, Any]:
     return {
         "segment_kind": seen.segment_kind,
         "entire_message_hash": seen.entire_message_hash or None,
@@ -115,7 +115,7 @@ def _place_of(seen: MessageRecord) -> dict[str, Any]:
     }
 
 
-def ack(base: Base, event: Acknowledged, seen: MessageRecord | None, row: InputRow | None) -> Output:
+def ack(base: Base, event: Acknowledged, seen: AcceptedMessage | None, row: InputRow | None) -> Output:
     """A row of ``acks``."""
     fields = {
         **base,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.pipeline.ack.message_records import MessageRecord, RecordKey, SeenMessages, record_key
+from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage, AcceptedMessages, SdsKey, sds_key
 from reliable_channel.pipeline.ack.records import InputRow, hash_of, message_key, row_from_json, row_to_json
 
 MAX_PENDING = 2_000
@@ -29,9 +29,9 @@ class RebuiltMessages:
     """The messages of one channel that are rebuilt and not delivered, and the keys of those that were. ``seen``: what
     SDS accepted."""
 
-    def __init__(self, seen: SeenMessages) -> None:
+    def __init__(self, seen: AcceptedMessages) -> None:
         self._seen = seen
-        self._awaited: AwaitedMessages[bytes, RecordKey, InputRow, MessageRecord] = AwaitedMessages(
+        self._awaited: AwaitedMessages[bytes, SdsKey, InputRow, AcceptedMessage] = AwaitedMessages(
             lambda part, row: seen.part(part, hash_of(row))
         )
         self._segments = 0
@@ -58,14 +58,14 @@ class RebuiltMessages:
                 segments[row.sender_id] += len(row.sds_ids)
             yield self._give_up(segments)
 
-    def delivered(self, row: InputRow) -> list[MessageRecord] | None:
+    def delivered(self, row: InputRow) -> list[AcceptedMessage] | None:
         """The delivered segments of a message that waits, when they are enough; it waits no longer then."""
         held = self._awaited.take(_key(row))
         if held is not None:
             self._finish(_key(row), row, held)
         return held
 
-    def delivered_with(self, seen: MessageRecord) -> Iterator[tuple[InputRow, list[MessageRecord]]]:
+    def delivered_with(self, seen: AcceptedMessage) -> Iterator[tuple[InputRow, list[AcceptedMessage]]]:
         """The messages that are deliverable now that SDS has delivered one segment, with their delivered segments."""
         for key, row, held in self._awaited.take_with(seen.key):
             self._finish(key, row, held)
@@ -89,7 +89,7 @@ class RebuiltMessages:
         for ordinal, sds_id in enumerate(row.sds_ids):
             if sds_id is None:
                 continue
-            key = record_key(sds_id, row.sender_id)
+            key = sds_key(sds_id, row.sender_id)
             seen = self._seen.get(key)
             if seen is not None and seen.entire_message_hash == hash_:
                 possible += not self._seen.is_settled(key)
@@ -112,7 +112,7 @@ class RebuiltMessages:
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
-    def _finish(self, key: bytes, row: InputRow, held: list[MessageRecord]) -> None:
+    def _finish(self, key: bytes, row: InputRow, held: list[AcceptedMessage]) -> None:
         self._segments -= len(row.sds_ids)
         for seen in held:
             self._seen.settle(seen)
@@ -127,9 +127,9 @@ class RebuiltMessages:
         return row
 
 
-def _parts(row: InputRow) -> Iterable[RecordKey]:
+def _parts(row: InputRow) -> Iterable[SdsKey]:
     """The keys of a message's segments, each once."""
-    return {record_key(sds_id, row.sender_id): None for sds_id in row.sds_ids if sds_id is not None}
+    return {sds_key(sds_id, row.sender_id): None for sds_id in row.sds_ids if sds_id is not None}
 
 
 def _key(row: InputRow) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliable_channel.pipeline.ack import rebuilt
-from reliable_channel.pipeline.ack.message_records import MessageRecord, SeenMessages, record_key
+from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage, AcceptedMessages, sds_key
 from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
 from reliable_channel.pipeline.ack.records import InputRow
 
@@ -28,11 +28,11 @@ def completed(sender: str, number: int, segments: int = 1) -> InputRow:
     )
 
 
-def delivered(seen: SeenMessages, row: InputRow) -> None:
+def delivered(seen: AcceptedMessages, row: InputRow) -> None:
     hash_ = row.entire_message_hash or b""
     for index, sds_id in enumerate(row.sds_ids):
-        key = record_key(sds_id or "", row.sender_id)
-        record = MessageRecord(key, b"digest", "t", 1, 2, 3, "data", hash_, index, None, None, -5, 10, "", True)
+        key = sds_key(sds_id or "", row.sender_id)
+        record = AcceptedMessage(key, b"digest", "t", 1, 2, 3, "data", hash_, index, None, None, -5, 10, "", True)
         seen.accept(record)
         seen.deliver(record)
 
@@ -43,7 +43,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuilt, "MAX_PENDING_SEGMENTS", 100)
 
 
-def filled(seen: SeenMessages, segments: int = 1) -> RebuiltMessages:
+def filled(seen: AcceptedMessages, segments: int = 1) -> RebuiltMessages:
     """Full of messages of strangers, each with a sender id of its own, of which SDS has delivered nothing."""
     messages = RebuiltMessages(seen)
     for number in range(20):
@@ -53,7 +53,7 @@ def filled(seen: SeenMessages, segments: int = 1) -> RebuiltMessages:
 
 
 def test_a_message_that_can_be_delivered_does_not_wait_for_room() -> None:
-    seen = SeenMessages(100, 100, 100)
+    seen = AcceptedMessages(100, 100, 100)
     messages, row = filled(seen), completed("alice", 1, segments=10)
     delivered(seen, row)
     messages.wait(row)
@@ -63,7 +63,7 @@ def test_a_message_that_can_be_delivered_does_not_wait_for_room() -> None:
 
 
 def test_many_segments_do_not_make_one_message_the_first_to_go() -> None:
-    messages = filled(SeenMessages(100, 100, 100))
+    messages = filled(AcceptedMessages(100, 100, 100))
     row = completed("alice", 1, segments=10)
     messages.wait(row)
     assert [gone.sender_id for gone in messages.too_many()] == ["stranger 0"]
@@ -71,13 +71,13 @@ def test_many_segments_do_not_make_one_message_the_first_to_go() -> None:
 
 
 def test_the_sender_with_the_most_segments_goes_first_when_segments_are_too_many() -> None:
-    messages = filled(SeenMessages(100, 100, 100), segments=4)
+    messages = filled(AcceptedMessages(100, 100, 100), segments=4)
     messages.wait(completed("greedy", 1, segments=30))
     assert [gone.sender_id for gone in messages.too_many()] == ["stranger 0", "greedy"]
 
 
 def test_the_sender_with_the_most_messages_loses_its_oldest() -> None:
-    messages = RebuiltMessages(SeenMessages(100, 100, 100))
+    messages = RebuiltMessages(AcceptedMessages(100, 100, 100))
     messages.wait(completed("alice", 1))
     for number in range(20):
         messages.wait(completed("greedy", number))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.pipeline.ack.message_records import MessageRecord, SeenMessages, record_key
+from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage, AcceptedMessages, sds_key
 
 
-def seen(sds_id: str, hash_: bytes = b"", *, sender: str = "alice", kind: str = "data") -> MessageRecord:
-    return MessageRecord(
-        record_key(sds_id, sender), b"digest", "t", 1, 2, 3, kind, hash_, 0, None, None, -5, 10, "", True
+def seen(sds_id: str, hash_: bytes = b"", *, sender: str = "alice", kind: str = "data") -> AcceptedMessage:
+    return AcceptedMessage(
+        sds_key(sds_id, sender), b"digest", "t", 1, 2, 3, kind, hash_, 0, None, None, -5, 10, "", True
     )
 
 
-def messages(max_waiting: int = 100, max_parts: int = 100, max_settled: int = 16) -> SeenMessages:
-    return SeenMessages(max_waiting, max_parts, max_settled)
+def messages(max_waiting: int = 100, max_parts: int = 100, max_settled: int = 16) -> AcceptedMessages:
+    return AcceptedMessages(max_waiting, max_parts, max_settled)
 
 
-def restored(of: SeenMessages) -> SeenMessages:
+def restored(of: AcceptedMessages) -> AcceptedMessages:
     proto = pb.ObserverStateProto()
     of.write(proto)
     again = messages()
@@ -33,14 +33,14 @@ def test_what_was_seen_is_the_same_after_a_restore() -> None:
         some.deliver(each)
     part.lost, part.late, part.copies = ("x", "y"), True, 3
     again = restored(restored(some))
-    keys = [record_key(sds_id, "alice") for sds_id in "abcd"]
+    keys = [sds_key(sds_id, "alice") for sds_id in "abcd"]
     assert [again.get(key) for key in keys] == [waiting, part, bare, None]
     assert [key in again for key in keys] == [True, True, True, False]
     assert [again.is_settled(key) for key in keys] == [False, False, True, False]
-    changed = again.get(record_key("a", "alice"))
+    changed = again.get(sds_key("a", "alice"))
     assert changed is not None
     changed.copies += 1
-    kept = restored(again).get(record_key("a", "alice"))
+    kept = restored(again).get(sds_key("a", "alice"))
     assert kept is not None and kept.copies == 2
 
 
@@ -48,7 +48,7 @@ def test_the_same_id_of_two_senders_is_two_messages() -> None:
     some = messages()
     some.accept(seen("a", b"aaaa"))
     some.accept(seen("a", b"bbbb", sender="mallory"))
-    assert [found.entire_message_hash for s in ("alice", "mallory") if (found := some.get(record_key("a", s)))] == [
+    assert [found.entire_message_hash for s in ("alice", "mallory") if (found := some.get(sds_key("a", s)))] == [
         b"aaaa",
         b"bbbb",
     ]
@@ -75,5 +75,5 @@ def test_every_stage_is_bounded_and_the_oldest_go_first() -> None:
     for number in range(40):
         some.accept(seen(f"w{number}"))
     for name, limit in (("w", 4), ("p", 16), ("s", 8)):
-        kept = [number for number in range(40) if record_key(f"{name}{number}", "alice") in some]
+        kept = [number for number in range(40) if sds_key(f"{name}{number}", "alice") in some]
         assert kept == list(range(40 - len(kept), 40)) and limit <= len(kept) <= limit + limit // 8 + 1

@@ -1,6 +1,6 @@
-"""Remembers, per channel, the records of the messages that SDS accepted: origin, sender, and the message of a segment.
+"""Remembers, per channel, the messages that SDS accepted: their Kafka records, senders, and the message of a segment.
 
-A record enters after SDS has accepted that very record, under its SDS id *and* its sender, with the digest of its
+A message enters after SDS has accepted its very record, under its SDS id *and* its sender, with the digest of its
 content, so nobody else who uses the same id can change it. Entries from the state stay encoded until they are asked
 for, because most are only carried from one micro-batch to the next; new ones are encoded once, at its end.
 """
@@ -20,28 +20,28 @@ from reliable_channel.pipeline.ack.records import InputRow, base64_of, hash_of
 DIGEST_BYTES = 16
 """As in the events of SDS: the first bytes of the SHA-256 of a content."""
 
-RecordKey = str
+SdsKey = str
 """An SDS id and a sender as one text: many are read and written with every micro-batch, and tuples cost twice as much.
-Only :func:`record_key` makes one."""
+Only :func:`sds_key` makes one."""
 
 
-def record_key(sds_id: str | None, sender_id: str | None) -> RecordKey:
+def sds_key(sds_id: str | None, sender_id: str | None) -> SdsKey:
     """The key of a message. With the length of the id in it, two different pairs never make the same key."""
     sds_id = sds_id or ""
     return f"{len(sds_id)} {sds_id}{sender_id or ''}"
 
 
-def sender_in(key: RecordKey) -> str:
-    """The sender of a :func:`record_key`."""
+def sender_in(key: SdsKey) -> str:
+    """The sender of a :func:`sds_key`."""
     length, _, texts = key.partition(" ")
     return texts[int(length) :]
 
 
 @dataclass(slots=True)
-class MessageRecord:
+class AcceptedMessage:
     """One SDS message, as it first came. What is unknown is empty or ``None``."""
 
-    key: RecordKey
+    key: SdsKey
     digest: bytes
     kafka_topic: str
     kafka_partition: int
@@ -62,10 +62,10 @@ class MessageRecord:
     lost: tuple[str, ...] = ()
 
     @classmethod
-    def first(cls, row: InputRow, now_ms: int) -> MessageRecord:
+    def first(cls, row: InputRow, now_ms: int) -> AcceptedMessage:
         """What is remembered of a row that came at ``now_ms`` (event time)."""
         return cls(
-            record_key(row.sds_id, row.sender_id),
+            sds_key(row.sds_id, row.sender_id),
             digest_of(row),
             row.kafka_topic,
             row.kafka_partition,
@@ -89,7 +89,7 @@ class MessageRecord:
         return pb.SeenProto(**fields).SerializeToString()
 
     @classmethod
-    def decoded(cls, key: RecordKey, data: bytes) -> MessageRecord:
+    def decoded(cls, key: SdsKey, data: bytes) -> AcceptedMessage:
         """What :meth:`encoded` gave."""
         proto = pb.SeenProto.FromString(data)
         fields = {name: getattr(proto, name) for name in _ENCODED}
@@ -98,7 +98,7 @@ class MessageRecord:
         return cls(key, **{**fields, "lost": tuple(proto.lost), "entire_message_hash": hash_})
 
 
-_ENCODED = tuple(name for name in MessageRecord.__slots__ if name != "key")
+_ENCODED = tuple(name for name in AcceptedMessage.__slots__ if name != "key")
 _MAY_BE_UNKNOWN = ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
 
 
@@ -119,21 +119,21 @@ class _Stage:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_key: dict[RecordKey, MessageRecord | bytes] = {}
+        self._by_key: dict[SdsKey, AcceptedMessage | bytes] = {}
 
-    def __contains__(self, key: RecordKey) -> bool:
+    def __contains__(self, key: SdsKey) -> bool:
         return key in self._by_key
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def get(self, key: RecordKey) -> MessageRecord | None:
+    def get(self, key: SdsKey) -> AcceptedMessage | None:
         seen = self._by_key.get(key)
         if isinstance(seen, bytes):
-            seen = self._by_key[key] = MessageRecord.decoded(key, seen)
+            seen = self._by_key[key] = AcceptedMessage.decoded(key, seen)
         return seen
 
-    def add(self, key: RecordKey, seen: MessageRecord) -> list[RecordKey]:
+    def add(self, key: SdsKey, seen: AcceptedMessage) -> list[SdsKey]:
         """Take a message; returns the keys of those that it pushed out."""
         self._by_key[key] = seen
         over = len(self._by_key) - self._limit
@@ -143,11 +143,11 @@ class _Stage:
         self._by_key = {key: seen for key, seen in self._by_key.items() if key not in gone}
         return [*gone]
 
-    def _surplus(self, over: int) -> list[RecordKey]:
+    def _surplus(self, over: int) -> list[SdsKey]:
         """The ``over`` oldest."""
         return [*islice(self._by_key, over)]
 
-    def discard(self, key: RecordKey) -> None:
+    def discard(self, key: SdsKey) -> None:
         self._by_key.pop(key, None)
 
     def clear(self) -> None:
@@ -169,18 +169,18 @@ a dictionary whose first keys were deleted takes long."""
 class _Parts(_Stage):
     """Those of a sender that has more than the segments of one message go first, so that a flood costs who sends it."""
 
-    def _surplus(self, over: int) -> list[RecordKey]:
+    def _surplus(self, over: int) -> list[SdsKey]:
         shares = Shares(self._limit, self._limit)
         for key in self._by_key:
             shares.add(key, sender_in(key), 1)
-        gone: dict[RecordKey, None] = {}
+        gone: dict[SdsKey, None] = {}
         while shares.held_by(shares.greediest()) > MAX_TOTAL_SEGMENTS and (oldest := shares.take_surplus()) is not None:
             gone[oldest] = None
         left = (key for key in self._by_key if key not in gone)
         return [*gone, *islice(left, over - len(gone))]
 
 
-class SeenMessages:
+class AcceptedMessages:
     """The SDS messages of one channel in three stages, each bounded, the oldest dropped first.
 
     *Waiting*: accepted by SDS, not delivered. *Parts*: delivered, but the application message they are segments of is
@@ -201,23 +201,23 @@ class SeenMessages:
         self._parts.write(proto.parts)
         self._settled.write(proto.settled)
 
-    def __contains__(self, key: RecordKey) -> bool:
+    def __contains__(self, key: SdsKey) -> bool:
         return key in self._settled or key in self._parts or key in self._waiting
 
-    def get(self, key: RecordKey) -> MessageRecord | None:
+    def get(self, key: SdsKey) -> AcceptedMessage | None:
         """The message of an id and a sender, in any stage."""
         return self._settled.get(key) or self._parts.get(key) or self._waiting.get(key)
 
-    def is_settled(self, key: RecordKey) -> bool:
+    def is_settled(self, key: SdsKey) -> bool:
         """Whether the application message of a message was delivered, or it is one itself."""
         return key in self._settled
 
-    def part(self, key: RecordKey, entire_message_hash: bytes) -> MessageRecord | None:
+    def part(self, key: SdsKey, entire_message_hash: bytes) -> AcceptedMessage | None:
         """A delivered segment of the application message with this hash, while that is not delivered."""
         seen = self._parts.get(key)
         return seen if seen is not None and seen.entire_message_hash == entire_message_hash else None
 
-    def accept(self, seen: MessageRecord) -> None:
+    def accept(self, seen: AcceptedMessage) -> None:
         """SDS accepted a record. It takes the place of another one with the same id and sender, whose content lost."""
         key = seen.key
         self._parts.discard(key)
@@ -225,7 +225,7 @@ class SeenMessages:
         self._waiting.discard(key)
         self._waiting.add(key, seen)
 
-    def deliver(self, seen: MessageRecord) -> Counter[str]:
+    def deliver(self, seen: AcceptedMessage) -> Counter[str]:
         """SDS delivered a message; a segment becomes a part, anything else is settled. Returns how many parts of which
         senders were forgotten for it."""
         key = seen.key
@@ -235,7 +235,7 @@ class SeenMessages:
         self._settled.add(key, seen)
         return Counter()
 
-    def settle(self, seen: MessageRecord) -> None:
+    def settle(self, seen: AcceptedMessage) -> None:
         """The application message of a part was delivered."""
         key = seen.key
         self._parts.discard(key)
