@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import dataset_of, exists, open_table, public_dataset, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
+    CHANNEL_KEY,
     CLOCK,
     ENVELOPES,
     REFETCH_REQUESTS,
@@ -51,6 +53,8 @@ NAMED_WITHIN = dt.timedelta(hours=1)
 """How long before it was asked for a message without a hint may have been sent."""
 MAX_OF_A_TOPIC = 5_000
 """Envelopes written back for the requests without a hint of one content topic, in one run."""
+
+_MESSAGE = (*CHANNEL_KEY, "sds_id")
 
 WriteBack = Callable[[Sequence[StoreEntry]], None]
 """Writes entries (with data) to the envelopes topic as ``source=store``; returns when all replicas have them."""
@@ -87,7 +91,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
         return RefetchResult()
     create_tables(settings.paths, (STORE_PRESENCE,))
     asked = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
-        columns=["purpose", "channel_id", "sds_id", "attempt", "detail", "message_hash", "outcome"]
+        columns=["purpose", *_MESSAGE, "attempt", "detail", "message_hash", "outcome"]
     )
     refetches = asked.filter(pc.is_in(asked["purpose"], value_set=pa.array(["refetch", "range"]))).to_pylist()
     every = open_requests(settings, refetches)
@@ -108,25 +112,41 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
 
 def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
     """The newest attempt for every message that is still missing and was not fetched yet. A hint that is no message
-    hash counts as none: no store knows it."""
-    columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id", "attempt", "retrieval_hint", "event_time"]
+    hash counts as none: no store knows it. Channels take turns, so that one that names much delays no other."""
+    columns = [*_MESSAGE, "attempt", "retrieval_hint", "event_time"]
     rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS), columns)
     newest: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     for row in rows:
         if any(row[name] is None for name in columns[1:5]):  # nobody can be asked for it
             continue
-        key = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"])
+        key = _message(row)
         if row["attempt"] > newest.get(key, {"attempt": 0})["attempt"]:
             newest[key] = row
-    done = {(row["channel_id"], row["sds_id"], row["attempt"]) for row in asked}
-    wanted = {k: r for k, r in newest.items() if (k[2], k[3], r["attempt"]) not in done}
+    done = {(_message(row), row["attempt"]) for row in asked}
+    wanted = {k: r for k, r in newest.items() if (k, r["attempt"]) not in done}
     here = _arrived(settings, {key[3] for key in wanted})
     found = [
         Request(*k, hint if is_message_hash(hint := r["retrieval_hint"]) else b"", r["attempt"], r["event_time"])
         for k, r in wanted.items()
         if k not in here
     ]
-    return sorted(found, key=lambda r: (r.attempt, r.sds_id))[:MAX_REQUESTS]
+    return in_turns(sorted(found, key=lambda r: (r.attempt, r.sds_id)))[:MAX_REQUESTS]
+
+
+def in_turns(requests: Iterable[Request]) -> list[Request]:
+    """The first request of every channel, then the second of every channel, and so on."""
+    turns: Counter[tuple[str, str, str]] = Counter()
+    placed: list[tuple[int, Request]] = []
+    for request in requests:
+        channel = (request.pubsub_topic, request.content_topic, request.channel_id)
+        placed.append((turns[channel], request))
+        turns[channel] += 1
+    return [request for _, request in sorted(placed, key=lambda each: each[0])]
+
+
+def _message(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """The columns ``_MESSAGE`` of a row: an SDS id alone says nothing, anybody may repeat it in another channel."""
+    return tuple(row[name] for name in _MESSAGE)
 
 
 def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
@@ -136,7 +156,7 @@ def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> li
     if not exists(settings.paths, SENDER_EVENTS):
         return []
     events = dataset_of(open_table(settings.paths, SENDER_EVENTS))
-    columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id", "envelope_hash", "event_time"]
+    columns = [*_MESSAGE, "envelope_hash", "event_time"]
     dispatched = pc.field("event").isin(["sent", "resent"]) & pc.field("envelope_hash").is_valid()
     newest = pc.max(
         dataset_of(open_table(settings.paths, CLOCK)).to_table(columns=["event_time"])["event_time"]
@@ -149,12 +169,10 @@ def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> li
     done = {row["message_hash"] for row in asked if row["outcome"] != "error"}
     here = _arrived(settings, {row["sds_id"] for row in rows})
     wanted = {
-        row["envelope_hash"]: Request(
-            row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"], row["envelope_hash"], 0
-        )
+        row["envelope_hash"]: Request(*_message(row), row["envelope_hash"], 0)
         for row in rows
         if row["envelope_hash"] not in done
-        and (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sds_id"]) not in here
+        and _message(row) not in here
         and settings.channels.topic_for(row["content_topic"] or "", row["pubsub_topic"] or "") is not None
     }
     return [*wanted.values()]
@@ -162,12 +180,11 @@ def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> li
 
 def _arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, str, str]]:
     """Which of these messages came meanwhile, by themselves or from a store."""
-    columns = ["pubsub_topic", "content_topic", "channel_id", "sds_id"]
     if not sds_ids:
         return set()
     data = public_dataset(open_table(settings.paths, SDS_MESSAGES))
-    rows = data.to_table(columns=columns, filter=pc.field("sds_id").isin(sorted(sds_ids))).to_pylist()
-    return {(r["pubsub_topic"], r["content_topic"], r["channel_id"], r["sds_id"]) for r in rows}
+    rows = data.to_table(columns=[*_MESSAGE], filter=pc.field("sds_id").isin(sorted(sds_ids))).to_pylist()
+    return {_message(row) for row in rows}
 
 
 def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
@@ -215,8 +232,8 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
         channel = settings.channels.topic_for(content_topic, pubsub_topic or "")
         family = WireFamily.SPEC if channel is None else channel.family
         encrypted = channel is not None and bool(channel.decryption_key_files)
-        missing = {request.sds_id for request in wanted}
-        found: dict[str, set[str]] = {}
+        missing = {(request.channel_id, request.sds_id) for request in wanted}
+        found: dict[str, set[tuple[str, str]]] = {}
         faults: dict[str, str] = {}
         taken: dict[bytes, StoreEntry] = {}
         for node, page in client.walk_each(query):
@@ -228,10 +245,10 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
                 if entry.message is None:
                     continue
                 message = decode_sds_message(entry.message.payload, family)
-                sds_id = None if isinstance(message, Malformed) else message.message_id
-                if sds_id is not None:
-                    ids.add(sds_id)
-                if (sds_id in missing or (sds_id is None and encrypted)) and len(taken) < MAX_OF_A_TOPIC:
+                named = None if isinstance(message, Malformed) else (message.channel_id, message.message_id)
+                if named is not None:
+                    ids.add(named)
+                if (named in missing or (named is None and encrypted)) and len(taken) < MAX_OF_A_TOPIC:
                     taken.setdefault(entry.message_hash, entry)
         entries = _not_here(settings, list(taken.values()))
         write_back(entries)
@@ -240,7 +257,7 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
             _presence(
                 node,
                 None,
-                "present" if request.sds_id in ids else "error" if node in faults else "absent",
+                "present" if (request.channel_id, request.sds_id) in ids else "error" if node in faults else "absent",
                 "range",
                 faults.get(node),
                 pubsub_topic=pubsub_topic,

@@ -211,8 +211,8 @@ _EVENTS = (
                CASE WHEN octet_length(retrieval_hint) IS DISTINCT FROM 32 THEN 'no hash to ask for'
                     ELSE 'needed by ' || needed_by END, sds_id
         FROM refetch_requests WHERE {_MINE}""",
-    """SELECT asked_at, 'store', outcome, node, purpose || coalesce(': ' || detail, ''), sds_id
-        FROM store_presence WHERE channel_id = $channel AND list_contains($ids, sds_id)""",
+    f"""SELECT asked_at, 'store', outcome, node, purpose || coalesce(': ' || detail, ''), sds_id
+        FROM store_presence WHERE {_MINE}""",
     f"""SELECT event_time, 'loss', status, sender_id, 'needed by ' || needed_by, sds_id
         FROM lost_dependencies WHERE {_MINE}""",
     f"""SELECT event_time, 'loss', reason, sender_id,

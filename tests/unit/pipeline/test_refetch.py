@@ -83,11 +83,18 @@ def settings_in(place: Path) -> Settings:
     return found
 
 
-def request(settings: Settings, sds_id: str, message: WakuMessage, attempt: int = 1, hint: bytes | None = None) -> None:
+def request(
+    settings: Settings,
+    sds_id: str,
+    message: WakuMessage,
+    attempt: int = 1,
+    hint: bytes | None = None,
+    channel_id: str = "talk",
+) -> None:
     row = {
         "pubsub_topic": PUBSUB,
-        "content_topic": TOPIC,
-        "channel_id": "talk",
+        "content_topic": message.content_topic,
+        "channel_id": channel_id,
         "sds_id": sds_id,
         "retrieval_hint": hint if hint is not None else message_hash(PUBSUB, message),
         "attempt": attempt,
@@ -151,6 +158,38 @@ def test_an_attempt_is_asked_once_and_a_new_attempt_again(settings: Settings) ->
     request(settings, "m2", LOST, attempt=2)
     outcome, _ = run(settings, node)
     assert (node.asked, outcome.requests) == (2, 1)
+
+
+def test_the_same_channel_and_sds_id_on_another_content_topic_is_another_message(settings: Settings) -> None:
+    """Strangers repeat what they heard on a topic of their own: that was asked for, and the message itself never."""
+    request(settings, "m1", WakuMessage(b"strangers", f"{TOPIC}/of-strangers", timestamp=START_S * 10**9))
+    node = MemoryNode("a", STORED)
+    run(settings, node)
+    request(settings, "m1", STORED)
+    outcome, written = run(settings, node)
+    assert (outcome.requests, [entry.message for entry in written]) == (1, [STORED])
+
+
+def test_the_same_sds_id_in_another_channel_is_not_what_a_request_without_a_hint_asks_for(settings: Settings) -> None:
+    def sent(channel_id: str) -> WakuMessage:
+        data = encode_sds_message(SdsMessage("alice", "m1", channel_id, START_S * 1_000, content=b"hi"))
+        return WakuMessage(data, TOPIC, timestamp=START_S * 10**9)
+
+    request(settings, "m1", STORED, hint=b"")
+    outcome, written = run(settings, MemoryNode("a", sent("strangers")))
+    assert (outcome.requests, written, set(presence(settings).values())) == (1, [], {"absent"})
+    request(settings, "m1", STORED, attempt=2, hint=b"")
+    outcome, written = run(settings, MemoryNode("a", sent("strangers"), sent("talk")))
+    assert [entry.message for entry in written] == [sent("talk")]
+
+
+def test_a_channel_that_misses_much_delays_no_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reliable_channel.evidence.refetch.MAX_REQUESTS", 3)
+    for number in range(5):
+        request(settings, f"0{number}", LOST, channel_id="strangers")
+    request(settings, "m1", STORED)
+    outcome, written = run(settings, MemoryNode("a", STORED))
+    assert (outcome.requests, [entry.message for entry in written]) == (3, [STORED])
 
 
 def test_what_has_come_meanwhile_is_not_asked_for(settings: Settings) -> None:
