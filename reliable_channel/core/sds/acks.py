@@ -251,7 +251,7 @@ class AckTable:
             row = len(self._by_row)
             self._by_row.append(tracked)
             if row >= self._at.shape[1]:
-                self._grow_rows(max(64, 2 * row))
+                self._grow_rows(max(8, 2 * row))
         tracked.row = row
         self._unlocated.add(row)
         own = self._participants.number(tracked.sender_id)
@@ -269,7 +269,7 @@ class AckTable:
         self._by_row = [*tracked]
         for row, each in enumerate(tracked):
             each.row = row
-        self._grow_rows(max(64, len(tracked)))
+        self._grow_rows(max(8, len(tracked)))
         self._unlocated = set(range(len(tracked)))
 
     def discard(self, message_id: str) -> None:

@@ -50,6 +50,8 @@ TOKENS = 32
 """So many micro-batches a worker may miss of a bucket and still use what it has kept."""
 LIVE_BYTES = 160 * 1024 * 1024
 """Live channels in one worker, by the bytes of their snapshots; as objects they take about three times as much."""
+EMPTY_BYTES = 4_000
+"""What a live channel counts for besides: as objects an empty one takes 12 KB, and channel ids are free to invent."""
 ROW_BYTES = 400
 """What a row adds to a snapshot, about."""
 
@@ -122,7 +124,7 @@ class Live:
     @property
     def size(self) -> int:
         """Bytes of a snapshot of it, about."""
-        return 2_000 + self.snapshot_bytes + self.rows * ROW_BYTES
+        return EMPTY_BYTES + self.snapshot_bytes + self.rows * ROW_BYTES
 
 
 @dataclass(slots=True)
