@@ -276,6 +276,24 @@ def repair_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     yield scene.made(b"", repair_request=asked), AFTER_MS, Fate.ANY
 
 
+def strange_channels(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """The victim and a message of the attacker in channels that nobody knows, a new one each time; whose name is as
+    long as it may be, or the channel's own in another spelling."""
+    names = (scene.text(), f"{scene.channel_id} ", scene.channel_id.upper(), scene.text() + "c" * 1_008)
+    for channel_id in names:
+        copy = replace(scene.victim, channel_id=channel_id)
+        yield copy, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
+        yield scene.made(channel_id=channel_id, causal_history=scene.recent(2)), BEFORE_MS, Fate.ANY
+
+
+def odd_clocks(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+    """Lamport timestamps of 0, 1, in seconds, µs and ns, and where numbers of 63 and 64 bits end."""
+    for lamport in (0, 1, scene.now // 1_000, scene.now * 1_000, scene.now * 10**6, 2**63 - 1, 2**63, 2**64 - 1):
+        content = None if scene.draw.random() < 0.7 else b""
+        names = scene.recent(1) if scene.draw.random() < 0.3 else ()
+        yield scene.made(content, lamport_timestamp=lamport, causal_history=names), BEFORE_MS, Fate.ANY
+
+
 ATTACKS: dict[str, Recipe] = {
     recipe.__name__: recipe
     for recipe in (
@@ -301,13 +319,18 @@ ATTACKS: dict[str, Recipe] = {
         repair_junk,
     )
 }
+"""Those from which a plan that names none draws."""
+
+NAMED_ONLY: dict[str, Recipe] = {recipe.__name__: recipe for recipe in (strange_channels, odd_clocks)}
+"""Those that a plan has to name."""
 
 
 def forgeries(attack: str, scene: Scene) -> list[Forgery]:
     """The hostile messages of one attack, in the order in which they are sent. An empty content makes a sync
     message."""
     made = []
-    for message, delay_ms, fate in ATTACKS[attack](scene):
+    recipe = ATTACKS.get(attack) or NAMED_ONLY[attack]
+    for message, delay_ms, fate in recipe(scene):
         sent = replace(message, content=None) if message.content == b"" else message
         made.append(Forgery(attack, sent, encode_sds_message(sent), delay_ms, fate))
     return made

@@ -27,6 +27,9 @@ from reliable_channel.simulation.truth import (
     Truth,
 )
 
+MOST_LAMPORT = 2**63 - 1
+"""A clock beyond it is stated as this: the files of the truth hold no more, and no message with either is delivered."""
+
 
 def judge(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> Truth:
     """The truth about all channels. ``records`` is everything written for the observer, in order (for the bad ones)."""
@@ -55,16 +58,17 @@ def _bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
 
 def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> list[TrueAttack]:
     """The records of hostile senders. Content under the id of an honest message that is known by then has no effect.
-    Ephemeral and sync messages are in no log, so each is identified by its sender and content."""
-    honest = {journal.plan.channel_id: (journal, observe(journal)) for journal in journals}
+    Ephemeral and sync messages are in no log, so each is identified by its sender and content. What strangers put in a
+    channel of their own is beside the honest ones."""
+    honest = {journal.plan.channel_id: (journal.sds, observe(journal)) for journal in journals}
     found = []
     for number, record in enumerate(records):
         forgery = record.forgery
         if forgery is None:
             continue
         message = forgery.message
-        journal, seen = honest[message.channel_id]
-        real = journal.sds.get(message.message_id)
+        sds, seen = honest.get(message.channel_id) or ({}, Observation())
+        real = sds.get(message.message_id)
         fate = forgery.fate
         content = message.lamport_timestamp is not None and message.content is not None
         if content and real is not None and real.message is not None and real.lamport is not None:
@@ -81,7 +85,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
                 fate=fate.value,
                 sds_id=message.message_id,
                 sender=message.sender_id,
-                lamport=message.lamport_timestamp,
+                lamport=None if message.lamport_timestamp is None else min(message.lamport_timestamp, MOST_LAMPORT),
                 payload=message.content,
                 payload_hash=announced,
                 names=[entry.message_id for entry in message.causal_history],

@@ -88,7 +88,10 @@ def _is_taken(journal: ChannelJournal, record: ObserverRecord) -> bool:
     lamport = _lamport(journal, record)
     if lamport is None or record.reason is not None or lamport > record.at_ms + TOLERATED_MS:
         return False
-    return record.forgery is None or not isinstance(decode_sds_message(record.forgery.data), Malformed)
+    if record.forgery is None:
+        return True
+    message = decode_sds_message(record.forgery.data)
+    return not isinstance(message, Malformed) and message.channel_id == journal.plan.channel_id
 
 
 def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Observation) -> None:

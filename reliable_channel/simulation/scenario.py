@@ -95,10 +95,10 @@ class HostilePlan:
     """The attackers of a channel: how many, how often and with which attacks.
 
     ``per_envelope`` is the probability that an envelope of an honest participant provokes one attack; the first
-    ``begins_after`` honest envelopes provoke none. ``attacks`` are names in
-    :data:`reliable_channel.simulation.attacks.ATTACKS`; empty means all. ``flood`` is how many envelopes one flood
-    has. ``heard_by_participants`` is whether the honest participants receive the attacks too, as the observer always
-    does.
+    ``begins_after`` honest envelopes provoke none. ``attacks`` are names in ``ATTACKS`` of
+    :mod:`reliable_channel.simulation.attacks`, all of which an empty tuple means, or in ``NAMED_ONLY``. ``flood`` is
+    how many envelopes one flood has. ``heard_by_participants`` is whether the honest participants receive the attacks
+    too, as the observer always does.
     """
 
     senders: tuple[str, ...] = ("mallory",)

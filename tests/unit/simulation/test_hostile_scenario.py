@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.simulation.attacks import ATTACKS, Fate
+from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY, Fate
 from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
@@ -35,8 +35,15 @@ def test_a_channel_does_not_depend_on_the_attacks_on_another() -> None:
     assert both == one
 
 
-def test_attacks_survive_the_truth_files_with_their_kafka_coordinates(tmp_path: Path) -> None:
-    world = simulate(hostile_scenario())
+@pytest.mark.parametrize("attacks", [(), tuple(NAMED_ONLY)], ids=["usual", "named only"])
+def test_attacks_survive_the_truth_files_with_their_kafka_coordinates(tmp_path: Path, attacks: tuple[str, ...]) -> None:
+    """Also those under channel ids that no honest participant knows, and with clocks that no column holds."""
+    scenario = hostile_scenario()
+    channels = [
+        replace(plan, hostile=replace(plan.hostile, attacks=attacks)) for plan in scenario.channels if plan.hostile
+    ]
+    world = simulate(replace(scenario, channels=tuple(channels)))
+    assert {attack.attack for attack in world.truth.attacks} == set(attacks or ATTACKS)
     located = world.truth.located([("t", 0, number) for number in range(len(world.records))])
     located.save(tmp_path)
     assert Truth.load(tmp_path) == located
