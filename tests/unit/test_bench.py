@@ -16,6 +16,7 @@ from bench.jobs.children import child
 from bench.jobs.compare import best_of, ratios, steady
 from bench.jobs.held import as_text, filling, key_of, latencies, row
 from bench.jobs.stages import THROUGH_STATE, Stage
+from bench.low_rate import figures
 from bench.questions import narrowed
 from bench.registry import REGISTERED, Result
 from reliable_channel.config import load
@@ -112,6 +113,16 @@ def test_a_run_whose_batches_grow_is_not_flat() -> None:
     assert found["steady, other: state rows, second half / first"] is False
     assert found["steady, reassembly: state rows"] is True, "one row more is no growth"
     assert found["steady: latency p95"] is True
+
+
+def test_a_round_is_the_time_between_two_micro_batches_of_ingest() -> None:
+    batches = {"ingest": [{"triggerExecution": 500}, {"triggerExecution": 1_500}], "ack": [{"addBatch": 700}]}
+    latency = [1.0, 2.0, 4.0]
+    answer = {"batches": batches, "latency_s": latency, "cpu_s": 3.0, "others_s": 0.0, "idle_cpu_s": 6.0}
+    found = {result.name: result for result in figures(answer, seconds=4.0, idle_s=30.0)}
+    assert (found["100 records/s: a round"].value, found["100 records/s: a round"].met) == (2.0, False)
+    assert found["100 records/s, ingest: triggerExecution"].value == 1.0
+    assert (found["idle: CPU"].value, found["idle: CPU"].met) == (0.2, False)
 
 
 def test_the_held_channels_have_the_state_of_one_that_took_the_rows() -> None:

@@ -1,0 +1,74 @@
+"""``python -m bench.jobs.low_rate SPEC``: all queries as they run, in one pinned process, at a low rate and then idle.
+
+``SPEC`` is JSON: bootstrap servers, run directory, cores, topic, seconds to warm up, to measure, to be idle. Prints a
+line of JSON when the traffic may end, and one with what was measured: every micro-batch's parts in ms, latency, CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.jobs.stages import on_topic, pinned, settings_for
+from bench.jobs.steady import began, latencies
+from bench.jobs.usage import busy_seconds, cpu_seconds
+
+TRIGGER_MS = 1_000
+SETTLE_S = 10.0
+"""Until what came last has passed all queries."""
+
+
+def main(arguments: list[str]) -> int:
+    """Warm up, measure, wait without traffic."""
+    spec = json.loads(arguments[0])
+    pinned(spec["cores"])
+    from reliable_channel.pipeline.runner.run import run_continuously
+    from reliable_channel.runtime.spark import spark_session
+
+    run_dir = Path(spec["run_dir"])
+    settings = settings_for(run_dir, spec["servers"], spec["cores"], trigger_interval_ms=TRIGGER_MS, **spec["spark"])
+    settings = on_topic(settings, spec["topic"], run_dir / "low-rate")
+    stop = threading.Event()
+    found: dict[str, Any] = {}
+
+    def observe() -> None:
+        stop.wait(spec["warm_s"])
+        found["since"], found["cpu_s"], busy = time.time(), -cpu_seconds(), -busy_seconds()
+        stop.wait(spec["seconds"])
+        found["cpu_s"] += cpu_seconds()
+        found["others_s"] = max(0.0, busy + busy_seconds() - found["cpu_s"])
+        found["batches"] = {query.name: _parts(query, found["since"]) for query in spark.streams.active}
+        print(json.dumps({"measured": True}), flush=True)
+        stop.wait(SETTLE_S)
+        found["idle_cpu_s"] = -cpu_seconds()
+        stop.wait(spec["idle_s"])
+        found["idle_cpu_s"] += cpu_seconds()
+        stop.set()
+
+    with spark_session(settings, "bench") as spark:
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        observer = threading.Thread(target=observe, daemon=True)
+        observer.start()
+        run_continuously(spark, settings, stop)
+        observer.join()
+    found["latency_s"] = latencies(settings.paths.table("delivered_messages"), found["since"])
+    print(json.dumps(found), flush=True)
+    return 0
+
+
+def _parts(query: Any, since: float) -> list[dict[str, Any]]:
+    """Of every micro-batch with rows that began since then (Unix s): rows, and its parts in ms."""
+    updates = [json.loads(update.json) for update in query.recentProgress]
+    return [
+        {"rows": update["numInputRows"], **update["durationMs"]}
+        for update in updates
+        if update["numInputRows"] and began({"at": update["timestamp"]}) >= since
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

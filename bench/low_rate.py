@@ -1,0 +1,84 @@
+"""What a round of the jobs takes at 100 records/s, and what they cost while nothing comes.
+
+A round is the time from one micro-batch of ingest to the next; what came passes all queries in it. Latency is from
+Kafka's time to the commit in ``delivered_messages`` that shows the message.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from statistics import fmean, quantiles
+from typing import Any
+
+from bench.jobs.children import child
+from bench.jobs.stages import prepared
+from bench.jobs.traffic import produce_steadily, records, workloads
+from bench.pipeline import PATIENCE_S, produced
+from bench.registry import SIZES, Result, bench
+
+RATE = 100
+"""Records/s."""
+WARM_S, MEASURED_S, IDLE_S = 240.0, 120.0, 60.0
+"""Java compiles for three or four minutes."""
+
+PARTS = ("triggerExecution", "latestOffset", "queryPlanning", "addBatch")
+"""Of a micro-batch, as Spark names them."""
+
+ROUND_TARGET_S, P95_TARGET_S, IDLE_TARGET = 1.5, 3.0, 0.1
+
+
+@bench
+def low_rate() -> Iterator[Result]:
+    """Rounds, latency and CPU at a low rate, and CPU without traffic."""
+    from reliable_channel.runtime.broker import running_broker
+
+    pairs = next(workload for workload in workloads(1) if workload.name == "pairs")
+    with tempfile.TemporaryDirectory(prefix="bench-") as place:
+        settings = prepared(place)
+        with running_broker(settings) as there:
+            yield from measured(there, Path(place), replace(pairs, name="low-rate", messages=16), {})
+
+
+def measured(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> Iterator[Result]:
+    """The figures of one run; ``spark``: settings of the session."""
+    topic = produced(there, workload)["topic"]
+    warm_s, seconds, idle_s = (each * min(1.0, SIZES.scale) for each in (WARM_S, MEASURED_S, IDLE_S))
+    spec = {"servers": there.kafka.servers, "run_dir": str(place), "cores": 2, "topic": topic}
+    spec |= {"warm_s": warm_s, "seconds": seconds, "idle_s": idle_s, "spark": spark}
+    endless = records(replace(workload, messages=10**9), "at a low rate")
+    traffic = list(islice(endless, int(RATE * 2 * (warm_s + seconds))))
+    stop = threading.Event()
+    answer: dict[str, Any] = {}
+    with child("bench.jobs.low_rate", spec) as process, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(produce_steadily, there.kafka.client_options(), topic, traffic, RATE, stop)
+        try:
+            for line in process.answers():
+                stop.set()
+                answer = line
+        finally:
+            stop.set()
+        process.finish(PATIENCE_S)
+        sending.result()
+    yield from figures(answer, seconds, idle_s)
+
+
+def figures(answer: dict[str, Any], seconds: float, idle_s: float) -> Iterator[Result]:
+    """What ``bench.jobs.low_rate`` said after measuring for ``seconds`` and then waiting for ``idle_s``."""
+    what = f"{RATE} records/s"
+    percentiles = quantiles(answer["latency_s"], n=20)
+    a_round = seconds / len(answer["batches"]["ingest"])
+    yield Result(f"{what}: a round", a_round, "s", ROUND_TARGET_S, lower_is_better=True)
+    yield Result(f"{what}: latency p50", percentiles[9], "s")
+    yield Result(f"{what}: latency p95", percentiles[18], "s", P95_TARGET_S, lower_is_better=True)
+    yield Result(f"{what}: CPU", answer["cpu_s"] / seconds, "cores")
+    yield Result(f"{what}: CPU of others", answer["others_s"] / seconds, "cores")
+    for name, batches in answer["batches"].items():
+        for part in PARTS:
+            yield Result(f"{what}, {name}: {part}", fmean(batch.get(part, 0) for batch in batches) / 1000, "s")
+    yield Result("idle: CPU", answer["idle_cpu_s"] / idle_s, "cores", IDLE_TARGET, lower_is_better=True)
