@@ -1,8 +1,9 @@
 """What a change has cost: reassembly and ack of today beside those of an older commit, in the same run.
 
 Both read the same Kafka records, each in a process of its own with the code of its own commit, in turn: baseline,
-today, baseline, today. Compared is the quickest of a side's runs, in time and in CPU time. The older code comes from
-``git archive``, so this needs the history of the repository.
+today, baseline, today. Compared is the quickest of a side's runs, in time and in CPU time. First each job by itself, in
+one micro-batch with which its query starts; then all jobs as they run, over a backlog of several micro-batches of which
+the first does not count. The older code comes from ``git archive``, so this needs the history of the repository.
 """
 
 from __future__ import annotations
@@ -12,57 +13,98 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench.jobs.children import child
 from bench.jobs.compare import Best, best_of
 from bench.jobs.stages import Stage, prepared
 from bench.jobs.traffic import workloads
-from bench.pipeline import PATIENCE_S, produced
+from bench.pipeline import BACKLOG, BACKLOG_BATCHES, PATIENCE_S, produced
 from bench.registry import SIZES, Result, bench
 
 BASELINE = "7987fde"
 """The last commit before the tables were hardened against hostile senders."""
 
 WORKLOADS = ("small", "filters", "pairs", "hot")
+RUNNING = ("small", "pairs")
+"""Those that are also run over a backlog, with all jobs."""
 ROUNDS = 2
 TARGET = 0.95
 
 
 @bench
 def beside_the_baseline() -> Iterator[Result]:
-    """Throughput of today / throughput of the baseline, per workload and job; above 1 is quicker than it was."""
+    """Throughput of today / throughput of the baseline; above 1 is quicker than it was."""
     from reliable_channel.runtime.broker import running_broker
 
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         then = _checkout(Path(place) / "baseline")
         settings = prepared(place)
         with running_broker(settings) as there:
-            chosen = [w for w in workloads(SIZES.scale) if w.name in (SIZES.workloads or WORKLOADS)]
-            spec = {
-                "servers": there.kafka.servers,
-                "cores": 2,
-                "repetitions": 1,
-                "workloads": [produced(there, workload) for workload in chosen],
-                "warm_up": [produced(there, w, "warm-") for w in workloads(0.25) if w.name == "pairs"],
-            }
-            for each in (*spec["workloads"], *spec["warm_up"]):
-                each["through_state"] = False
-            stages: dict[Path | None, list[Stage]] = {then: [], None: []}
-            for turn in range(ROUNDS):
-                for tree in (then, None):
-                    here = Path(place) / f"run-{turn}-{'today' if tree is None else 'baseline'}"
-                    with child("bench.jobs.stages", {**spec, "run_dir": str(here)}, tree) as process:
-                        stages[tree] += [Stage(**answer) for answer in process.answers()]
-                        process.finish(PATIENCE_S)
-        before, now = best_of(stages[then]), best_of(stages[None])
-        for workload in chosen:
-            for job in ("ingest", "reassembly", "ack"):
-                was, is_now = _spent(before, workload.name, job), _spent(now, workload.name, job)
-                target = None if job == "ingest" else TARGET
-                name = f"{workload.name}, {job}: today / {BASELINE}"
-                yield Result(name, was[0] / is_now[0], "ratio", target)
-                yield Result(f"{name}, CPU", was[1] / is_now[1], "ratio")
+            yield from _job_by_job(there, Path(place), then)
+            yield from _as_they_run(there, Path(place), then)
+
+
+def _job_by_job(there: Any, place: Path, then: Path) -> Iterator[Result]:
+    chosen = [w for w in workloads(SIZES.scale) if w.name in (SIZES.workloads or WORKLOADS)]
+    spec = {
+        "servers": there.kafka.servers,
+        "cores": 2,
+        "repetitions": 1,
+        "workloads": [produced(there, workload) for workload in chosen],
+        "warm_up": [produced(there, w, "warm-") for w in workloads(0.25) if w.name == "pairs"],
+    }
+    for each in (*spec["workloads"], *spec["warm_up"]):
+        each["through_state"] = False
+    stages: dict[Path | None, list[Stage]] = {then: [], None: []}
+    for turn in range(ROUNDS):
+        for tree, here in _in_turn(then, place / f"jobs-{turn}"):
+            with child("bench.jobs.stages", {**spec, "run_dir": str(here)}, tree) as process:
+                stages[tree] += [Stage(**answer) for answer in process.answers()]
+                process.finish(PATIENCE_S)
+    before, now = best_of(stages[then]), best_of(stages[None])
+    for workload in chosen:
+        for job in ("ingest", "reassembly", "ack"):
+            was, is_now = _spent(before, workload.name, job), _spent(now, workload.name, job)
+            target = None if job == "ingest" else TARGET
+            name = f"{workload.name}, {job}: today / {BASELINE}"
+            yield Result(name, was[0] / is_now[0], "ratio", target)
+            yield Result(f"{name}, CPU", was[1] / is_now[1], "ratio")
+            yield Result(f"{workload.name}, {job}: today", is_now[0], "s")
+
+
+def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
+    for workload in (w for w in workloads(1) if w.name in (SIZES.workloads or RUNNING)):
+        messages = max(64, int(BACKLOG * SIZES.scale))
+        made = produced(there, replace(workload, messages=messages), "backlog-")
+        spec = {
+            "servers": there.kafka.servers,
+            "cores": 2,
+            "topic": made["topic"],
+            "backlog_messages": messages,
+            "backlog_records": made["records"],
+            "max_offsets": made["records"] // BACKLOG_BATCHES,
+            "warm_batches": 1,
+            "batches": 1,
+        }
+        best: dict[Path | None, float] = {then: 0.0, None: 0.0}
+        for turn in range(ROUNDS):
+            for tree, here in _in_turn(then, place / f"{workload.name}-{turn}"):
+                with child("bench.jobs.steady", {**spec, "run_dir": str(here)}, tree) as process:
+                    maximum = next((answer["maximum"] for answer in process.answers() if "maximum" in answer), 0.0)
+                    best[tree] = max(best[tree], maximum)
+                    process.finish(PATIENCE_S)
+        name = f"{workload.name}, all jobs as they run: today"
+        yield Result(f"{name} / {BASELINE}", best[None] / best[then], "ratio", TARGET)
+        yield Result(name, best[None], "records/s")
+
+
+def _in_turn(then: Path, here: Path) -> Iterator[tuple[Path | None, Path]]:
+    """The tree of each side (``None``: this one), and a run directory for it."""
+    yield then, here / "baseline"
+    yield None, here / "today"
 
 
 def _spent(best: Best, workload: str, job: str) -> tuple[float, float]:

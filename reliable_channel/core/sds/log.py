@@ -136,6 +136,8 @@ class MessageLog:
         """Bytes that an entry counts for at least: so one bound holds for entries and for bytes."""
         self._slack = max(1, max_entries // 16)
         self._weight = 0
+        self._held: Counter[str] = Counter()
+        """The weight of each sender's entries."""
         self._entries: dict[str, LogEntry | _Stored] = {}
         self.holds = self._entries.__contains__
         """Whether an id is in the log."""
@@ -168,7 +170,7 @@ class MessageLog:
         self._entries[entry.message_id] = entry
         size, unit = size_of(entry.message_id, entry.sender_id, *entry.history), self._unit
         entry.size = size if size > unit else 0
-        self._weight += entry.size or unit
+        self._weigh(entry.sender_id, entry.size or unit)
         order = self._order
         if not order or order[-1] < position:
             order.append(position)
@@ -182,7 +184,7 @@ class MessageLog:
         entry = self.get(message_id)
         if entry is not None:
             del self._entries[message_id]
-            self._weight -= self._weight_of(entry)
+            self._weigh(entry.sender_id, -self._weight_of(entry))
             del self._order[bisect_left(self._order, (entry.lamport, message_id))]
 
     def last(self, count: int) -> list[LogEntry]:
@@ -216,6 +218,7 @@ class MessageLog:
         self._horizons.clear()
         self._entries.clear()
         self._order.clear()
+        self._held.clear()
         self._weight = 0
 
     def _make_room(self, now: int) -> None:
@@ -223,27 +226,25 @@ class MessageLog:
 
         A horizon is never later than ``now``: else a sender could date its messages ahead and, once they are dropped,
         have everything refused that is sent until then."""
-        weights = {message_id: self._weight_of(entry) for message_id, entry in self._entries.items()}
-        held: Counter[str] = Counter()
-        for message_id, entry in self._entries.items():
-            held[_sender_of(entry)] += weights[message_id]
-        level = _level(sorted(held.values()), self._max * self._unit)
-        surplus = {sender_id: weight - level for sender_id, weight in held.items() if weight > level}
+        level = _level(sorted(self._held.values()), self._max * self._unit)
+        surplus = {sender_id: weight - level for sender_id, weight in self._held.items() if weight > level}
         kept: list[Position] = []
         order = self._order
         latest = (now, "")
         for index, position in enumerate(order):
             message_id = position[1]
-            sender_id = _sender_of(self._entries[message_id])
+            entry = self._entries[message_id]
+            sender_id = _sender_of(entry)
             left = surplus.get(sender_id)
             if left is None:
                 kept.append(position)
                 continue
             del self._entries[message_id]
-            self._weight -= weights[message_id]
+            weight = self._weight_of(entry)
+            self._weigh(sender_id, -weight)
             horizon = min(position, latest)
             self._horizons[sender_id] = max(horizon, self._horizons.get(sender_id, horizon))
-            left -= weights[message_id]
+            left -= weight
             if left > 0:
                 surplus[sender_id] = left
             else:
@@ -267,6 +268,15 @@ class MessageLog:
             horizon = horizons.pop(sender_id)
             size -= size_of(sender_id, horizon[1])
             self.horizon = max(horizon, self.horizon or horizon)
+
+    def _weigh(self, sender_id: str, weight: int) -> None:
+        """Count an entry of a sender, or, with its weight negated, count it no more."""
+        self._weight += weight
+        held = self._held[sender_id] + weight
+        if held:
+            self._held[sender_id] = held
+        else:
+            del self._held[sender_id]
 
     def _weight_of(self, entry: LogEntry | _Stored) -> int:
         return max(self._unit, entry.size if isinstance(entry, LogEntry) else entry[3])
@@ -316,7 +326,11 @@ class MessageLog:
         columns = zip(state.log_lamports, data, senders, sizes, strict=True)
         log._entries.update(zip(ids, columns, strict=True))
         unit = log._unit
-        log._weight = sum([size if size > unit else unit for size in sizes])
+        log._held.update({sender_id: count * unit for sender_id, count in Counter(senders).items()})
+        for sender_id, size in zip(senders, sizes, strict=True):
+            if size > unit:
+                log._held[sender_id] += size - unit
+        log._weight = log._held.total()
         if state.HasField("horizon_id"):
             log.horizon = (state.horizon_lamport, state.horizon_id)
         log._horizons = {each.sender_id: (each.lamport, each.message_id) for each in state.horizons}
