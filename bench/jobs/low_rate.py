@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         stop.wait(spec["seconds"])
         found["cpu_s"] += cpu_seconds()
         found["others_s"] = max(0.0, busy + busy_seconds() - found["cpu_s"])
-        found["batches"] = {query.name: _parts(query, found["since"]) for query in spark.streams.active}
+        found["batches"] = {query.name: _measured(query, found["since"]) for query in spark.streams.active}
         print(json.dumps({"measured": True}), flush=True)
         stop.wait(SETTLE_S)
         found["idle_cpu_s"] = -cpu_seconds()
@@ -60,11 +60,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _parts(query: Any, since: float) -> list[dict[str, Any]]:
-    """Of every micro-batch with rows that began since then (Unix s): rows, and its parts in ms."""
+def _measured(query: Any, since: float) -> list[dict[str, Any]]:
+    """The measures of every micro-batch with rows that began since then (Unix s)."""
+    from reliable_channel.pipeline import counters
+    from reliable_channel.pipeline.runner.measures import measures
+
     updates = [json.loads(update.json) for update in query.recentProgress]
     return [
-        {"rows": update["numInputRows"], **update["durationMs"]}
+        {"at": update["timestamp"], **measures(update, counters.take(update["id"], update["batchId"]))}
         for update in updates
         if update["numInputRows"] and began({"at": update["timestamp"]}) >= since
     ]

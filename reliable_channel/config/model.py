@@ -123,7 +123,10 @@ class PipelineSettings(Section):
     channel_expiry_ms: PositiveMilliseconds = Field(
         default=7 * 24 * 3_600_000, description="ms; of a channel that is silent so long only how far it came is kept"
     )
-    clock_interval_ms: PositiveMilliseconds = 5_000
+    clock_interval_ms: PositiveMilliseconds = Field(
+        default=5_000,
+        description="ms; while no record comes, the first idle tick comes after so long, later ones up to six times",
+    )
     quarantine_raw_bytes: Bytes = 65_536
     store_plaintext: bool = True
     vacuum_retention_ms: Milliseconds = Field(

@@ -18,6 +18,9 @@ from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 
+MOST_INTERVALS = 6
+"""Between two idle ticks, in intervals of ``pipeline.clock_interval_ms``."""
+
 WALL_CLOCK_GRACE_US = 10_000_000
 """How far idle ticks stay behind the wall clock: brokers' clocks differ from ours."""
 
@@ -46,6 +49,25 @@ def close(settings: Settings, after_ms: int | None) -> bool:
     return advance(settings.paths, clock, "closing", newest + after_ms * 1000)
 
 
+class IdleIntervals:
+    """Says after which intervals without a micro-batch a tick is due: the first, then after twice as many each time, at
+    most :data:`MOST_INTERVALS`. A tick is a micro-batch of reassembly and ack, half a second of CPU time."""
+
+    def __init__(self) -> None:
+        self._batch: int | None = None
+        self._since, self._apart = 0, 1
+
+    def is_due(self, last_batch: int) -> bool:
+        """Whether an interval ends in a tick, after which ``last_batch`` was ingest's last micro-batch."""
+        if last_batch != self._batch:
+            self._batch, self._since, self._apart = last_batch, 0, 1
+        self._since += 1
+        if self._since < self._apart:
+            return False
+        self._since, self._apart = 0, min(2 * self._apart, MOST_INTERVALS)
+        return True
+
+
 class IdleTicker(threading.Thread):
     """Ticks with the wall clock while a continuous ingest query, which ``writer`` writes, waits for data."""
 
@@ -55,13 +77,15 @@ class IdleTicker(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Until stopped: after every interval without a micro-batch, one tick."""
+        """Until stopped: ticks after intervals without a micro-batch, as :class:`IdleIntervals` says."""
+        intervals = IdleIntervals()
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):
             # Not before the first trigger is done: a micro-batch to be replayed must find the clock it had.
-            if not self._query.isActive or not self._query.recentProgress or self._query.status["isDataAvailable"]:
+            last = self._query.lastProgress
+            if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
                 continue
-            if self._lock.acquire(blocking=False):
+            if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
                 try:
                     advance(self._settings.paths, self._clock, "idle", None)
                 finally:

@@ -24,7 +24,7 @@ from reliable_channel.runtime.interrupts import RaiseIfInterrupted, noted_interr
 
 _STOP_PATIENCE_S = 60.0
 _STARTS = 3
-"""How often a query is started at most when Python is slow to start."""
+"""How often in a row a query is started at most when Python is slow to start."""
 
 
 def run_chain(
@@ -108,7 +108,7 @@ def run_continuously(
                     try:
                         wait_for(running[query.name])
                     except PythonDidNotStart:
-                        starts[query.name] += 1
+                        starts[query.name] = 2 if running[query.name].lastProgress else starts[query.name] + 1
                         if starts[query.name] > _STARTS:
                             raise
                         begin(query)

@@ -32,6 +32,7 @@ class FakeQuery:
     """A streaming query that ends at once."""
 
     fails: str | None
+    lastProgress: object = None  # noqa: N815 - Spark's name
     name: str = "ack"
     isActive: bool = False  # noqa: N815 - Spark's name
 
@@ -49,12 +50,13 @@ class FakeQuery:
 
 
 class Starts:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: str | None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: str | None, progress: object = None) -> None:
         self.left = [*ends]
+        self._progress = progress
         monkeypatch.setattr(run, "start", self)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        return FakeQuery(self.left.pop(0))
+        return FakeQuery(self.left.pop(0), self._progress)
 
 
 def to_end() -> None:
@@ -84,6 +86,13 @@ def test_other_failures_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_running_pipeline_starts_it_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = Starts(monkeypatch, SLOW, SLOW, "java.lang.OutOfMemoryError: heap", None)
+    with pytest.raises(EnvironmentFault, match="out of memory"):
+        run.run_continuously(cast(Any, None), load("local"), threading.Event(), queries=[ACK])
+    assert len(starts.left) == 1
+
+
+def test_slow_starts_that_micro_batches_part_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = Starts(monkeypatch, *[SLOW] * 9, "java.lang.OutOfMemoryError: heap", None, progress={"batchId": 3})
     with pytest.raises(EnvironmentFault, match="out of memory"):
         run.run_continuously(cast(Any, None), load("local"), threading.Event(), queries=[ACK])
     assert len(starts.left) == 1
