@@ -105,7 +105,7 @@ class SdsParameters:
     max_waiting: int = 3_000
     """Messages in the incoming buffer. One message may release them all: some 3 µs each."""
     max_waiting_bytes: int = 32 * 1024 * 1024
-    """Bytes of their contents, histories and ids."""
+    """Bytes of their contents, histories and ids; an id that one waits for counts for 512 more."""
     max_log_entries: int = 10_000
     max_log_bytes: int = 16 * 1024 * 1024
     """Bytes of the entries of the log."""

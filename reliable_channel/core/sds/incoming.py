@@ -9,6 +9,7 @@ time-out. Everything is bounded in number and bytes, and divided fairly between 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
@@ -31,6 +32,14 @@ MAX_NAMINGS = 4
 
 MAX_REACHED = 32
 """Participants remembered per missing id as having it in their causal past."""
+
+UNMET_BYTES = 512
+"""What an id that a message waits for counts for in the buffer, besides its text. One message may release all that
+wait, which looks at each of their ids: 65 000 by the default bound, some 15 ms."""
+
+MAX_LOST_PER_SWEEP = 2_000
+"""Missing ids that one sweep gives up: some 6 µs each. More of them are waited for a little longer: 20 s at most by the
+default bound of missing ids."""
 
 
 class Waiting:
@@ -190,6 +199,8 @@ class IncomingBuffer:
         self.syncs = Remembered(MAX_SYNCS, MAX_SYNCS_BYTES)
         """Sync messages that came: they meet the dependencies that name them, and take no id from content."""
         self._timers: list[tuple[int, str]] = []
+        self._ending: Counter[int] = Counter()
+        """The time of a sweep → how many missing ids it gives up."""
 
     # ---- the buffer ----------------------------------------------------------------------------------------------
 
@@ -198,7 +209,8 @@ class IncomingBuffer:
         if not waiting.size:
             named = (*waiting.history, *waiting.unmet, *waiting.lost, *waiting.before_observation)
             texts = size_of(waiting.message_id, waiting.sender_id, *named)
-            waiting.size = len(waiting.content or b"") + len(waiting.hint or b"") + texts
+            unmet = UNMET_BYTES * len(waiting.unmet)
+            waiting.size = len(waiting.content or b"") + len(waiting.hint or b"") + texts + unmet
         self.waiting[waiting.message_id] = waiting
         self._waiting_shares.add(waiting.message_id, waiting.sender_id, waiting.size)
         self._watch(waiting)
@@ -240,28 +252,45 @@ class IncomingBuffer:
         the id is met although it is not in the log."""
         ready: list[Waiting] = []
         not_causal: list[tuple[Waiting, str]] = []
-        watchers = self._watchers.pop(message_id, None)
-        if watchers is None:
-            return ready, not_causal
-        for waiting in sorted([self.waiting[each] for each in watchers], key=_position):
-            while waiting.unmet:
-                dependency = waiting.unmet[-1]
-                if dependency not in log and not (past and dependency == message_id):
-                    held = self.waiting.get(dependency)
+        in_log, held_under, missing, syncs = log.holds, self.waiting.get, self.missing, self.syncs.owners
+        for key in self._watchers.pop(message_id, ()):
+            waiting = self.waiting[key]
+            unmet = waiting.unmet
+            while unmet:
+                dependency = unmet[-1]
+                if not in_log(dependency) and not (past and dependency == message_id):
+                    held = held_under(dependency)
                     if held is not None:
                         if held.lamport < waiting.lamport:
+                            self._latest_last(waiting)
                             break
                         not_causal.append((waiting, dependency))
-                    elif dependency in self.missing:
+                    elif dependency in missing:
                         break
-                    elif dependency not in self.syncs:
+                    elif dependency not in syncs:
                         waiting.lost.append(dependency)
-                waiting.unmet.pop()
-            if waiting.unmet:
+                unmet.pop()
+            if unmet:
                 self._watch(waiting)
             else:
                 ready.append(waiting)
+        not_causal.sort(key=lambda each: _position(each[0]))
         return ready, not_causal
+
+    def _latest_last(self, waiting: Waiting) -> None:
+        """Let a message watch for the latest of the held messages that it waits for: what is delivered together is so
+        in Lamport order, so by then the others are, and the message is not looked at again for each of them."""
+        unmet = waiting.unmet
+        last = latest = len(unmet) - 1
+        highest = -1
+        for place in range(last, -1, -1):
+            held = self.waiting.get(unmet[place])
+            if held is None:
+                if unmet[place] in self.missing:
+                    break
+            elif highest < held.lamport < waiting.lamport:
+                highest, latest = held.lamport, place
+        unmet[last], unmet[latest] = unmet[latest], unmet[last]
 
     def _watch(self, waiting: Waiting) -> None:
         if waiting.unmet:
@@ -271,14 +300,13 @@ class IncomingBuffer:
 
     def miss(self, entry: HistoryEntry, named_by_sender: str, now: int) -> Missing:
         """Add a missing id, on account of the sender that names it."""
-        lost_at = self._next_sweep(now + self._lost_after) if self._lost_after else None
         missing = Missing(
             entry.message_id,
             entry.sender_id or None,
             entry.retrieval_hint or None,
             now,
             self._next_sweep(now + 1),
-            lost_at,
+            self._lost_at(now),
             named_by_sender,
         )
         self.restore_missing(missing)
@@ -289,6 +317,8 @@ class IncomingBuffer:
         self.missing[missing.message_id] = missing
         self._missing_shares.add(missing.message_id, missing.charged_to, missing.size())
         self._reached_left -= sum(size_of(by, via) for by, (via, _) in missing.reached.items())
+        if missing.lost_at is not None:
+            self._ending[missing.lost_at] += 1
         heapq.heappush(self._timers, (self._when(missing), missing.message_id))
 
     def found(self, message_id: str) -> Missing | None:
@@ -297,6 +327,10 @@ class IncomingBuffer:
         if missing is not None:
             self._missing_shares.remove(message_id, missing.charged_to)
             self._reached_left += sum(size_of(by, via) for by, (via, _) in missing.reached.items())
+            if missing.lost_at is not None:
+                self._ending[missing.lost_at] -= 1
+                if not self._ending[missing.lost_at]:
+                    del self._ending[missing.lost_at]
         return missing
 
     def named_again(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
@@ -391,6 +425,15 @@ class IncomingBuffer:
                 self._ask(missing, now, events)
             heapq.heappush(self._timers, (self._when(missing), missing.message_id))
         return lost
+
+    def _lost_at(self, now: int) -> int | None:
+        """When an id that is missed at ``now`` is given up: in the first sweep after the time-out that has room."""
+        if not self._lost_after:
+            return None
+        at = self._next_sweep(now + self._lost_after)
+        while self._ending[at] >= MAX_LOST_PER_SWEEP:
+            at += self._config.sweep_in_buf_interval_ms
+        return at
 
     def _ask(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
         config = self._config

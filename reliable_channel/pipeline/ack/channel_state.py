@@ -33,10 +33,11 @@ from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, row_of
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 """Of the stored bytes and of the rules by which rows are taken. Up to version 3 a channel was one value; version 4 had
 other rules for messages whose ids are not proven, version 5 for own repair requests that others repeat, version 6 for
-which segments are forgotten when too many wait for the rest of their messages."""
+which segments are forgotten when too many wait for the rest of their messages, version 8 for what a message that waits
+counts for, and for when a missing id is given up among many."""
 
 SNAPSHOT_PART = 8
 """A journal may be this part of its snapshot, half of it up to one and a half times as much by the channel's name, so
