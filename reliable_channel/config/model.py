@@ -86,7 +86,7 @@ class SparkSettings(Section):
     """
 
     master: str = "local[*]"
-    shuffle_partitions: Count = 4
+    shuffle_partitions: Count = 2
     snapshot_partitions: Count = 2
     driver_memory: str = Field(default="2g", pattern=r"^[0-9]+[mMgG]$")
     ui: bool = False

@@ -67,7 +67,7 @@ CHAIN = (INGEST, REASSEMBLY, ACK)
 """The main chain, in the order of the data flow."""
 
 
-_POLLING_DELAY = "200ms"
+_POLLING_DELAY = "1s"
 """How often a query without a trigger interval looks for new commits, while there are none."""
 
 
