@@ -31,7 +31,7 @@ def test_the_default_has_the_published_sizes() -> None:
 
 @pytest.mark.parametrize("vector", HASHES, ids=lambda vector: f"{vector['input'][:12]!r}/{vector['n']}")
 def test_the_hashes_are_those_of_js_waku(vector: dict) -> None:
-    a, b = FilterFormat().hash_pair(vector["input"], vector["maxValue"])
+    a, b = (hashed % vector["maxValue"] for hashed in FilterFormat().hashes(vector["input"]))
     nth = (a + vector["n"] * b) % vector["maxValue"]
     expected = vector["expected"]
     assert (a, b, nth) == (expected["hashA"], expected["hashB"], expected["hashC"])
@@ -67,8 +67,9 @@ def test_many_ids_at_once_set_the_bits_of_each(ids: list[str], family: FilterFam
     assert not isinstance(decoded, Malformed)
     for message_id in ids:
         assert filter_format.contains(decoded, message_id)
-        at, masks = filter_format.locate(message_id)
-        assert all(decoded[byte] & mask for byte, mask in zip(at, masks, strict=True))
+        at, masks = filter_format.places([message_id])
+        assert (decoded.take(at) & masks).all()
+        assert [at.T.tolist()[0], masks.T.tolist()[0]] == [*filter_format.locate(message_id)]
 
 
 def test_the_nim_layout_is_little_endian_in_a_protobuf() -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import Evidence
-from reliable_channel.core.wire.bloom import Bytes, FilterFormat
+from reliable_channel.core.wire.bloom import WORTH_AN_ARRAY, Bytes, FilterFormat
 
 _FIRST_LOOK = 3
 """Bits looked at for every open message; the rest only for those that pass. Of a filter that is not full most pass none
@@ -22,6 +22,9 @@ or all, and looking at the rest costs more than one bit more for all."""
 
 NAMED, IMPLIED, BY_FILTER = Evidence.CAUSAL_HISTORY, Evidence.IMPLIED, Evidence.FILTER
 """Looked up once: a member of an enumeration costs as much as three calls of a function."""
+
+MAX_VIEWS = 32
+"""Participants for whom it is kept which messages their filters are asked for: some 35 KB each."""
 
 MAX_HITS = 16
 """Participants whose filters are remembered to hold a tracked id, until two of their messages have said so."""
@@ -199,6 +202,7 @@ class AckTable:
 
     def __init__(self, config: SdsParameters, participants: Participants) -> None:
         self._format = config.filter_format
+        self._is_slow = self._format.is_slow
         self._participants = participants
         self.tracked: dict[str, Tracked] = {}
         """By id. Read it; it is changed here only."""
@@ -216,8 +220,6 @@ class AckTable:
         self._masks: Bytes = np.zeros((k, 0), np.uint8)
         self._open: npt.NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
         self._unlocated: set[int] = set()
-        self._other_places: dict[str, tuple[list[int], list[int]]] = {}
-        """Places in filters of the other size (:attr:`FilterFormat.grown`)."""
         self._views: dict[int, tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Bytes]] = {}
 
     def __len__(self) -> int:
@@ -254,6 +256,8 @@ class AckTable:
                 self._grow_rows(max(8, 2 * row))
         tracked.row = row
         self._unlocated.add(row)
+        if self._is_slow:  # no later filter shall pay for all ids
+            self._format.hashes(tracked.message_id)
         own = self._participants.number(tracked.sender_id)
         if self.is_asked:
             self._open[:, row] = True
@@ -280,7 +284,6 @@ class AckTable:
         self._by_row[tracked.row] = None
         self._free.append(tracked.row)
         if self.is_asked:
-            self._other_places.pop(message_id, None)
             self._open[:, tracked.row] = False
             self._views.clear()
 
@@ -307,43 +310,43 @@ class AckTable:
             self._grow_participants(number)
         view = self._views.get(number)
         if view is None:
+            if len(self._views) >= MAX_VIEWS:
+                self._views.clear()
             rows = self._open[number, : len(self._by_row)].nonzero()[0]
             at, masks = self._at[:_FIRST_LOOK].take(rows, axis=1), self._masks[:_FIRST_LOOK].take(rows, axis=1)
             view = self._views[number] = (rows, at, masks)
         rows, at, masks = view
         if not rows.size:
             return []
-        if filter_format is not None and filter_format is not self._format:
-            return self._held_by_other(words, rows, filter_format)
+        if filter_format is None or filter_format is self._format:
+            bits = words.take(at)
+            bits &= masks
+            rows = rows[bits.all(axis=0)]
+            if not rows.size:
+                return []
+            at, masks = self._at[_FIRST_LOOK:, rows], self._masks[_FIRST_LOOK:, rows]
+        else:
+            asked = [tracked for row in rows.tolist() if (tracked := self._by_row[row])]
+            rows = np.array([tracked.row for tracked in asked], np.intp)
+            at, masks = filter_format.places([tracked.message_id for tracked in asked])
         bits = words.take(at)
         bits &= masks
-        passed = rows[bits.all(axis=0)]
-        if not passed.size:
-            return []
-        bits = words.take(self._at[_FIRST_LOOK:, passed])
-        bits &= self._masks[_FIRST_LOOK:, passed]
-        held = [tracked for row in passed[bits.all(axis=0)].tolist() if (tracked := self._by_row[row])]
-        held.sort(key=lambda tracked: (tracked.lamport, tracked.message_id))
-        return held
-
-    def _held_by_other(self, words: Bytes, rows: npt.NDArray[np.intp], other: FilterFormat) -> list[Tracked]:
-        """:meth:`held_by` for a filter of another size. The places of an id are computed once."""
-        asked = [tracked for row in rows.tolist() if (tracked := self._by_row[row])]
-        places = [self._other_places.get(tracked.message_id) for tracked in asked]
-        for number, (tracked, known) in enumerate(zip(asked, places, strict=True)):
-            if known is None:
-                places[number] = self._other_places[tracked.message_id] = other.locate(tracked.message_id)
-        at, masks = np.array([place for place in places if place is not None], np.intp).transpose(1, 2, 0)
-        passed = ((words.take(at) & masks.astype(np.uint8)) == masks).all(axis=0)
-        held = [tracked for tracked, holds in zip(asked, passed.tolist(), strict=True) if holds]
+        held = [tracked for row in rows[bits.all(axis=0)].tolist() if (tracked := self._by_row[row])]
         held.sort(key=lambda tracked: (tracked.lamport, tracked.message_id))
         return held
 
     def _locate(self) -> None:
+        rows, ids = [], []
         for row in self._unlocated:
             tracked = self._by_row[row]
             if tracked is not None:
-                self._at[:, row], self._masks[:, row] = self._format.locate(tracked.message_id)
+                rows.append(row)
+                ids.append(tracked.message_id)
+        if len(ids) < WORTH_AN_ARRAY:
+            for row, message_id in zip(rows, ids, strict=True):
+                self._at[:, row], self._masks[:, row] = self._format.locate(message_id)
+        else:
+            self._at[:, rows], self._masks[:, rows] = self._format.places(ids)
         self._unlocated.clear()
         self._views.clear()
 

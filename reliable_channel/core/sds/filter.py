@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from reliable_channel.core.wire.bloom import FilterFormat
 
-FLUSH_AT = 1_024
-"""Ids not yet hashed, at most."""
+FLUSH_AT = 64
+"""Ids not yet hashed, at most: what hashing them costs is one input's."""
 
 
 class OwnFilter:

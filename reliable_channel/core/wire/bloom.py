@@ -6,10 +6,10 @@ Knows nothing of channels. A filter from outside is bytes of a stated length or 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import mmh3
@@ -23,8 +23,8 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 
 WORD_BITS = 64
 SECOND_HASH_SUFFIX = " b"
-_WORTH_AN_ARRAY = 16
-"""Ids from which on setting bits by one array operation is faster than one by one."""
+WORTH_AN_ARRAY = 16
+"""Ids from which on one array operation is faster than one by one."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -40,12 +40,16 @@ class FilterFamily(StrEnum):
     """The same layout with unsigned MurmurHash3: nim-sds built with older Nim."""
 
 
-def _murmur_signed(text: str) -> int:
-    return abs(mmh3.hash(text, 0, signed=True))
+Hashes: TypeAlias = tuple[int, int]
+"""A and B: the hashes of an id and of the id + " b"."""
 
 
-def _murmur_unsigned(text: str) -> int:
-    return mmh3.hash(text, 0, signed=False)
+def _murmur_signed(text: str) -> Hashes:
+    return abs(mmh3.hash(text, 0, signed=True)), abs(mmh3.hash(text + SECOND_HASH_SUFFIX, 0, signed=True))
+
+
+def _murmur_unsigned(text: str) -> Hashes:
+    return mmh3.hash(text, 0, signed=False), mmh3.hash(text + SECOND_HASH_SUFFIX, 0, signed=False)
 
 
 def _farm_signed(text: str) -> int:
@@ -53,9 +57,15 @@ def _farm_signed(text: str) -> int:
     return abs(value - (1 << 64) if value >> 63 else value)
 
 
-_HASHES: dict[FilterFamily, Callable[[str], int]] = {
+@lru_cache(maxsize=8_192)
+def _farm(text: str) -> Hashes:
+    """In pure Python; an own filter that is rebuilt takes the newest ids once more."""
+    return _farm_signed(text), _farm_signed(text + SECOND_HASH_SUFFIX)
+
+
+_HASHES: dict[FilterFamily, Callable[[str], Hashes]] = {
     FilterFamily.SPEC: _murmur_signed,
-    FilterFamily.NIM: _farm_signed,
+    FilterFamily.NIM: _farm,
     FilterFamily.NIM_MURMUR: _murmur_unsigned,
 }
 
@@ -91,8 +101,14 @@ class FilterFormat:
         return 8 * (1 + self.bit_count // WORD_BITS)
 
     @cached_property
-    def _hash(self) -> Callable[[str], int]:
+    def hashes(self) -> Callable[[str], Hashes]:
+        """Hashes an id; the same for every size of a family's filters."""
         return _HASHES[self.family]
+
+    @cached_property
+    def is_slow(self) -> bool:
+        """Whether hashing an id takes 20 µs and more. The hashes of the newest 8 192 ids are kept."""
+        return self.family is FilterFamily.NIM
 
     @cached_property
     def _is_spec(self) -> bool:
@@ -106,24 +122,27 @@ class FilterFormat:
     def bit_positions(self, message_id: str) -> list[int]:
         """The k bits of an id: ``(A + i·B) mod m``."""
         m = self.bit_count
-        a, b = self.hash_pair(message_id, m)
+        a, b = self.hashes(message_id)
+        a, b = a % m, b % m
         return [(a + i * b) % m for i in range(self.hash_count)]
 
-    def hash_pair(self, text: str, modulus: int) -> tuple[int, int]:
-        """A and B: the hashes of ``text`` and of ``text + " b"``, mod ``modulus``."""
-        return self._hash(text) % modulus, self._hash(text + SECOND_HASH_SUFFIX) % modulus
+    def _bits(self, message_ids: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The k bits (rows) of many ids (columns), at least one."""
+        hashes = np.array([*map(self.hashes, message_ids)], np.uint64).T
+        a, b = (hashes % self.bit_count).astype(np.int64)
+        bits: npt.NDArray[np.int64] = (a + np.arange(self.hash_count)[:, None] * b) % self.bit_count
+        return bits
 
     def insert(self, words: bytearray, message_ids: Iterable[str]) -> None:
         """Set the bits of ``message_ids`` in ``words`` (``byte_count`` bytes, in wire order)."""
         ids = list(message_ids)
-        flip, m = self._byte_flip, self.bit_count
-        if len(ids) < _WORTH_AN_ARRAY:
+        flip = self._byte_flip
+        if len(ids) < WORTH_AN_ARRAY:
             for message_id in ids:
                 for bit in self.bit_positions(message_id):
                     words[(bit >> 3) ^ flip] |= 1 << (bit & 7)
             return
-        a, b = np.array([self.hash_pair(message_id, m) for message_id in ids], np.int64).T
-        bits = (a + np.arange(self.hash_count)[:, None] * b) % m
+        bits = self._bits(ids)
         one_per_bit = np.zeros(self.byte_count * 8, np.uint8)
         one_per_bit[((bits >> 3) ^ flip) * 8 + (bits & 7)] = 1
         target = np.frombuffer(words, np.uint8)
@@ -134,6 +153,11 @@ class FilterFormat:
         flip = self._byte_flip
         bits = self.bit_positions(message_id)
         return [(bit >> 3) ^ flip for bit in bits], [1 << (bit & 7) for bit in bits]
+
+    def places(self, message_ids: Sequence[str]) -> tuple[npt.NDArray[np.int64], Bytes]:
+        """:meth:`locate` for many ids, at least one: the k bits in rows, the ids in columns."""
+        bits = self._bits(message_ids)
+        return (bits >> 3) ^ self._byte_flip, (1 << (bits & 7)).astype(np.uint8)
 
     def contains(self, words: bytes | bytearray | Bytes, message_id: str) -> bool:
         """Whether all k bits of an id are set in ``words``."""
