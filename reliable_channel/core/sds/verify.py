@@ -17,6 +17,10 @@ _LAYOUTS = (frozenset({Dialect.V01, Dialect.LIP243}), frozenset({Dialect.LIP243_
 _FORM = re.compile("[0-9a-f]{64}")
 """An id that any of the schemes makes: 32 bytes in hex."""
 
+_SEGMENT_START = b"\x0a\x20"
+"""What a segment begins with when its sender writes the fields in their order: a hash of 32 bytes. Most contents that
+begin otherwise are bare."""
+
 _DEFAULT_DATA_PER_PARITY = 8
 _USUAL_DATA_PER_PARITY = (4, 2, 10, 5)
 """Data segments for each parity segment at the default parity rate, 0.125, and at other usual ones."""
@@ -59,9 +63,11 @@ def _recomputed(message: SdsMessage) -> bool | None:
         return True
     left = MAX_HASHED_BYTES
     cost = max(len(content), _BYTES_PER_CALL)
-    for scheme, ordinal in dict.fromkeys(_tries(content)):
-        if ordinal > lamport:
+    tried = set()
+    for scheme, ordinal in _tries(content):
+        if ordinal > lamport or (scheme, ordinal) in tried:
             continue
+        tried.add((scheme, ordinal))
         if (left := left - cost) < 0:
             break
         if scheme.message_id(message.sender_id, lamport - ordinal, content) == message.message_id:
@@ -72,7 +78,9 @@ def _recomputed(message: SdsMessage) -> bool | None:
 
 def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
     """The possible schemes and positions of a content in its send, likely ones first: the position that the segment
-    states, and 0 when it is bare."""
+    states, and 0 when it is bare. Some come twice."""
+    if not content.startswith(_SEGMENT_START):
+        yield IdScheme.KECCAK, 0
     segments = [segment for dialects in _LAYOUTS if isinstance(segment := decode_segment(content, dialects), Segment)]
     stated, unstated = [], []
     for segment in segments:

@@ -28,21 +28,16 @@ def sds_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
     """The SDS id this project's sender gives a message: hex Keccak-256 of ``ff ‖ sender_id ‖ ff ‖ timestamp_ns ‖ ff ‖
     content``. ``timestamp_ns`` is the Lamport timestamp (ms) of the *first* segment of the send × 10⁶, as decimal text.
     A receiver recomputes the id to verify a repair (docs/sds.md, *Message ids*)."""
-    digest = keccak.new(digest_bits=256)
-    digest.update(_SEPARATOR + sender_id.encode("utf-8") + _SEPARATOR)
-    digest.update(str(first_lamport * 1_000_000).encode("ascii") + _SEPARATOR)
-    digest.update(content)
-    return digest.hexdigest()
+    timestamp_ns = str(first_lamport * 1_000_000).encode("ascii")
+    fields = (b"", sender_id.encode("utf-8"), timestamp_ns, content)
+    return keccak256(_SEPARATOR.join(fields)).hex()
 
 
 def joined_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
     """The SDS id that earlier versions gave a message: the same fields without separators. Only recomputed, never
     written: ``alice`` with ``1700…`` and ``alice1`` with ``700…`` have one id in this form."""
-    digest = keccak.new(digest_bits=256)
-    digest.update(sender_id.encode("utf-8"))
-    digest.update(str(first_lamport * 1_000_000).encode("ascii"))
-    digest.update(content)
-    return digest.hexdigest()
+    timestamp_ns = str(first_lamport * 1_000_000).encode("ascii")
+    return keccak256(b"".join((sender_id.encode("utf-8"), timestamp_ns, content))).hex()
 
 
 def js_message_id(content: bytes) -> str:
