@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.jobs.children import child
-from bench.jobs.compare import Best, best_of
+from bench.jobs.compare import CHAIN_TARGET, Best, best_of
 from bench.jobs.stages import Stage, prepared
 from bench.jobs.traffic import workloads
 from bench.pipeline import BACKLOG, BACKLOG_BATCHES, PATIENCE_S, produced
@@ -73,6 +73,10 @@ def _job_by_job(there: Any, place: Path, then: Path) -> Iterator[Result]:
             yield Result(name, was[0] / is_now[0], "ratio", target)
             yield Result(f"{name}, CPU", was[1] / is_now[1], "ratio")
             yield Result(f"{workload.name}, {job}: today", is_now[0], "s")
+        for side, best, target in ((BASELINE, before, None), ("today", now, CHAIN_TARGET)):
+            all_jobs = sum(_spent(best, workload.name, job)[0] for job in ("ingest", "reassembly", "ack"))
+            copy = _spent(best, workload.name, "floor")[0]
+            yield Result(f"{workload.name}, all jobs / a copy: {side}", copy / all_jobs, "ratio", target)
 
 
 def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
@@ -108,7 +112,7 @@ def _in_turn(then: Path, here: Path) -> Iterator[tuple[Path | None, Path]]:
 
 
 def _spent(best: Best, workload: str, job: str) -> tuple[float, float]:
-    """Seconds and CPU seconds of a job. Delivering is part of ack; in the baseline it was a job of its own."""
+    """Seconds and CPU seconds of a job, or of the ``floor``. Delivering is part of ack; in the baseline it was a job of its own."""
     names = ("ack", "deliver") if job == "ack" else (job,)
     found = [best[workload, 2, name] for name in names if (workload, 2, name) in best]
     return sum(stage.seconds for stage in found), sum(stage.cpu_s for stage in found)
