@@ -112,7 +112,8 @@ def _in_turn(then: Path, here: Path) -> Iterator[tuple[Path | None, Path]]:
 
 
 def _spent(best: Best, workload: str, job: str) -> tuple[float, float]:
-    """Seconds and CPU seconds of a job, or of the ``floor``. Delivering is part of ack; in the baseline it was a job of its own."""
+    """Seconds and CPU seconds of a job or of the ``floor``. Delivering is part of ack; in the baseline it was a job of
+    its own."""
     names = ("ack", "deliver") if job == "ack" else (job,)
     found = [best[workload, 2, name] for name in names if (workload, 2, name) in best]
     return sum(stage.seconds for stage in found), sum(stage.cpu_s for stage in found)
