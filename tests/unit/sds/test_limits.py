@@ -241,14 +241,14 @@ def test_all_messages_together_wait_for_a_bounded_number_of_names() -> None:
     observer.receive(message("b2", "bob", T0 + 1, ("b1",)), T0 + 1)
     names = tuple(f"gone {each}" for each in range(1_000))
     delivered = []
-    for number in range(100):
+    for number in range(150):
         step = observer.receive(message(f"m{number}", f"s{number}", T0 + number, names), T0 + 1)
         delivered += of_type(step, Delivered)
         waiting = observer._state.incoming.waiting.values()
         assert sum(len(each.unmet) for each in waiting) <= observer.config.max_waiting_bytes // UNMET_BYTES
     assert all(set(event.lost_dependencies) == set(names) for event in delivered)
     rest = of_type(observer.tick(T0 + 400_000), Delivered)
-    assert sorted(e.message_id for e in (*delivered, *rest)) == sorted(["b2", *(f"m{n}" for n in range(100))])
+    assert sorted(e.message_id for e in (*delivered, *rest)) == sorted(["b2", *(f"m{n}" for n in range(150))])
     assert "b2" in {event.message_id for event in rest}
 
 
