@@ -189,12 +189,13 @@ def _arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, str, 
 
 def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
     answers = client.look_up([request.retrieval_hint for request in requests])
-    wanted = {request.retrieval_hint for request in requests}
     found = {e.message_hash: e for answer in answers for e in answer.entries if e.message is not None}
+    other = {r for r in requests if (e := found.get(r.retrieval_hint)) is not None and not _may_be(settings, e, r)}
+    wanted = {request.retrieval_hint for request in requests if request not in other}
     entries = [entry for hash_, entry in found.items() if hash_ in wanted]
     write_back(entries)
     rows = [
-        _presence_row(
+        (_another_row if request in other else _presence_row)(
             answer,
             request.retrieval_hint,
             "refetch",
@@ -209,6 +210,22 @@ def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, req
     ]
     append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
     return len(entries)
+
+
+def _may_be(settings: Settings, entry: StoreEntry, request: Request) -> bool:
+    """Whether an envelope can hold the message of a request. A hint is the word of whoever names the message: it may
+    lead to any envelope that a store has."""
+    if not request.attempt or entry.message is None:
+        return True
+    if (entry.pubsub_topic, entry.message.content_topic) != (request.pubsub_topic, request.content_topic):
+        return False
+    topic = settings.channels.topic_for(request.content_topic, request.pubsub_topic)
+    if topic is None or topic.decryption_key_files:  # nothing is decrypted here
+        return True
+    message = decode_sds_message(entry.message.payload, topic.family)
+    if isinstance(message, Malformed):
+        return False
+    return (message.channel_id, message.message_id) == (request.channel_id, request.sds_id)
 
 
 def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
@@ -299,6 +316,12 @@ def _presence_row(answer: NodeAnswer, message_hash: bytes, purpose: str, **more:
     outcome = {True: "present", False: "absent", None: "error"}[answer.has(message_hash)]
     fault = answer.error.fault.value if answer.error is not None else None
     return _presence(answer.node, message_hash, outcome, purpose, fault, **more)
+
+
+def _another_row(answer: NodeAnswer, message_hash: bytes, purpose: str, **more: Any) -> dict[str, Any]:
+    """What a node says of a hash under which there is another message: nothing about the one that was asked for."""
+    fault = answer.error.fault.value if answer.error is not None else "another message"
+    return _presence(answer.node, message_hash, "error", purpose, fault, **more)
 
 
 def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:

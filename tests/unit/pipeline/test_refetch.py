@@ -38,7 +38,15 @@ from tests.support.http_server import running
 
 PUBSUB, TOPIC = "/waku/2/rs/1/0", "/reliable-channel/1/chat/proto"
 START_S = 1_767_225_600
-STORED = WakuMessage(b"stored", TOPIC, timestamp=START_S * 10**9)
+
+
+def carrying(channel_id: str, sds_id: str = "m1", content: bytes = b"hi", topic: str = TOPIC) -> WakuMessage:
+    """An envelope with an SDS message of Alice."""
+    data = encode_sds_message(SdsMessage("alice", sds_id, channel_id, START_S * 1_000, content=content))
+    return WakuMessage(data, topic, timestamp=START_S * 10**9)
+
+
+STORED = carrying("talk")
 LOST = WakuMessage(b"nobody stored it", TOPIC, timestamp=START_S * 10**9)
 
 
@@ -171,16 +179,41 @@ def test_the_same_channel_and_sds_id_on_another_content_topic_is_another_message
 
 
 def test_the_same_sds_id_in_another_channel_is_not_what_a_request_without_a_hint_asks_for(settings: Settings) -> None:
-    def sent(channel_id: str) -> WakuMessage:
-        data = encode_sds_message(SdsMessage("alice", "m1", channel_id, START_S * 1_000, content=b"hi"))
-        return WakuMessage(data, TOPIC, timestamp=START_S * 10**9)
-
     request(settings, "m1", STORED, hint=b"")
-    outcome, written = run(settings, MemoryNode("a", sent("strangers")))
+    outcome, written = run(settings, MemoryNode("a", carrying("strangers")))
     assert (outcome.requests, written, set(presence(settings).values())) == (1, [], {"absent"})
     request(settings, "m1", STORED, attempt=2, hint=b"")
-    outcome, written = run(settings, MemoryNode("a", sent("strangers"), sent("talk")))
-    assert [entry.message for entry in written] == [sent("talk")]
+    outcome, written = run(settings, MemoryNode("a", carrying("strangers"), carrying("talk")))
+    assert [entry.message for entry in written] == [carrying("talk")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        carrying("talk", "m2"),
+        carrying("strangers"),
+        carrying("talk", topic="/reliable-channel/1/files/proto"),
+        WakuMessage(b"of no SDS", TOPIC, timestamp=START_S * 10**9),
+    ],
+    ids=["SDS id", "channel", "content topic", "no SDS message"],
+)
+def test_a_hint_that_leads_to_another_message_says_nothing_of_the_one_that_is_missing(
+    settings: Settings, other: WakuMessage
+) -> None:
+    """A stranger names the missing message with the hash of an envelope that stores have. The message would count as
+    present there, and never be told missing."""
+    request(settings, "m1", STORED, hint=message_hash(PUBSUB, other))
+    outcome, written = run(settings, MemoryNode("a", other), MemoryNode("b"))
+    assert (outcome.requests, written) == (1, [])
+    assert presence(settings) == {("a", "m1"): "error", ("b", "m1"): "error"}
+    request(settings, "m1", STORED, attempt=2)
+    outcome, written = run(settings, MemoryNode("a", other, STORED))
+    assert [entry.message for entry in written] == [STORED]
+    rows = rows_of(open_table(settings.paths, tables.STORE_PRESENCE))
+    assert {(row["message_hash"], row["outcome"]) for row in rows if row["node"] == "a"} == {
+        (message_hash(PUBSUB, other), "error"),
+        (message_hash(PUBSUB, STORED), "present"),
+    }
 
 
 def test_a_channel_that_misses_much_delays_no_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
