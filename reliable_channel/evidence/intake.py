@@ -20,12 +20,12 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
+from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_TEXT = 1_024
 _MAX_MS = 253_402_300_799_999
-_TEXTS = ("pubsub_topic", "content_topic", "channel_id", "sender_id", "sds_id", "event", "detail")
+_TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "event", "detail")
 _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
 SOURCES = frozenset({"relay", "filter", "store", "sender"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from reliable_channel.analysis.alerts.rules import (
 )
 from reliable_channel.analysis.figures import LOSS, VERDICTS, records, refused
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables import CHANNEL_KEY
 
 PIPELINE = "pipeline"
 LONGEST_SUBJECT = 2_000
@@ -64,7 +65,7 @@ def readings(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt
 def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> list[Reading]:
     # What each channel's last judgement says; what is not settled may still come. No end: of what only its sender told,
     # the first trace may be later than all that was read.
-    key = "pubsub_topic, content_topic, channel_id"
+    key = ", ".join(CHANNEL_KEY)
     rows = lake.select(
         f"""
         SELECT {key if rule.per == "channel" else "NULL AS channel_id"},
@@ -179,8 +180,7 @@ _MEASURES: dict[type, Callable[..., list[Reading]]] = {
 
 
 def _channel(row: dict[str, Any]) -> str:
-    key: Iterable[str | None] = (row["pubsub_topic"], row["content_topic"], row["channel_id"])
-    return _bounded(json.dumps([*key], ensure_ascii=False))
+    return _bounded(json.dumps([row[name] for name in CHANNEL_KEY], ensure_ascii=False))
 
 
 def _bounded(subject: str) -> str:

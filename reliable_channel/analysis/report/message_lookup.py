@@ -11,8 +11,9 @@ from typing import Any
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.investigate import MessageFacts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables import CHANNEL_KEY
 
-_CHANNEL = "pubsub_topic, content_topic, channel_id"
+_CHANNEL = ", ".join(CHANNEL_KEY)
 
 
 def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, limit: int = 20) -> list[MessageFacts]:

@@ -7,6 +7,7 @@ from reliable_channel.lake.tables.columns import (
     AN_ID,
     ANOTHER_ID,
     CHANNEL,
+    CHANNEL_KEY,
     DATA_COUNT,
     DELIVERY_TIME,
     ENTIRE_HASH,
@@ -94,7 +95,7 @@ DELIVERIES = Table(
         LATE,
         LOST_IDS,
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "row_seq"),
+    (*CHANNEL_KEY, "row_seq"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )
@@ -144,7 +145,7 @@ ACKS = Table(
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the evidence", example="0"),
         OFFSET_OF_THAT_RECORD,
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
+    (*CHANNEL_KEY, "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )
@@ -175,7 +176,7 @@ REFETCH_REQUESTS = Table(
             "event_time", "TIMESTAMP", "when the attempt was due, in event time", example="2026-01-01T00:01:12.455Z"
         ),
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "attempt"),
+    (*CHANNEL_KEY, "sds_id", "attempt"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -207,7 +208,7 @@ LOST_DEPENDENCIES = Table(
             "event_time", "TIMESTAMP", "when the status was reached, in event time", example="2026-01-01T00:01:12.455Z"
         ),
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "status"),
+    (*CHANNEL_KEY, "sds_id", "status"),
     retention_ms=90 * DAY_MS,
 )
 
@@ -233,7 +234,7 @@ REPAIR_REQUESTS = Table(
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
         OFFSET_OF_THAT_RECORD,
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "sds_id", "requested_by", "request_sds_id"),
+    (*CHANNEL_KEY, "sds_id", "requested_by", "request_sds_id"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -263,6 +264,6 @@ CHANNEL_EVENTS = Table(
         Column("kafka_partition", "INT", "Kafka partition of that record", example="0"),
         OFFSET_OF_THAT_RECORD,
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "event", "sds_id", "event_time"),
+    (*CHANNEL_KEY, "event", "sds_id", "event_time"),
     retention_ms=30 * DAY_MS,
 )

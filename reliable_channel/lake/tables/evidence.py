@@ -7,6 +7,7 @@ from reliable_channel.lake.tables.columns import (
     AN_ID,
     ANOTHER_ID,
     CHANNEL,
+    CHANNEL_KEY,
     ENTIRE_HASH,
     PUBSUB_TOPIC,
     SDS_ID,
@@ -34,7 +35,7 @@ SENDER_EVENTS = Table(
         Column("detail", "STRING", "more, for people", example="epoch quota is used up"),
         Column("event_time", "TIMESTAMP", "when, by the sender's clock", example="2026-01-01T00:01:12.455Z"),
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "sender_id", "sds_id", "event", "event_time"),
+    (*CHANNEL_KEY, "sender_id", "sds_id", "event", "event_time"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -132,7 +133,7 @@ SENT_ROWS = Table(
         ),
         Column("recorded_at", "TIMESTAMP", "wall clock of the note", example="2026-11-21T14:26:26.834148Z"),
     ),
-    ("pubsub_topic", "content_topic", "channel_id", "sender_id", "row_id"),
+    (*CHANNEL_KEY, "sender_id", "row_id"),
     retention_ms=90 * DAY_MS,
     retention_column="recorded_at",
 )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.tables import DELIVERED_MESSAGES, REASSEMBLED_MESSAGES, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import DELIVERED_MESSAGES, REASSEMBLED_MESSAGES, RECORD_KEY, SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
 
 TABLES_READ = (SDS_MESSAGES, REASSEMBLED_MESSAGES)
@@ -49,7 +49,7 @@ def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 def delivered(deliveries: pa.RecordBatch, paths: PathSettings, written_us: int) -> pa.Table:
     """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not there is null.
     ``written_us``: when they are written, Unix µs."""
-    columns = ("kafka_topic", "kafka_partition", "kafka_offset", "entire_message_hash")
+    columns = (*RECORD_KEY, "entire_message_hash")
     places = [Wanted(*place) for place in zip(*(deliveries.column(name).to_pylist() for name in columns), strict=True)]
     # A delivery without coordinates has no payload here; one with a segment kind was not rebuilt from several segments.
     bare = deliveries.column("segment_kind").is_valid().to_pylist()

@@ -34,7 +34,7 @@ from reliable_channel.core.sds import (
 )
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import SdsMessage
-from reliable_channel.lake.tables import DELIVERED_MESSAGES, DELIVERIES
+from reliable_channel.lake.tables import CHANNEL_KEY, DELIVERED_MESSAGES, DELIVERIES
 from reliable_channel.pipeline.ack import output_rows as rows
 from reliable_channel.pipeline.ack.accepted_messages import (
     DIGEST_BYTES,
@@ -73,7 +73,7 @@ class ChannelObserver:
         self, key: ChannelKey, participant_id: str | None, config: SdsParameters, expiry_ms: int | None = None
     ) -> None:
         self._key = key
-        self._columns: dict[str, Any] = dict(zip(("pubsub_topic", "content_topic", "channel_id"), key, strict=True))
+        self._columns: dict[str, Any] = dict(zip(CHANNEL_KEY, key, strict=True))
         self._participant_id = participant_id
         self._config = config
         self._expiry_ms = expiry_ms

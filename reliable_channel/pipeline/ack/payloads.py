@@ -13,13 +13,12 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
-from reliable_channel.lake.tables import BY_NAME, REASSEMBLED_MESSAGES, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import BY_NAME, REASSEMBLED_MESSAGES, RECORD_KEY, SDS_MESSAGES, Table
 from reliable_channel.pipeline.delta import running
 
 MARGIN_US = 10 * 60 * 1_000_000
 """Files are followed from so long before what is asked for (event time), since the next question may be for less."""
 
-_PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
 _PAYLOAD = {SDS_MESSAGES.name: "content", REASSEMBLED_MESSAGES.name: "payload"}
 
 
@@ -39,7 +38,7 @@ class Payloads:
         """``query_id``: the query that asks; another one may find other tables in the place."""
         self._column = _PAYLOAD[name]
         self._columns = [
-            *_PLACE,
+            *RECORD_KEY,
             "entire_message_hash",
             self._column,
             *(["encrypted"] if name == SDS_MESSAGES.name else []),
@@ -64,7 +63,7 @@ class Payloads:
                 continue
             rows = self._table.read(file, self._columns, pc.field("kafka_offset").isin(here)).to_pylist()
             for row in rows:
-                at = Wanted(*(row[name] for name in (*_PLACE, "entire_message_hash")))
+                at = Wanted(*(row[name] for name in (*RECORD_KEY, "entire_message_hash")))
                 if at in wanted and row[self._column] is not None and not row.get("encrypted"):
                     found[at] = row[self._column]
         return found

@@ -30,9 +30,11 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.tables import (
     ACKS,
     CHANNEL_EVENTS,
+    CHANNEL_KEY,
     DELIVERED_MESSAGES,
     DELIVERIES,
     LOST_DEPENDENCIES,
+    RECORD_KEY,
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
@@ -51,11 +53,8 @@ JOB = "ack"
 _OF_STATE = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
 TABLES_WRITTEN = (*_OF_STATE, DELIVERED_MESSAGES)
 
-_KEY = ("pubsub_topic", "content_topic", "channel_id")
 _TICK_COLUMNS = {
-    "pubsub_topic": "string",
-    "content_topic": "string",
-    "channel_id": "string",
+    **dict.fromkeys(CHANNEL_KEY, "string"),
     "row_kind": "string",
     "kafka_topic": "string",
     "kafka_partition": "int",
@@ -86,20 +85,20 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
-        messages = rows.where("row_kind <> 'tick'").select(*_KEY, _text(_IN_TEXT), "bloom_filter")
+        messages = rows.where("row_kind <> 'tick'").select(*CHANNEL_KEY, _text(_IN_TEXT), "bloom_filter")
         ticks = (
             rows.where("row_kind = 'tick'")
-            .select("kafka_topic", "kafka_partition", "kafka_offset", "sub_order", "event_us")
+            .select(*RECORD_KEY, "sub_order", "event_us")
             .mapInPandas(due_timer_rows(settings.paths), _TICK)
         )
         due = ticks.select(
-            *_KEY,
-            _text([name for name in _TICK_COLUMNS if name not in _KEY]),
+            *CHANNEL_KEY,
+            _text([name for name in _TICK_COLUMNS if name not in CHANNEL_KEY]),
             F.lit(None).cast("binary").alias("bloom_filter"),
         )
         by_bucket = (
             messages.unionByName(due)
-            .withColumn("bucket", F.pmod(F.xxhash64(*_KEY), F.lit(BUCKETS)).cast("int"))
+            .withColumn("bucket", F.pmod(F.xxhash64(*CHANNEL_KEY), F.lit(BUCKETS)).cast("int"))
             .groupBy("bucket")
         )
         with own_workers(ordered_sds_messages.sparkSession, JOB):  # they keep live channels
@@ -115,7 +114,10 @@ def _text(columns: Sequence[str]) -> Column:
 def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
     """Tick rows → one row for every channel whose timer is due."""
     return timers.due_rows(
-        paths, JOB, _TICK_COLUMNS, lambda key: {**dict(zip(_KEY, json.loads(key), strict=True)), "row_kind": "tick"}
+        paths,
+        JOB,
+        _TICK_COLUMNS,
+        lambda key: {**dict(zip(CHANNEL_KEY, json.loads(key), strict=True)), "row_kind": "tick"},
     )
 
 
@@ -253,7 +255,7 @@ def _by_channel(frames: Iterator[pd.DataFrame]) -> dict[ChannelKey, list[_Given]
     """A bucket's rows of a micro-batch."""
     found: dict[ChannelKey, list[_Given]] = {}
     for frame in frames:
-        columns = (frame[name].tolist() for name in (*_KEY, "row", "bloom_filter"))
+        columns = (frame[name].tolist() for name in (*CHANNEL_KEY, "row", "bloom_filter"))
         for pubsub_topic, content_topic, channel_id, text, bloom_filter in zip(*columns, strict=True):
             some = None if bloom_filter is None else bytes(bloom_filter)
             found.setdefault((pubsub_topic, content_topic, channel_id), []).append((text, some))

@@ -113,7 +113,7 @@ def groups_of(
         asked = asked.join(uncounted, [*RECORD_KEY], join_type="left anti")
     sums = asked.group_by([*RECORD_KEY[:2], "window", *SENDER]).aggregate([(name, "sum") for name in Cost._fields])
     for row in sums.to_pylist():
-        sender = (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"])
+        sender = tuple(row[name] for name in SENDER)
         cost = Cost(*(row[f"{name}_sum"] for name in Cost._fields))
         yield (row["kafka_topic"], row["kafka_partition"]), row["window"], sender, cost
 

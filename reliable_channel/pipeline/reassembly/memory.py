@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
 from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
 from reliable_channel.lake.read import in_our_time
-from reliable_channel.lake.tables import REASSEMBLED_MESSAGES
+from reliable_channel.lake.tables import CHANNEL_KEY, REASSEMBLED_MESSAGES, RECORD_KEY
 from reliable_channel.pipeline.clock import EPOCH, TopicPartition
 from reliable_channel.pipeline.delta import running
 
@@ -38,9 +39,9 @@ class Done:
 
 Prefixes = npt.NDArray[np.uint64]
 
-_COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset", "event_time", "pubsub_topic", "content_topic"]
-_COLUMNS += ["channel_id", "sender_id", "entire_message_hash", "sds_ids", "data_count", "first_lamport_timestamp"]
-_COLUMNS += ["send", "one_send"]
+_COLUMNS = [*RECORD_KEY, "event_time", *CHANNEL_KEY, "sender_id", "entire_message_hash", "sds_ids", "data_count"]
+_COLUMNS += ["first_lamport_timestamp", "send", "one_send"]
+_record, _scope = itemgetter(*RECORD_KEY), itemgetter(*CHANNEL_KEY, "sender_id")
 _MASK = (1 << 20) - 1
 
 
@@ -114,7 +115,7 @@ def completed_before(
     for row in sorted(
         in_our_time(whole).to_pylist(), key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])
     ):
-        if (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"]) not in batch:
+        if _record(row) not in batch:
             found.setdefault(row["entire_message_hash"], []).append(done(row))
     return found
 
@@ -122,7 +123,7 @@ def completed_before(
 def done(row: Mapping[str, Any]) -> Done:
     """The completed send of a row of ``reassembled_messages``."""
     send = CompletedSend(
-        (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["sender_id"]),
+        _scope(row),
         row["entire_message_hash"],
         row["send"],
         row["data_count"],

@@ -28,6 +28,7 @@ from reliable_channel.lake.tables import (
     INCOMPLETE_MESSAGES,
     ORDERED_SDS_MESSAGES,
     REASSEMBLED_MESSAGES,
+    RECORD_KEY,
 )
 from reliable_channel.pipeline import counters, guarded, timers
 from reliable_channel.pipeline.clock import TopicPartition
@@ -59,7 +60,7 @@ def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataF
             parts = parts.repartition(F.col("state_key")).mapInArrow(Combiner(settings), _ROW)
         ticks = (
             segments.where("sds_kind = 'tick'")
-            .select("kafka_topic", "kafka_partition", "kafka_offset", F.unix_micros("event_time").alias("event_us"))
+            .select(*RECORD_KEY, F.unix_micros("event_time").alias("event_us"))
             .mapInPandas(due_timer_rows(settings.paths), _ROW)
         )
         results = (

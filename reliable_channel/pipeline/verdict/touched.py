@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from deltalake import DeltaTable
@@ -48,6 +49,7 @@ SDS_ID_TAG = b"\x12"
 """The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
 
 Channel = tuple[str | None, str | None, str | None]
+_channel = itemgetter(*CHANNEL_KEY)
 
 
 @dataclass
@@ -72,7 +74,7 @@ class Touched:
                 if row["raw"] is not None and row["stage"] in ("envelope", "sds"):
                     self.texts |= ids_within(row["raw"])
                 continue
-            channel: Channel = (row["pubsub_topic"], row["content_topic"], row["channel_id"])
+            channel: Channel = _channel(row)
             ids = {row.get("sds_id"), row.get("first_sds_id"), *(row.get("sds_ids") or ())}
             self.ids |= {(channel, sds_id) for sds_id in ids if sds_id is not None}
             self.envelopes.update(filter(None, [row.get("message_hash")]))
