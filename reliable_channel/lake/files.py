@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
-from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import INDEXED_COLUMNS, Column, Table
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -80,8 +80,7 @@ class TaskFiles:
 class _TableFile:
     def __init__(self, paths: PathSettings, table: Table) -> None:
         self._table = table
-        self._schema = arrow_schema(table).remove_metadata()
-        self._schema = pa.schema([field.remove_metadata() for field in self._schema])
+        self._schema = file_schema(table)
         self._filesystem, root = filesystem(paths.table(table.name))
         self._name = f"part-{uuid.uuid4()}.parquet"
         self._place = f"{root}/{self._name}"

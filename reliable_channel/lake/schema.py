@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -31,21 +33,32 @@ def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable, {"comment": c.comment}) for c in table.columns])
 
 
+@functools.cache
+def file_schema(table: Table) -> pa.Schema:
+    """The columns of a table with their types and nullability, as its Parquet files have them."""
+    return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in table.columns])
+
+
+Row: TypeAlias = Any
+"""A row of a table, made by :func:`row_type`."""
+
+
+@functools.cache
+def row_type(table: Table) -> Any:
+    """The class of a table's rows, a named tuple with the name and the columns of the table; a column that is not given
+    is ``None``. Times are µs. Raises ``TypeError`` for a name that is no column."""
+    return namedtuple(table.name, table.names(), defaults=[None] * len(table.columns))
+
+
 def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table) -> pa.Table:
     """Rows of Python values (times in µs) with the columns of ``table``; a missing value is null."""
-    return of_columns(by_column(rows, table), table)
-
-
-def by_column(rows: Sequence[Mapping[str, Any]], table: Table) -> list[list[Any]]:
-    """The values of rows as :func:`as_arrow` takes them, by the columns of ``table``: a list for each, in order."""
-    return [[row.get(name) for row in rows] for name in table.names()]
+    return of_columns([[row.get(name) for row in rows] for name in table.names()], table)
 
 
 def of_columns(columns: Sequence[Sequence[Any]], table: Table) -> pa.Table:
-    """What :func:`by_column` gave, as a table of Arrow."""
-    arrays = [pa.array(values, ARROW_TYPES[c.type]) for values, c in zip(columns, table.columns, strict=True)]
-    fields = [pa.field(c.name, a.type, c.nullable) for c, a in zip(table.columns, arrays, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    """The values of rows by the columns of ``table``, a list for each in order, as a table of Arrow."""
+    schema = file_schema(table)
+    return pa.Table.from_arrays([pa.array(*each) for each in zip(columns, schema.types, strict=True)], schema=schema)
 
 
 def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:

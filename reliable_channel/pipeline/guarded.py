@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 _log = logging.getLogger(__name__)
 
@@ -18,6 +18,12 @@ EVENT = "row_failed"
 """The name of the event in ``channel_events``."""
 
 LONGEST_REASON = 300
+
+
+class FailedRows(NamedTuple):
+    """How many rows of a key were set aside; the driver counts them."""
+
+    rows: int
 
 
 class Machine(Protocol):

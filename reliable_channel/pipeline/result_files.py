@@ -1,16 +1,17 @@
 """Writes the results of keyed state, of many kinds in one stream, to their tables in one Spark job.
 
-A row carries many results, packed by table and column: as rows of their own they would cost as much on their way
-through the JVM as the work that made them. Tasks unpack them into Arrow and write it
-(:mod:`reliable_channel.lake.files`); results that no table takes are returned to the driver.
+A result is a row of a table (:func:`~reliable_channel.lake.schema.row_type`), or a named tuple for the driver. A row of
+the stream carries many of them, packed by table and column: as rows of their own they would cost as much on their way
+through the JVM as the work that made them, and Arrow of a few rows costs twenty times as much (docs/decisions.md).
+Tasks unpack them into Arrow and write it (:mod:`reliable_channel.lake.files`).
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,15 +19,13 @@ from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.schema import by_column, columns_of, of_columns
+from reliable_channel.lake.schema import columns_of, of_columns
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.pipeline.delta import task_result, task_results
 
 RESULTS = "results"
-"""The ``kind`` of a row whose column ``results`` holds packed results."""
-
-FILE = "file"
-"""The kind of a result that is a file, written and not committed (``WrittenFile``)."""
+"""The ``kind`` of a row whose column ``results`` holds packed results. Any other kind is the name of a table, and the
+row is one of it."""
 
 PACKED = 2_000
 """The most results in one row."""
@@ -34,27 +33,33 @@ PACKED = 2_000
 GATHERED_BYTES = 4 * 1024 * 1024
 """Packed results that are written together: about so many bytes of them."""
 
-Fields = dict[str, Any]
-"""One result by the names of its table's columns; times in µs."""
+Result = tuple[Any, ...]
+"""A row of a table, or a named tuple for the driver; the name of its class tells which."""
+
+T = TypeVar("T", bound=Result)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What the tasks of a micro-batch have written, and the results that are for the driver, by kind."""
+    """What the tasks of a micro-batch have written, and the results that are for the driver, with their classes."""
 
     files: list[WrittenFile]
-    driver_results: dict[str, list[Fields]]
+    for_driver: list[tuple[str, list[Any]]]
 
-
-Kinds = Mapping[str, str | None]
-"""Kind → the table it belongs to, or ``None`` for what the driver wants."""
+    def of(self, kind: type[T]) -> list[T]:
+        """Those of one class. They come as JSON, so lists in them are tuples."""
+        return [
+            kind(*(tuple(each) if isinstance(each, list) else each for each in values))
+            for name, values in self.for_driver
+            if name == kind.__name__
+        ]
 
 
 class Sorted(NamedTuple):
     """Some results by where they go: table → its columns; and, as they are, those that no table takes."""
 
     tables: dict[str, list[list[Any]]]
-    others: list[tuple[str, Fields]]
+    others: list[Result]
 
     def extend(self, more: Sorted) -> None:
         """Add others, behind these."""
@@ -67,23 +72,20 @@ class Sorted(NamedTuple):
         self.others.extend(more.others)
 
 
-def sorted_out(results: Sequence[tuple[str, Fields]], kinds: Kinds) -> Sorted:
-    """Results with their kinds, by table; in the order given, within a table and among the others."""
-    rows: dict[str, list[Fields]] = {}
-    others: list[tuple[str, Fields]] = []
-    for kind, fields in results:
-        name = None if kind == FILE else kinds[kind]
-        if name is None:
-            others.append((kind, fields))
-        else:
-            rows.setdefault(name, []).append(fields)
-    return Sorted({name: by_column(some, BY_NAME[name]) for name, some in rows.items()}, others)
+def sorted_out(results: Iterable[Result]) -> Sorted:
+    """Results by table; in the order given, within a table and among the others."""
+    rows: dict[str, list[Result]] = {}
+    others: list[Result] = []
+    for result in results:
+        name = type(result).__name__
+        (rows.setdefault(name, []) if name in BY_NAME else others).append(result)
+    return Sorted({name: [[*column] for column in zip(*some, strict=True)] for name, some in rows.items()}, others)
 
 
-def packed(results: Sequence[tuple[str, Fields]], kinds: Kinds) -> Iterator[bytes]:
-    """Results with their kinds, in the order given, for column ``results``."""
+def packed(results: Sequence[Result]) -> Iterator[bytes]:
+    """Results in the order given, for column ``results``."""
     for start in range(0, len(results), PACKED):
-        yield pickle.dumps(tuple(sorted_out(results[start : start + PACKED], kinds)), pickle.HIGHEST_PROTOCOL)
+        yield pickle.dumps(tuple(sorted_out(results[start : start + PACKED])), pickle.HIGHEST_PROTOCOL)
 
 
 def unpacked(blob: bytes) -> Sorted:
@@ -95,30 +97,25 @@ Derive = Callable[[pa.Table, PathSettings], Iterator[tuple[Table, pa.Table]]]
 """Rows of one table → rows of other tables that follow from them."""
 
 
-def written_results(
-    rows: DataFrame, paths: PathSettings, kinds: Kinds, derived: Mapping[str, Derive] | None = None
-) -> Results:
-    """Compute ``rows`` and write every kind to its table; nothing is committed. What the driver wants must be such that
-    JSON can hold it. A row of a kind of its own, not ``results``, is a row of that table. ``derived``: table → what
-    the task that writes its rows also writes."""
-    files: list[WrittenFile] = []
-    driver_results: dict[str, list[Fields]] = {}
-    for result in task_results(rows, _writer(paths, dict(kinds), dict(derived or {}))):
-        files += [WrittenFile(*file) for file in result["files"]]
-        for kind, fields in result["driver_results"]:
-            driver_results.setdefault(kind, []).append(fields)
-    return Results(files, driver_results)
+def written_results(rows: DataFrame, paths: PathSettings, derived: Mapping[str, Derive] | None = None) -> Results:
+    """Compute ``rows`` and write every result to its table; nothing is committed. What the driver wants must be such
+    that JSON can hold it. ``derived``: table → what the task that writes its rows also writes."""
+    found = task_results(rows, _writer(paths, dict(derived or {})))
+    return Results(
+        [WrittenFile(*file) for task in found for file in task["files"]],
+        [(name, values) for task in found for name, values in task["for_driver"]],
+    )
 
 
 class ResultFiles:
     """The files of a task that writes results, and what is not for it to write. A context manager, as
     :class:`~reliable_channel.lake.files.TaskFiles`."""
 
-    def __init__(self, paths: PathSettings, kinds: Kinds, derived: Mapping[str, Derive] | None = None) -> None:
-        self._paths, self._kinds, self._derived = paths, kinds, derived or {}
+    def __init__(self, paths: PathSettings, derived: Mapping[str, Derive] | None = None) -> None:
+        self._paths, self._derived = paths, derived or {}
         self._files = TaskFiles(paths)
         self._written: list[WrittenFile] = []
-        self.driver_results: list[tuple[str, Fields]] = []
+        self.for_driver: list[Result] = []
 
     def __enter__(self) -> ResultFiles:
         return self
@@ -127,31 +124,26 @@ class ResultFiles:
         self._files.__exit__(*fault)
 
     def add(self, results: Sorted) -> None:
-        """Write results to their tables. Those of kind ``file`` are files that a task before this one has written."""
+        """Write results to their tables. A ``WrittenFile`` is one that a task before this one has written."""
         for name, columns in results.tables.items():
             rows = of_columns(columns, BY_NAME[name])
             self._files.add(BY_NAME[name], rows)
             if name in self._derived:
                 for table, more in self._derived[name](rows, self._paths):
                     self._files.add(table, more)
-        for kind, fields in results.others:
-            if kind == FILE:
-                self._written.append(WrittenFile(**fields))
+        for result in results.others:
+            if isinstance(result, WrittenFile):
+                self._written.append(result)
             else:
-                self.driver_results.append((kind, fields))
+                self.for_driver.append(result)
 
-    def add_rows(self, kind: str, rows: pa.RecordBatch) -> None:
-        """Write rows of a kind that have columns of its table already."""
-        table = BY_NAME[self._kinds[kind] or kind]
+    def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
+        """Write rows that have columns of their table already."""
         self._files.add(table, columns_of(rows, table))
 
     def finish(self) -> list[WrittenFile]:
         """Close the files; all there are, those of tasks before included."""
         return [*self._written, *self._files.finish()]
-
-    def handed_on(self) -> list[tuple[str, Fields]]:
-        """:meth:`finish`, as results for the task that comes after, with what is not for this one to write."""
-        return [*self.driver_results, *((FILE, file._asdict()) for file in self.finish())]
 
 
 def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
@@ -168,10 +160,10 @@ def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
 
 
 def _writer(
-    paths: PathSettings, kinds: Kinds, derived: Mapping[str, Derive]
+    paths: PathSettings, derived: Mapping[str, Derive]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with ResultFiles(paths, kinds, derived) as files:
+        with ResultFiles(paths, derived) as files:
             for batch in batches:
                 for kind in pc.unique(batch.column("kind")).to_pylist():
                     some = batch.filter(pc.equal(batch.column("kind"), kind))
@@ -179,9 +171,10 @@ def _writer(
                         for together in _gathered(some.column(RESULTS)):
                             files.add(together)
                     else:
-                        files.add_rows(kind, some)
+                        files.add_rows(BY_NAME[kind], some)
             finished = files.finish()
-        if finished or files.driver_results:
-            yield task_result({"files": finished, "driver_results": files.driver_results})
+        if finished or files.for_driver:
+            for_driver = [(type(result).__name__, result) for result in files.for_driver]
+            yield task_result({"files": finished, "for_driver": for_driver})
 
     return write

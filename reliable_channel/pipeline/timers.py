@@ -12,8 +12,7 @@ need not read the log from its beginning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -34,8 +33,7 @@ RESTATED_EVERY = 100
 _READ = ("query_id", "batch_id", "key", "due", "kafka_topic", "kafka_partition")
 
 
-@dataclass(frozen=True, slots=True)
-class TimerChange:
+class TimerChange(NamedTuple):
     """The next timer of ``key`` in one Kafka partition is due at ``due_us`` (event time, µs); ``None``: it has none."""
 
     key: str
@@ -109,16 +107,9 @@ def _changes(rows: pa.Table) -> Iterator[TimerChange]:
 _logs = PerQuery(TimerLog)
 
 
-def changes_of(results: Iterable[Mapping[str, Any]]) -> list[TimerChange]:
-    """Results of kind ``timer`` (``key``, ``due``, the Kafka partition): at most one per touched key."""
-    return [
-        TimerChange(change["key"], (change["kafka_topic"], change["kafka_partition"]), change["due"])
-        for change in results
-    ]
-
-
 def record(sink: BatchSink, job: str, changes: list[TimerChange]) -> None:
-    """Append the changes of this micro-batch, or all timers where they are due to be stated again.
+    """Append the changes of this micro-batch, at most one per touched key, or all timers where they are due to be
+    stated again.
 
     To be called in every micro-batch."""
     if sink.batch_id and last_restated(sink.batch_id + 1) == sink.batch_id:

@@ -12,9 +12,10 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import decode_segment
 from reliable_channel.evidence.intake import EvidenceRecord, rows_from
+from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.pipeline.reassembly.set_results import SetResult
+from reliable_channel.pipeline.reassembly.set_results import Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from tests.fuzz import inputs
 from tests.fuzz.cases_format import Step, Target
@@ -69,7 +70,7 @@ INGEST = Target(
 
 def check_reassembly(steps: list[Step]) -> None:
     """Sets whose state goes through its bytes after every step give the same results as those that stay in memory."""
-    results: list[list[SetResult]] = [[], []]
+    results: list[list[Row]] = [[], []]
     for stored in (False, True):
         now, sets = inputs.START_MS, {}
         for offset, step in enumerate(steps):
@@ -101,11 +102,11 @@ def check_reassembly(steps: list[Step]) -> None:
         _bounded(sum(len(held.to_bytes()) for held in sets.values()), steps)
     assert _rows(results[0]) == _rows(results[1])
     for result in results[0]:
-        if result.payload is not None:
+        if isinstance(result, Message) and result.payload is not None:
             assert result.payload in inputs.PAYLOADS
 
 
-def _rows(results: list[SetResult]) -> list[str]:
+def _rows(results: list[Row]) -> list[str]:
     return [repr(result) for result in results]
 
 

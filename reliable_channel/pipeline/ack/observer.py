@@ -34,6 +34,7 @@ from reliable_channel.core.sds import (
 )
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import SdsMessage
+from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import CHANNEL_KEY, DELIVERED_MESSAGES, DELIVERIES
 from reliable_channel.pipeline.ack import output_rows as rows
 from reliable_channel.pipeline.ack.accepted_messages import (
@@ -44,7 +45,7 @@ from reliable_channel.pipeline.ack.accepted_messages import (
     sds_key,
 )
 from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
-from reliable_channel.pipeline.ack.records import InputRow, Output
+from reliable_channel.pipeline.ack.records import InputRow
 
 MAX_PARTS = 8_000
 """Delivered segments of application messages that are not delivered yet."""
@@ -95,9 +96,9 @@ class ChannelObserver:
         self._needed_by: dict[str, str] = {}
         self._ephemerals: dict[bytes, None] = {}
 
-    def take(self, row: InputRow) -> list[Output]:
+    def take(self, row: InputRow) -> list[Row]:
         """Take one row, in record order. Timers due before it run first, each at its own time."""
-        out: list[Output] = []
+        out: list[Row] = []
         now = max(self._now, row.event_us // 1000)
         while (due := self._rest_due()) is not None and due <= now:
             self._run_timers(due, out)
@@ -133,7 +134,7 @@ class ChannelObserver:
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
-    def _run_timers(self, now: int, out: list[Output]) -> None:
+    def _run_timers(self, now: int, out: list[Row]) -> None:
         self._now = now
         self._report(self._channel.tick(now).events, None, out)
 
@@ -149,7 +150,7 @@ class ChannelObserver:
             return None
         return self._rested_at + (GUARDED_MS if self._row_seq or self._participant_id is not None else 0)
 
-    def _rest(self, out: list[Output]) -> None:
+    def _rest(self, out: list[Row]) -> None:
         """Let everything go but what is to be known for ever; not while something is missing that is not given up."""
         if self._channel.missing_ids():
             self._last_heard = self._now
@@ -163,13 +164,13 @@ class ChannelObserver:
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
-    def _message(self, row: InputRow, out: list[Output]) -> None:
+    def _message(self, row: InputRow, out: list[Row]) -> None:
         if row.sds_kind == "ephemeral":
             self._ephemeral(row, out)
         else:
             self._content(row, row.repaired_by is not None, out)
 
-    def _ephemeral(self, row: InputRow, out: list[Output]) -> None:
+    def _ephemeral(self, row: InputRow, out: list[Row]) -> None:
         """Ephemeral messages are delivered once, whatever SDS remembers under their ids."""
         name = sds_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
@@ -184,7 +185,7 @@ class ChannelObserver:
             base = self._numbered(self._now, message=True)
             out.append(rows.delivered_ephemeral(base, row, AcceptedMessage.first(row, self._now)))
 
-    def _content(self, row: InputRow, repaired: bool, out: list[Output]) -> None:
+    def _content(self, row: InputRow, repaired: bool, out: list[Row]) -> None:
         """A content or sync message."""
         own = self._participant_id is not None and row.sender_id == self._participant_id
         before = own and self._is_past(row)
@@ -224,7 +225,7 @@ class ChannelObserver:
             content_bytes=row.content_bytes,
         ).events
 
-    def _repaired(self, row: InputRow, out: list[Output]) -> None:
+    def _repaired(self, row: InputRow, out: list[Row]) -> None:
         """A rebuilt segment is taken as received; when the segment itself comes after all, only its acknowledgements
         are new."""
         sds_id, lamport = row.sds_id or "", row.lamport_timestamp
@@ -237,7 +238,7 @@ class ChannelObserver:
             return
         self._content(row, True, out)
 
-    def _completed(self, row: InputRow, out: list[Output]) -> None:
+    def _completed(self, row: InputRow, out: list[Row]) -> None:
         if row.sender_id == self._participant_id or self._rebuilt.knows(row):
             return
 
@@ -263,12 +264,12 @@ class ChannelObserver:
         lamport = row.lamport_timestamp
         return lamport is not None and self._channel.is_past(row.sds_id or "", lamport, row.sender_id)
 
-    def _dropped(self, row: InputRow, why: str) -> Output:
+    def _dropped(self, row: InputRow, why: str) -> Row:
         return rows.channel_event(self.base(self._now), "pending_message_dropped", row.sds_id, row.sender_id, why, row)
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _report(self, events: Iterable[SdsEvent], row: InputRow | None, out: list[Output]) -> None:
+    def _report(self, events: Iterable[SdsEvent], row: InputRow | None, out: list[Row]) -> None:
         for event in events:
             match event:
                 case Delivered():
@@ -288,14 +289,14 @@ class ChannelObserver:
                 case DependencyLost():
                     out.append(rows.lost(self.base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyBeforeObservation(at, message_id, named_by):
-                    fields = {"sds_id": message_id, "status": "before_observation", "needed_by": named_by}
-                    out.append(Output("lost_dependencies", {**self.base(at), **fields, "missing_since": at * 1000}))
+                    fields = {"status": "before_observation", "needed_by": named_by, "missing_since": at * 1000}
+                    out.append(rows.LostDependency(**self.base(at), sds_id=message_id, **fields))
                 case RepairRequestSeen():
                     out.append(rows.repair_request(self.base(event.at), event, row))
                 case _:
                     out.extend(rows.other(self.base(event.at), event, self._participant_id, row))
 
-    def _delivered(self, event: Delivered, out: list[Output]) -> None:
+    def _delivered(self, event: Delivered, out: list[Row]) -> None:
         if event.late:
             out.append(rows.recovered(self.base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
@@ -312,7 +313,7 @@ class ChannelObserver:
         for row, held in self._rebuilt.delivered_with(seen):
             self._message_delivered(row, held, event.at, out)
 
-    def _message_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Output]) -> None:
+    def _message_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Row]) -> None:
         """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed, which for a timer is the
         time it was due, not that of the row or tick which let it fire."""
         out.append(rows.delivered_message(self._numbered(at, message=True), row, held))

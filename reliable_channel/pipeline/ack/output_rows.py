@@ -22,13 +22,19 @@ from reliable_channel.core.sds import (
     SendDelivered,
     SendError,
 )
+from reliable_channel.lake import tables
+from reliable_channel.lake.schema import Row, row_type
 from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage
-from reliable_channel.pipeline.ack.records import InputRow, Output, coordinates
+from reliable_channel.pipeline.ack.records import InputRow, coordinates
 
 Base = dict[str, Any]
 
+Delivery, Ack, ChannelEvent = map(row_type, (tables.DELIVERIES, tables.ACKS, tables.CHANNEL_EVENTS))
+LostDependency, RefetchRequest = map(row_type, (tables.LOST_DEPENDENCIES, tables.REFETCH_REQUESTS))
+RepairRequest = row_type(tables.REPAIR_REQUESTS)
 
-def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Output:
+
+def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Row:
     """A segment that SDS has delivered; a bare payload is a message as well. ``seen``: ``None`` when more waited than
     is remembered."""
     fields: dict[str, Any] = {
@@ -45,46 +51,44 @@ def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None
         fields.update(_place_of(seen))
         if seen.segment_kind == "bare":
             fields.update(_bare(event.message_id, event.lamport_timestamp, seen))
-    return Output("deliveries", fields)
+    return Delivery(**fields)
 
 
-def delivered_ephemeral(base: Base, row: InputRow, seen: AcceptedMessage) -> Output:
+def delivered_ephemeral(base: Base, row: InputRow, seen: AcceptedMessage) -> Row:
     """The ephemeral message of ``row``."""
     sds_id = row.sds_id or ""
     fields: dict[str, Any] = {"sender_id": row.sender_id, "sds_id": sds_id, "sds_kind": "ephemeral", "late": False}
-    fields |= {"lost_dependencies": [], **_place_of(seen), **_bare(sds_id, None, seen)}
-    return Output("deliveries", {**base, **fields})
+    return Delivery(**base, **fields, lost_dependencies=[], **_place_of(seen), **_bare(sds_id, None, seen))
 
 
-def delivered_message(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Output:
+def delivered_message(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Row:
     """A rebuilt message. ``row``: its completed row; ``held``: those of its segments that SDS has delivered."""
     own = set(row.sds_ids)
     stamps = [s.sender_timestamp_ns for s in held if not s.repaired_by and s.sender_timestamp_ns is not None]
-    fields = {
+    return Delivery(
         **base,
-        "row_kind": "message",
-        "sender_id": row.sender_id,
-        "sds_id": row.sds_id,
-        "lamport_timestamp": row.first_lamport_timestamp,
-        "sds_kind": "content",
-        "entire_message_hash": row.entire_message_hash,
-        "data_count": row.data_count,
-        "parity_count": row.parity_count,
-        "first_sds_id": row.sds_id,
-        "first_lamport_timestamp": row.first_lamport_timestamp,
-        "position_exact": row.position_exact,
-        "kafka_topic": row.kafka_topic,
-        "kafka_partition": row.kafka_partition,
-        "kafka_offset": row.kafka_offset,
-        "first_seen": min(seen.first_seen_ms for seen in held) * 1000,
-        "payload_bytes": row.payload_bytes,
-        "sender_timestamp_ns": min(stamps, default=None),
-        "sender_verified": all(seen.sender_verified for seen in held),
-        "repaired_segments": sum(seen.repaired_by == "parity" for seen in held),
-        "late": any(seen.late for seen in held),
-        "lost_dependencies": sorted({i for seen in held for i in seen.lost if i not in own}),
-    }
-    return Output("deliveries", fields)
+        row_kind="message",
+        sender_id=row.sender_id,
+        sds_id=row.sds_id,
+        lamport_timestamp=row.first_lamport_timestamp,
+        sds_kind="content",
+        entire_message_hash=row.entire_message_hash,
+        data_count=row.data_count,
+        parity_count=row.parity_count,
+        first_sds_id=row.sds_id,
+        first_lamport_timestamp=row.first_lamport_timestamp,
+        position_exact=row.position_exact,
+        kafka_topic=row.kafka_topic,
+        kafka_partition=row.kafka_partition,
+        kafka_offset=row.kafka_offset,
+        first_seen=min(seen.first_seen_ms for seen in held) * 1000,
+        payload_bytes=row.payload_bytes,
+        sender_timestamp_ns=min(stamps, default=None),
+        sender_verified=all(seen.sender_verified for seen in held),
+        repaired_segments=sum(seen.repaired_by == "parity" for seen in held),
+        late=any(seen.late for seen in held),
+        lost_dependencies=sorted({i for seen in held for i in seen.lost if i not in own}),
+    )
 
 
 def _bare(sds_id: str, lamport: int | None, seen: AcceptedMessage) -> dict[str, Any]:
@@ -115,80 +119,79 @@ def _place_of(seen: AcceptedMessage) -> dict[str, Any]:
     }
 
 
-def ack(base: Base, event: Acknowledged, seen: AcceptedMessage | None, row: InputRow | None) -> Output:
+def ack(base: Base, event: Acknowledged, seen: AcceptedMessage | None, row: InputRow | None) -> Row:
     """A row of ``acks``."""
-    fields = {
+    return Ack(
         **base,
-        "sds_id": event.message_id,
-        "sender_id": event.sender_id,
-        "acknowledged_by": event.by,
-        "evidence": event.evidence.value,
-        "certainty": event.evidence.certainty.value,
-        "evidence_sds_id": event.via,
-        "entire_message_hash": seen.entire_message_hash if seen else None,
-        "latency_ms": event.at - event.since,
-        "copies": seen.copies if seen else None,
+        sds_id=event.message_id,
+        sender_id=event.sender_id,
+        acknowledged_by=event.by,
+        evidence=event.evidence.value,
+        certainty=event.evidence.certainty.value,
+        evidence_sds_id=event.via,
+        entire_message_hash=seen.entire_message_hash if seen else None,
+        latency_ms=event.at - event.since,
+        copies=seen.copies if seen else None,
         **coordinates(row),
-    }
-    return Output("acks", fields)
+    )
 
 
-def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Output:
+def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Row:
     """A row of ``refetch_requests``."""
-    fields = {
+    return RefetchRequest(
         **base,
-        "sds_id": event.message_id,
-        "sender_id": event.sender_id,
-        "retrieval_hint": event.retrieval_hint,
-        "attempt": event.attempt,
-        "needed_by": needed_by,
-    }
-    return Output("refetch_requests", fields)
+        sds_id=event.message_id,
+        sender_id=event.sender_id,
+        retrieval_hint=event.retrieval_hint,
+        attempt=event.attempt,
+        needed_by=needed_by,
+    )
 
 
-def lost(base: Base, event: DependencyLost, needed_by: str | None) -> Output:
+def lost(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
     """A row of ``lost_dependencies``."""
-    fields = {
+    return LostDependency(
         **base,
-        "sds_id": event.message_id,
-        "sender_id": event.sender_id,
-        "status": "lost",
-        "needed_by": needed_by or next(iter(event.waiting), None),
-        "missing_since": event.missing_since * 1000,
-    }
-    return Output("lost_dependencies", fields)
+        sds_id=event.message_id,
+        sender_id=event.sender_id,
+        status="lost",
+        needed_by=needed_by or next(iter(event.waiting), None),
+        missing_since=event.missing_since * 1000,
+    )
 
 
-def recovered(base: Base, event: Delivered, needed_by: str | None) -> Output:
+def recovered(base: Base, event: Delivered, needed_by: str | None) -> Row:
     """A row of ``lost_dependencies`` for a message that came after it had been declared lost."""
-    fields = {"sds_id": event.message_id, "sender_id": event.sender_id, "status": "recovered", "needed_by": needed_by}
-    return Output("lost_dependencies", {**base, **fields})
+    return LostDependency(
+        **base, sds_id=event.message_id, sender_id=event.sender_id, status="recovered", needed_by=needed_by
+    )
 
 
-def repair_request(base: Base, event: RepairRequestSeen, row: InputRow | None) -> Output:
+def repair_request(base: Base, event: RepairRequestSeen, row: InputRow | None) -> Row:
     """A row of ``repair_requests``."""
     entry = next((e for e in row.repair_request if e.message_id == event.message_id), None) if row else None
-    fields = {
+    return RepairRequest(
         **base,
-        "sds_id": event.message_id,
-        "requested_by": event.by,
-        "request_sds_id": event.via,
-        "held_here": event.have,
-        "sender_id": entry.sender_id if entry else None,
-    }
-    return Output("repair_requests", fields | coordinates(row))
+        sds_id=event.message_id,
+        requested_by=event.by,
+        request_sds_id=event.via,
+        held_here=event.have,
+        sender_id=entry.sender_id if entry else None,
+        **coordinates(row),
+    )
 
 
 def channel_event(
     base: Base, name: str, sds_id: str | None, sender_id: str | None, detail: str | None, row: InputRow | None
-) -> Output:
+) -> Row:
     """A row of ``channel_events``."""
-    fields = {**base, "event": name, "sds_id": sds_id, "sender_id": sender_id, "detail": detail}
-    fields["kafka_topic"] = row.kafka_topic if row is not None else None
-    return Output("channel_events", fields | coordinates(row))
+    topic = row.kafka_topic if row is not None else None
+    return ChannelEvent(
+        **base, event=name, sds_id=sds_id, sender_id=sender_id, detail=detail, kafka_topic=topic, **coordinates(row)
+    )
 
 
-def other(base: Base, event: SdsEvent, participant_id: str | None, row: InputRow | None) -> list[Output]:
+def other(base: Base, event: SdsEvent, participant_id: str | None, row: InputRow | None) -> list[Row]:
     """Rows of ``channel_events`` for the events that people should know of; none for the others."""
     match event:
         case Conflict():

@@ -1,4 +1,4 @@
-"""The input rows and output rows of an :class:`~.observer.ChannelObserver`, and how a row is encoded in its state."""
+"""The input rows of a :class:`~.observer.ChannelObserver`, and how a row is encoded in its state."""
 
 from __future__ import annotations
 
@@ -39,13 +39,6 @@ class InputRow(NamedTuple):
     payload_bytes: int | None = None
     first_lamport_timestamp: int | None = None
     position_exact: bool | None = None
-
-
-class Output(NamedTuple):
-    """One row for ``table``, by the names of its columns; times in µs."""
-
-    table: str
-    fields: dict[str, Any]
 
 
 def message_key(row: InputRow) -> str:

@@ -27,6 +27,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import (
     ACKS,
     CHANNEL_EVENTS,
@@ -43,10 +44,10 @@ from reliable_channel.pipeline.ack import output_rows
 from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
 from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
-from reliable_channel.pipeline.ack.records import InputRow, Output, row_of
+from reliable_channel.pipeline.ack.records import InputRow, row_of
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import exempt_survivors, gc_paused
-from reliable_channel.pipeline.result_files import PACKED, RESULTS, Fields, packed, written_results
+from reliable_channel.pipeline.result_files import PACKED, RESULTS, Result, packed, written_results
 from reliable_channel.pipeline.session import own_workers
 
 JOB = "ack"
@@ -75,7 +76,6 @@ Update = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], BucketState], Iterat
 """Key of a bucket, its rows, its stored state → packed results."""
 
 _OUT = "kind string, results binary"
-_KINDS = {table.name: table.name for table in _OF_STATE} | {"timer": None, "failed_rows": None}
 
 
 def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
@@ -192,17 +192,17 @@ def stateful(
     def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: BucketState) -> Iterator[pd.DataFrame]:
         now = running()
         bucket = Channels(state, int(key[0]), rules_of, "" if now is None else now[0])
-        results: list[tuple[str, Fields]] = []
+        results: list[Result] = []
         blobs: list[bytes] = []
         with gc_paused():
             for channel, rows in _by_channel(frames).items():
                 results += taken(bucket, channel, rows)
                 if len(results) >= PACKED:
-                    blobs += packed(results, _KINDS)
+                    blobs += packed(results)
                     results = []
         bucket.close()
         exempt_survivors()
-        blobs += packed(results, _KINDS)
+        blobs += packed(results)
         if blobs:
             yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
 
@@ -213,8 +213,8 @@ _Given = tuple[str, bytes | None]
 """A row: its text and its Bloom filter."""
 
 
-def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Iterator[tuple[str, Fields]]:
-    """The results of one channel's rows of a micro-batch, with their kinds."""
+def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Iterator[Result]:
+    """The results of one channel's rows of a micro-batch."""
     ordered = sorted(_in_order(given), key=lambda row: row[0])
     live = channels.load(key)
     before = live.observer.next_due_us()
@@ -226,26 +226,23 @@ def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Itera
     bad = set(failed)
     kept = [text_and_filter for number, (_, _, text_and_filter) in enumerate(ordered) if number not in bad]
     channels.store(key, live, [text for text, _ in kept], [some for _, some in kept])
-    for output in outputs:
-        yield output.table, output.fields
+    yield from outputs
     if failed:
-        yield "failed_rows", {"rows": len(failed)}
+        yield guarded.FailedRows(len(failed))
     after = live.observer.next_due_us()
     if after != before:
-        topic, partition = live.observer.place
-        name = json.dumps(key, ensure_ascii=False)
-        yield "timer", {"key": name, "due": after, "kafka_topic": topic, "kafka_partition": partition}
+        yield timers.TimerChange(json.dumps(key, ensure_ascii=False), live.observer.place, after)
 
 
 def guarded_rows(
     observer: ChannelObserver, restore: Callable[[bytes | None], ChannelObserver], rows: Sequence[InputRow]
-) -> tuple[ChannelObserver, list[Output], list[int]]:
+) -> tuple[ChannelObserver, list[Row], list[int]]:
     """Lets an observer take the rows of its channel; a row on which the program fails becomes a ``channel_events`` row
     (:func:`reliable_channel.pipeline.guarded.taken`)."""
     return guarded.taken(observer, restore, rows, ChannelObserver.take, _failed)
 
 
-def _failed(observer: ChannelObserver, row: InputRow, error: Exception) -> Output:
+def _failed(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
     detail = f"{row.row_kind} row: {guarded.reason_of(error)}"
     base = observer.base(row.event_us // 1000)
     return output_rows.channel_event(base, guarded.EVENT, row.sds_id, row.sender_id, detail, row)
@@ -285,10 +282,10 @@ class AckWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        results = written_results(rows, self._paths, _KINDS, {DELIVERIES.name: messages_of})
-        failed = sum(result["rows"] for result in results.driver_results.get("failed_rows", ()))
+        results = written_results(rows, self._paths, {DELIVERIES.name: messages_of})
+        failed = sum(each.rows for each in results.of(guarded.FailedRows))
         counters.put(sink.query_id, sink.batch_id, failed_rows=failed)
         sink.together(
             *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),
-            partial(timers.record, sink, JOB, timers.changes_of(results.driver_results.get("timer", ()))),
+            partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
         )

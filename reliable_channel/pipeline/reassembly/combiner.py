@@ -14,22 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
-from reliable_channel.lake.schema import ARROW_TYPES
-from reliable_channel.lake.tables import CHANNEL_EVENTS, ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, RECORD_KEY
+from reliable_channel.lake.schema import ARROW_TYPES, Row
+from reliable_channel.lake.tables import RECORD_KEY
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly import memory
-from reliable_channel.pipeline.reassembly.set_results import SetResult, failed_result
+from reliable_channel.pipeline.reassembly.set_results import Message, failed_result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
-from reliable_channel.pipeline.result_files import RESULTS, Fields, ResultFiles, packed, sorted_out
+from reliable_channel.pipeline.result_files import RESULTS, Result, ResultFiles, packed, sorted_out
 
 JOB = "reassembly"
 
 FLUSH_BYTES = 16 * 1024 * 1024
 """The combiner writes payloads, and returns open sets, when it holds so many bytes of them."""
-
-FAILED_ROWS = "failed_rows"
-"""The kind of a result with the number of rows on which the program failed."""
 
 REPORTS = b"#"
 """The key under which the combiner's reports pass the keyed state; no hash is so short."""
@@ -56,18 +53,6 @@ ROW_COLUMNS = {
 
 ROW_SCHEMA = pa.schema([(name, ARROW_TYPES[type_.upper()]) for name, type_ in ROW_COLUMNS.items()])
 
-KINDS = {
-    "sds": ORDERED_SDS_MESSAGES.name,
-    "repaired": ORDERED_SDS_MESSAGES.name,
-    "completed": ORDERED_SDS_MESSAGES.name,
-    "message": REASSEMBLED_MESSAGES.name,
-    "event": CHANNEL_EVENTS.name,
-    "incomplete": None,
-    "timer": None,
-    FAILED_ROWS: None,
-}
-"""Kind of a result → the table that takes it, or ``None`` for the driver."""
-
 
 class Combiner:
     """Rebuilds, in record order, what is complete within the micro-batch.
@@ -93,7 +78,7 @@ class Combiner:
         done = memory.completed_before(self._paths, segments.by_hash.keys(), since_us, segments.places())
         to_state: list[bytes] = []
         open_sets = _OpenSets()
-        with ResultFiles(self._paths, KINDS) as files:
+        with ResultFiles(self._paths) as files:
             written = _Written(files)
             for hash_ in segments.by_hash:
                 if in_state.is_open(hash_.hex()):
@@ -104,7 +89,7 @@ class Combiner:
                 if sets.must_persist and (blob := sets.to_bytes()):
                     yield from open_sets.add(hash_, blob, segments.last_place(hash_))
             written.flush()
-            reports = packed(files.handed_on(), KINDS)
+            reports = packed([*files.for_driver, *files.finish()])
             open_sets.rows += ({"state_key": REPORTS, "kind": RESULTS, "content": blob} for blob in reports)
         yield from open_sets.flush()
         if to_state:
@@ -112,7 +97,7 @@ class Combiner:
 
     def _rebuilt(
         self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]
-    ) -> tuple[HashSets, list[SetResult], list[int]]:
+    ) -> tuple[HashSets, list[Result], list[int]]:
         """The sets of one hash after its rows, what they lead to, and on which rows the program failed."""
 
         def begun(blob: bytes | None) -> HashSets:
@@ -120,11 +105,11 @@ class Combiner:
 
         return guarded.taken(begun(None), begun, rows, self._take, _failed)
 
-    def _take(self, sets: HashSets, row: SegmentRow) -> list[SetResult]:
+    def _take(self, sets: HashSets, row: SegmentRow) -> list[Result]:
         return sets.add(self._decrypt(row))
 
 
-def _failed(sets: HashSets, row: SegmentRow, error: Exception) -> SetResult:
+def _failed(sets: HashSets, row: SegmentRow, error: Exception) -> Row:
     return failed_result({**row._asdict(), "kind": "segment"}, sets.scope(), guarded.kind_of(error))
 
 
@@ -170,19 +155,19 @@ class _Written:
 
     def __init__(self, files: ResultFiles) -> None:
         self._files = files
-        self._results: list[tuple[str, Fields]] = []
+        self._results: list[Result] = []
         self._bytes = 0
 
-    def add(self, results: Sequence[SetResult], failed: int) -> None:
-        self._results += (result.packable() for result in results)
+    def add(self, results: Sequence[Result], failed: int) -> None:
+        self._results += results
         if failed:
-            self._results.append((FAILED_ROWS, {"rows": failed}))
-        self._bytes += sum(len(result.payload or b"") for result in results)
+            self._results.append(guarded.FailedRows(failed))
+        self._bytes += sum(len(each.payload or b"") for each in results if isinstance(each, Message))
         if self._bytes > FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        self._files.add(sorted_out(self._results, KINDS))
+        self._files.add(sorted_out(self._results))
         self._results, self._bytes = [], 0
 
 

@@ -22,43 +22,30 @@ from reliable_channel.core.segmentation import (
     repaired_segments,
 )
 from reliable_channel.core.wire.hashing import sha256
-from reliable_channel.lake.tables import CHANNEL_KEY
+from reliable_channel.lake import tables
+from reliable_channel.lake.schema import Row, row_type
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.guarded import EVENT
 
 _SCOPE = (*CHANNEL_KEY, "sender_id")
 
 
-class SetResult(NamedTuple):
-    """One output row. ``kind``: message, repaired, completed, incomplete, event or timer; ``fields`` are columns of
-    the table it belongs to, times in µs. An ``incomplete`` one goes to the driver as JSON, its hash in hex."""
+Message, Ordered = row_type(tables.REASSEMBLED_MESSAGES), row_type(tables.ORDERED_SDS_MESSAGES)
+Event = row_type(tables.CHANNEL_EVENTS)
 
-    kind: str
-    kafka_topic: str
-    kafka_partition: int
-    kafka_offset: int
-    sub_order: int
-    payload: bytes | None
+
+class GivenUpSet(NamedTuple):
+    """A set that was given up, for the driver: the columns of ``incomplete_messages``, the hash in hex."""
+
     fields: dict[str, Any]
-
-    def packable(self) -> tuple[str, dict[str, Any]]:
-        """The kind, and all there is to say under the names of columns."""
-        if self.kind == "incomplete":
-            return self.kind, self.fields
-        place = {"kafka_topic": self.kafka_topic, "kafka_partition": self.kafka_partition}
-        if self.kind in ("event", "timer"):
-            return self.kind, {**place, **self.fields}
-        place |= {"kafka_offset": self.kafka_offset}
-        if self.kind == "message":
-            return self.kind, {**place, **self.fields, "payload": self.payload}
-        return self.kind, {**place, **self.fields, "sub_order": self.sub_order, "row_kind": self.kind}
 
 
 def completed_results(
     event: MessageCompleted, offset: int, place: TopicPartition, config: SegmentationConfig
-) -> Iterator[SetResult]:
+) -> Iterator[Row]:
     """The payload, then the repaired rows of what was not received, then the completed row."""
-    scope = _scope(event.scope)
+    scope, record = _scope(event.scope), _record(place, offset)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
     repaired = list(_repaired(event, config))
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
@@ -68,6 +55,7 @@ def completed_results(
     first = sds_ids[0] or next((i for i in sds_ids if i is not None), None)
     common = {
         **scope,
+        **record,
         "entire_message_hash": hash_,
         "event_time": event.completed_at * 1000,
         "first_lamport_timestamp": event.first_lamport,
@@ -78,23 +66,31 @@ def completed_results(
         "sds_ids": sds_ids,
     }
     data_received = sum(not s.is_parity for s in event.received)
-    message = {
+    yield Message(
         **common,
-        "first_sds_id": first,
-        "data_received": data_received,
-        "parity_received": len(event.received) - data_received,
-        "repaired": list(event.rebuilt_indices),
-        "segment_dialect": event.dialect.value,
-        "first_seen": event.first_seen * 1000,
-        "send": event.send,
-        "one_send": event.one_send,
-    }
-    yield SetResult("message", *place, offset, 0, event.payload, message)
+        payload=event.payload,
+        first_sds_id=first,
+        data_received=data_received,
+        parity_received=len(event.received) - data_received,
+        repaired=list(event.rebuilt_indices),
+        segment_dialect=event.dialect.value,
+        first_seen=event.first_seen * 1000,
+        send=event.send,
+        one_send=event.one_send,
+    )
     for number, row in enumerate(repaired, start=1):
-        fields = {**scope, **row, "event_time": event.completed_at * 1000, "entire_message_hash": hash_}
-        fields["causal_history"] = _predecessor(sds_ids, row["sds_id"])
-        yield SetResult("repaired", *place, offset, number, None, {**fields, "data_count": event.data_count})
-    yield SetResult("completed", *place, offset, len(repaired) + 1, None, {**common, "sds_id": first})
+        yield Ordered(
+            **scope,
+            **record,
+            **row,
+            row_kind="repaired",
+            sub_order=number,
+            event_time=event.completed_at * 1000,
+            entire_message_hash=hash_,
+            data_count=event.data_count,
+            causal_history=_predecessor(sds_ids, row["sds_id"]),
+        )
+    yield Ordered(**common, row_kind="completed", sub_order=len(repaired) + 1, sds_id=first)
 
 
 def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
@@ -130,14 +126,11 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
         }
 
 
-def incomplete_result(
-    given_up: IncompleteSet, reason: str, detail: str | None, at: int, offset: int, place: TopicPartition
-) -> SetResult:
-    """A set that was given up, as a row of ``incomplete_messages``."""
-    scope = _scope(given_up.scope)
+def incomplete_result(given_up: IncompleteSet, reason: str, detail: str | None, at: int) -> GivenUpSet:
+    """A set that was given up."""
     lamports = [segment.lamport for segment in given_up.held if segment.lamport is not None]
     fields = {
-        **scope,
+        **_scope(given_up.scope),
         "entire_message_hash": given_up.entire_message_hash.hex(),
         "event_time": at * 1000,
         "reason": reason,
@@ -153,14 +146,14 @@ def incomplete_result(
         "oldest_lamport": min(lamports, default=None),  # no columns: for reassembly/already_reported.py
         "newest_lamport": max(lamports, default=None),
     }
-    return SetResult("incomplete", *place, offset, 0, None, fields)
+    return GivenUpSet(fields)
 
 
 NAMED_IDS = 16
 """An event names at most so many ids, and of each as many characters as an id of ours has."""
 
 
-def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> SetResult:
+def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> Row:
     """Segments that do not make the message whose hash they name, with the ids that claim one place."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
@@ -178,13 +171,13 @@ def event_result(
     offset: int,
     place: TopicPartition,
     now: int,
-) -> SetResult:
+) -> Row:
     """A segment that was not taken, and why."""
     segment = f"{'parity' if event.is_parity else 'data'} segment {event.index}"
     return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, place, offset)
 
 
-def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> SetResult:
+def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Row:
     """A row on which the program failed. ``row`` has the columns of a segment, or only those of a tick; then ``scope``
     names the sender of the sets."""
     of_segment = row["kind"] == "segment"
@@ -203,18 +196,14 @@ def _event(
     time_us: int,
     place: TopicPartition,
     offset: int,
-) -> SetResult:
+) -> Row:
     """A row of ``channel_events``."""
-    fields = {
-        **_scope(scope or (None,) * len(_SCOPE)),
-        "event": name,
-        "event_time": time_us,
-        "sds_id": sds_id,
-        "detail": detail,
-        "kafka_partition": place[1],
-        "kafka_offset": offset,
-    }
-    return SetResult("event", *place, offset, 0, None, fields)
+    whose = _scope(scope or (None,) * len(_SCOPE))
+    return Event(**whose, **_record(place, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail)
+
+
+def _record(place: TopicPartition, offset: int) -> dict[str, Any]:
+    return dict(zip(RECORD_KEY, (*place, offset), strict=True))
 
 
 def _scope(scope: Sequence[str | None]) -> dict[str, Any]:

@@ -31,11 +31,12 @@ from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.core.wire.segment import Dialect, decode_segment
+from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.ingest.decryption import Decryptor
 from reliable_channel.pipeline.reassembly.memory import Done
 from reliable_channel.pipeline.reassembly.set_results import (
-    SetResult,
+    Message,
     completed_results,
     event_result,
     incomplete_result,
@@ -105,8 +106,8 @@ class HashSets:
             self._reassembler(each.send.scope, each.place).remember(each.send)
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
 
-    def add(self, row: SegmentRow) -> list[SetResult]:
-        """Take one segment, in record order. Timers due before it run first, each at its own time."""
+    def add(self, row: SegmentRow) -> list[Row]:
+        """Take one segment, in record order; rows of tables, and ``GivenUpSet``. Timers due before it run first."""
         place = (row.kafka_topic, row.kafka_partition)
         reassembler = self._reassembler(row.scope, place)
         now = row.event_us // 1000
@@ -121,7 +122,9 @@ class HashSets:
         if reassembler.buffered_bytes > held or reassembler.open_sets > count:
             self._make_room(events)
         results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
-        return [r._replace(payload=None) for r in results] if row.encrypted else results
+        if row.encrypted:
+            return [r._replace(payload=None) if isinstance(r, Message) else r for r in results]
+        return results
 
     def _make_room(self, events: list[SegmentationEvent]) -> None:
         """Keep the bounds of one hash, at the cost of the scope that holds most."""
@@ -136,9 +139,9 @@ class HashSets:
     def _reassembler(self, scope: Scope, place: TopicPartition) -> Reassembler:
         return self._scopes.setdefault(scope, (place, Reassembler(self._config)))[1]
 
-    def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[SetResult]:
+    def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[Row]:
         """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""
-        results: list[SetResult] = []
+        results: list[Row] = []
         for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
             for event in _advance(self._scopes[scope][1], now_us // 1000):
                 results += self._results(event, offset, place, now_us // 1000)
@@ -193,11 +196,11 @@ class HashSets:
             restored._scopes[tuple(scope.scope)] = (place, Reassembler.from_bytes(scope.reassembler, config))
         return restored
 
-    def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[SetResult]:
+    def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[Row]:
         match event:
             case MessageCompleted():
                 made = list(completed_results(event, offset, place, self._config))
-                ids = made[0].fields["sds_ids"]
+                ids = made[0].sds_ids
                 send = CompletedSend(
                     event.scope,
                     event.entire_message_hash,
@@ -216,10 +219,10 @@ class HashSets:
             case SetExpired(incomplete, at):
                 self._must_persist = True
                 reason = "hash_mismatch" if incomplete.mismatch else "expired"
-                yield incomplete_result(incomplete, reason, None, at, offset, place)
+                yield incomplete_result(incomplete, reason, None, at)
             case SetEvicted(incomplete, why, at):
                 self._must_persist = True
-                yield incomplete_result(incomplete, "over_limit", why.value, at, offset, place)
+                yield incomplete_result(incomplete, "over_limit", why.value, at)
             case HashMismatch():
                 yield mismatch_result(event, offset, place, now)
             case SegmentRefused():

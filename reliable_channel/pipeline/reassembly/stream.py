@@ -22,7 +22,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.schema import Row, as_arrow
 from reliable_channel.lake.tables import (
     CHANNEL_EVENTS,
     INCOMPLETE_MESSAGES,
@@ -33,10 +33,10 @@ from reliable_channel.lake.tables import (
 from reliable_channel.pipeline import counters, guarded, timers
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
-from reliable_channel.pipeline.reassembly.combiner import FAILED_ROWS, JOB, KINDS, REPORTS, ROW_COLUMNS, Combiner
-from reliable_channel.pipeline.reassembly.set_results import SetResult, failed_result
+from reliable_channel.pipeline.reassembly.combiner import JOB, REPORTS, ROW_COLUMNS, Combiner
+from reliable_channel.pipeline.reassembly.set_results import GivenUpSet, failed_result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentDecryptor, SegmentRow
-from reliable_channel.pipeline.result_files import RESULTS, packed, written_results
+from reliable_channel.pipeline.result_files import RESULTS, Result, packed, written_results
 
 TABLES_WRITTEN = (ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
 TICK_SUB_ORDER = 1_000_000
@@ -50,7 +50,7 @@ Dues = Mapping[TopicPartition, int]
 
 
 def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:
-    """The transformation of the stream of ``sds_messages``: rows of kind ``sds``, with the columns of
+    """The transformation of the stream of ``sds_messages``: rows of
     ``ordered_sds_messages``, and packed results of reassembly. Without ``combined`` every segment goes through keyed
     state, which the benchmark compares with."""
 
@@ -88,7 +88,9 @@ def passed_through(segments: DataFrame) -> DataFrame:
     }
     present = set(segments.columns)
     names = [name for name in ORDERED_SDS_MESSAGES.names() if name in special or name in present]
-    return segments.select(F.lit("sds").alias("kind"), *(special.get(name, F.col(name)).alias(name) for name in names))
+    return segments.select(
+        F.lit(ORDERED_SDS_MESSAGES.name).alias("kind"), *(special.get(name, F.col(name)).alias(name) for name in names)
+    )
 
 
 def _segment_columns() -> list[Any]:
@@ -135,12 +137,11 @@ class KeyedSets:
             state.update((STATE_VERSION, blob))
         elif state.exists:
             state.remove()
-        every = [result.packable() for result in [*results, *_timers(hash_, before, sets.dues())]]
-        every += [(FAILED_ROWS, {"rows": len(failed)})] * bool(failed)
-        if every:
-            yield pd.DataFrame([(RESULTS, blob) for blob in packed(every, KINDS)], columns=["kind", "results"])
+        results += [*_timers(hash_, before, sets.dues()), *([guarded.FailedRows(len(failed))] if failed else [])]
+        if results:
+            yield pd.DataFrame([(RESULTS, blob) for blob in packed(results)], columns=["kind", "results"])
 
-    def _take(self, sets: HashSets, row: dict[str, Any]) -> list[SetResult]:
+    def _take(self, sets: HashSets, row: dict[str, Any]) -> list[Result]:
         if row["kind"] == "segment":
             return sets.add(self._decrypt(_segment_row(row)))
         place = (row["kafka_topic"], int(row["kafka_partition"]))
@@ -167,14 +168,14 @@ class KeyedSets:
         return HashSets.from_bytes(bytes(stored), self._config)
 
 
-def _failed(sets: HashSets, row: dict[str, Any], error: Exception) -> SetResult:
+def _failed(sets: HashSets, row: dict[str, Any], error: Exception) -> Row:
     return failed_result(row, sets.scope(), guarded.kind_of(error))
 
 
-def _timers(hash_: bytes, before: Dues, after: Dues) -> list[SetResult]:
+def _timers(hash_: bytes, before: Dues, after: Dues) -> list[timers.TimerChange]:
     """The changes of the timers of a hash."""
     return [
-        SetResult("timer", *place, 0, 0, None, {"key": hash_.hex(), "due": after.get(place)})
+        timers.TimerChange(hash_.hex(), place, after.get(place))
         for place in {*before, *after}
         if before.get(place) != after.get(place)
     ]
@@ -203,21 +204,23 @@ class ReassemblyWriter:
         self._paths = settings.paths
 
     def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        results = written_results(rows, self._paths, KINDS)
-        failed_rows = sum(result["rows"] for result in results.driver_results.get(FAILED_ROWS, ()))
+        results = written_results(rows, self._paths)
+        failed_rows = sum(each.rows for each in results.of(guarded.FailedRows))
         counters.put(sink.query_id, sink.batch_id, failed_rows=failed_rows)
         sink.add_files(REASSEMBLED_MESSAGES, results.files)
-        given_up = _incomplete_files(results.driver_results.get("incomplete", ()), self._paths)
+        given_up = _incomplete_files(results.of(GivenUpSet), self._paths)
         sink.together(
             *(partial(sink.add_files, table, results.files) for table in (CHANNEL_EVENTS, ORDERED_SDS_MESSAGES)),
             partial(sink.add_files, INCOMPLETE_MESSAGES, given_up),
-            partial(timers.record, sink, JOB, timers.changes_of(results.driver_results.get("timer", ()))),
+            partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
         )
 
 
-def _incomplete_files(given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[WrittenFile]:
+def _incomplete_files(given_up: Sequence[GivenUpSet], paths: PathSettings) -> list[WrittenFile]:
     """The sets that were given up and hold something new, as a file of ``incomplete_messages``: they are few."""
-    sets = [{**each, "entire_message_hash": bytes.fromhex(each["entire_message_hash"])} for each in given_up]
+    sets = [
+        {**each.fields, "entire_message_hash": bytes.fromhex(each.fields["entire_message_hash"])} for each in given_up
+    ]
     rows = without_already_reported(sets, paths) if sets else []
     if not rows:
         return []

@@ -11,10 +11,12 @@ from reliable_channel.config import load
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import HistoryEntry
+from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack.observer import ChannelObserver
+from reliable_channel.pipeline.ack.output_rows import Ack, Delivery, LostDependency
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.reassembly.set_results import SetResult
+from reliable_channel.pipeline.reassembly.set_results import GivenUpSet, Message, Ordered
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 TOPIC = "waku.envelopes"
@@ -38,8 +40,8 @@ class Adapters:
         self._expiry_ms = expiry_ms
         self.tables = Observed()
         self.outputs: list[tuple[str, str]] = []
-        self.rebuilt: list[SetResult] = []
-        self.given_up: list[SetResult] = []
+        self.rebuilt: list[Row] = []
+        self.given_up: list[GivenUpSet] = []
 
     def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
         """One Kafka record."""
@@ -69,10 +71,10 @@ class Adapters:
         for observer in self._channels.values():
             self._take(observer, InputRow("tick", TOPIC, 0, offset, at_ms * 1000))
 
-    def _note(self, result: SetResult) -> None:
-        if result.kind == "message":
+    def _note(self, result: Row) -> None:
+        if isinstance(result, Message):
             self.rebuilt.append(result)
-        elif result.kind == "incomplete":
+        elif isinstance(result, GivenUpSet):
             self.given_up.append(result)
 
     def close(self, at_ms: int) -> Observed:
@@ -102,29 +104,26 @@ class Adapters:
         )
         for result in sets.add(segment):
             self._note(result)
-            fields = {**result.fields, "kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset}
-            fields["event_us"] = at_ms * 1000
-            fields["entire_message_hash"] = row.entire_message_hash
-            if result.kind == "message" and result.payload is not None:
-                self._payloads[offset, fields["first_sds_id"]] = result.payload
-            if result.kind in ("repaired", "completed"):
-                history = json.loads(json.dumps(fields.get("causal_history"))) or []
-                fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in history)
-                fields["content_digest"] = fields.get("content_digest")
-                fields["row_kind"], fields["sds_ids"] = result.kind, tuple(fields.get("sds_ids") or ())
-                yield result.kind, fields
+            if isinstance(result, Message) and result.payload is not None:
+                self._payloads[offset, result.first_sds_id] = result.payload
+            if isinstance(result, Ordered):
+                fields = {name: value for name, value in result._asdict().items() if value is not None}
+                fields["event_us"] = at_ms * 1000
+                fields["causal_history"] = tuple(HistoryEntry(h["sds_id"]) for h in result.causal_history or ())
+                fields["sds_ids"] = tuple(result.sds_ids or ())
+                yield result.row_kind, fields
 
     def _take(self, observer: ChannelObserver, row: InputRow) -> None:
         for output in observer.take(row):
-            f = output.fields
-            self.outputs.append((output.table, json.dumps(f, sort_keys=True, default=bytes.hex)))
-            if output.table == "acks":
+            f = output._asdict()
+            self.outputs.append((type(output).__name__, json.dumps(f, sort_keys=True, default=bytes.hex)))
+            if isinstance(output, Ack):
                 certain = f["certainty"] == "certain"
                 ack = Acknowledgement(f["channel_id"], f["sds_id"], f["acknowledged_by"], f["evidence"], certain)
                 self.tables.acks.append(ack)
-            elif output.table == "lost_dependencies":
+            elif isinstance(output, LostDependency):
                 self._lost.append((f["channel_id"], f["sds_id"], f["status"]))
-            elif output.table == "deliveries":
+            elif isinstance(output, Delivery):
                 self._delivered(f)
 
     def _delivered(self, f: dict[str, Any]) -> None:

@@ -16,14 +16,17 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import SdsMessage
+from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.pipeline.ack import stream
 from reliable_channel.pipeline.ack.channel_state import Channels, Rules
 from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelObserver
-from reliable_channel.pipeline.ack.records import InputRow, Output
+from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
+from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ack.stream import guarded_rows
+from reliable_channel.pipeline.guarded import FailedRows
 from reliable_channel.pipeline.reassembly.sets import HashSets
-from reliable_channel.pipeline.result_files import Fields, unpacked
+from reliable_channel.pipeline.result_files import unpacked
 
 BAD = "fails"
 DAY_MS = 24 * 3_600_000
@@ -49,8 +52,8 @@ def restore(blob: bytes | None) -> ChannelObserver:
     return ChannelObserver.from_bytes(blob, KEY, None, SdsParameters())
 
 
-def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Output], int, bytes]:
-    outputs: list[Output] = []
+def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Row], int, bytes]:
+    outputs: list[Row] = []
     failed, state = 0, None
     for piece in cut(rows, cuts):
         begins = state
@@ -81,16 +84,16 @@ def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
     bad = [row for row in mixed if str(row.sds_id).startswith(BAD)]
     expected, _, state = in_pieces(rows, [])
     outputs, failed, found = in_pieces(mixed, cuts)
-    failed_ids = [o.fields["sds_id"] for o in outputs if o.fields.get("event") == "row_failed"]
+    failed_ids = [o.sds_id for o in outputs if getattr(o, "event", None) == "row_failed"]
     assert (failed_ids, failed) == ([row.sds_id for row in bad], len(bad))
-    assert [o for o in outputs if o.fields.get("event") != "row_failed"] == expected
+    assert [o for o in outputs if getattr(o, "event", None) != "row_failed"] == expected
     assert found == state
 
 
 def test_the_event_names_the_record_and_is_bounded() -> None:
     row = content_row(b"x", sds_id=BAD)._replace(kafka_topic="t", kafka_partition=3, kafka_offset=99)
     _, outputs, _ = guarded_rows(restore(None), restore, [row])
-    (event,) = [o.fields for o in outputs if o.table == "channel_events"]
+    (event,) = [o._asdict() for o in outputs if isinstance(o, ChannelEvent)]
     place = {"kafka_topic": "t", "kafka_partition": 3, "kafka_offset": 99, "sender_id": "alice", "sds_id": BAD}
     assert event.items() >= {**place, "event": "row_failed", "event_time": NOW * 1000}.items()
     assert event["detail"].startswith("message row: KeyError in receive, line ") and len(event["detail"]) < 400
@@ -101,7 +104,7 @@ def test_each_row_is_taken_twice_at_most_however_many_fail(monkeypatch: pytest.M
     taken_rows = 0
     real = ChannelObserver.take
 
-    def take(self: ChannelObserver, row: InputRow) -> list[Output]:
+    def take(self: ChannelObserver, row: InputRow) -> list[Row]:
         nonlocal taken_rows
         taken_rows += 1
         return real(self, row)
@@ -115,7 +118,7 @@ def test_each_row_is_taken_twice_at_most_however_many_fail(monkeypatch: pytest.M
 
 
 def test_running_out_of_memory_is_no_fault_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_memory(self: ChannelObserver, row: InputRow) -> list[Output]:
+    def no_memory(self: ChannelObserver, row: InputRow) -> list[Row]:
         raise MemoryError
 
     monkeypatch.setattr(ChannelObserver, "take", no_memory)
@@ -126,7 +129,7 @@ def test_running_out_of_memory_is_no_fault_of_a_row(monkeypatch: pytest.MonkeyPa
 # ---- the function of Spark's state ---------------------------------------------------------------------------------
 
 
-def updated(state: FakeBucket, rows: list[InputRow], expiry_ms: int | None = None) -> dict[str, list[Fields]]:
+def updated(state: FakeBucket, rows: list[InputRow], expiry_ms: int | None = None) -> dict[str, list[Any]]:
     """One micro-batch of a channel: table → number of rows, and what the driver is to know, by kind."""
     found: dict[str, list[Any]] = {}
     update = stream.stateful(None, SdsParameters(), expiry_ms)
@@ -136,8 +139,8 @@ def updated(state: FakeBucket, rows: list[InputRow], expiry_ms: int | None = Non
             results = unpacked(blob)
             for name, columns in results.tables.items():
                 found.setdefault(name, []).extend(columns[0])
-            for kind, fields in results.others:
-                found.setdefault(kind, []).append(fields)
+            for result in results.others:
+                found.setdefault(type(result).__name__, []).append(result)
     return found
 
 
@@ -149,7 +152,7 @@ def test_the_query_goes_on_and_the_driver_counts_the_row() -> None:
         content_row(b"3", sds_id="3", lamport_timestamp=NOW + 1),
     ]
     found = updated(state, rows)
-    assert found["failed_rows"] == [{"rows": 1}]
+    assert found["FailedRows"] == [FailedRows(1)]
     assert (len(found["deliveries"]), len(found["channel_events"])) == (2, 1)
     assert updated(state, [content_row(b"4", sds_id="4", lamport_timestamp=NOW + 2)])["deliveries"]
 
@@ -173,9 +176,9 @@ def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_are_taken(column:
     channels = Channels(FakeBucket(), 0, lambda key: Rules(None, SdsParameters(), None))
     ((key, given),) = stream._by_channel(iter([frame])).items()
     outputs = list(stream.taken(channels, key, given))
-    assert [fields["sds_id"] for table, fields in outputs if table == "deliveries"] == ["0", "2"]
-    (event,) = [fields for table, fields in outputs if table == "channel_events"]
-    assert (event["event"], event["sds_id"], event["kafka_offset"]) == ("row_failed", "1", 1)
+    assert [each.sds_id for each in outputs if isinstance(each, Delivery)] == ["0", "2"]
+    (event,) = [each for each in outputs if isinstance(each, ChannelEvent)]
+    assert (event.event, event.sds_id, event.kafka_offset) == ("row_failed", "1", 1)
 
 
 def test_state_that_cannot_be_read_is_refused_with_the_remedy() -> None:
@@ -195,14 +198,14 @@ def test_a_silent_channel_rests_and_its_state_goes_with_the_rows_that_it_guards(
     assert full
     found = updated(state, [tick(NOW + 3 * DAY_MS)], DAY_MS)
     assert 0 < state.channel_bytes() < full
-    (change,) = found["timer"]
-    assert NOW * 1000 + GUARDED_MS * 1000 <= change["due"] <= (NOW + GUARDED_MS + 3 * DAY_MS) * 1000
+    (change,) = found["TimerChange"]
+    assert NOW * 1000 + GUARDED_MS * 1000 <= change.due_us <= (NOW + GUARDED_MS + 3 * DAY_MS) * 1000
     again = updated(state, [content_row(b"1", sds_id="1")._replace(event_us=(NOW + 4 * DAY_MS) * 1000)], DAY_MS)
     assert "deliveries" not in again, "a store brought it back"
     updated(state, [tick(NOW + 7 * DAY_MS)], DAY_MS)
     found = updated(state, [tick(NOW + 8 * DAY_MS + GUARDED_MS)], DAY_MS)
     assert not state.channel_bytes()
-    assert [change["due"] for change in found["timer"]] == [None]
+    assert [change.due_us for change in found["TimerChange"]] == [None]
 
 
 def test_nothing_is_left_of_a_channel_in_which_nothing_was_delivered() -> None:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.core.wire.sds import HistoryEntry
+from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack import observer
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.pipeline.ack.records import InputRow, Output
+from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
+from reliable_channel.pipeline.ack.records import InputRow
 
 KEY = ("p", "c", "talk")
 NOW = 1_767_225_600_000
@@ -66,19 +68,19 @@ def completed_row(of: bytes, sds_ids: tuple[str, ...], **fields: Any) -> InputRo
     )
 
 
-def taken(rows: list[InputRow], config: SdsParameters | None = None) -> list[Output]:
+def taken(rows: list[InputRow], config: SdsParameters | None = None) -> list[Row]:
     """What an observer writes of rows that come one after the other; the state is stored after each."""
     observer = ChannelObserver(KEY, None, config or SdsParameters())
-    found: list[Output] = []
+    found: list[Row] = []
     for offset, row in enumerate(rows):
         found += observer.take(row._replace(kafka_offset=offset, event_us=row.event_us + offset * 1000))
         observer = ChannelObserver.from_bytes(observer.to_bytes(), KEY, None, config or SdsParameters())
     return found
 
 
-def messages(outputs: list[Output]) -> list[tuple[str, bytes, int]]:
+def messages(outputs: list[Row]) -> list[tuple[str, bytes, int]]:
     """Sender, hash and Kafka offset of every application message that was delivered."""
-    rows = [o.fields for o in outputs if o.table == "deliveries" and o.fields["row_kind"] == "message"]
+    rows = [o._asdict() for o in outputs if isinstance(o, Delivery) and o.row_kind == "message"]
     return [(row["sender_id"], row["entire_message_hash"], row["kafka_offset"]) for row in rows]
 
 
@@ -163,7 +165,7 @@ def test_segments_of_messages_that_never_become_whole_mute_nobody_silently(
     state, found = ChannelObserver(KEY, None, SdsParameters()), []
     for offset, row in enumerate([one, *flood, completed_row(ALICES, ("X", "X2")), two]):
         found += state.take(row._replace(kafka_offset=offset))
-    told = [output.fields for output in found if output.table == "channel_events"]
+    told = [output._asdict() for output in found if isinstance(output, ChannelEvent)]
     assert {row["event"] for row in told} >= {"evicted"}
     if names == 1:
         assert [sender for sender, _, _ in messages(found)] == ["alice"]
@@ -232,7 +234,7 @@ def test_every_delivered_message_is_one_that_its_own_record_carried(data: st.Dat
 def test_a_sender_is_verified_only_by_an_id_that_was_made_of_it(fields: dict[str, Any], verified: bool) -> None:
     """An id that is the hash of the content alone fits every sender."""
     for row in (content_row(ALICES, **fields), ephemeral_row(ALICES, **fields)):
-        (delivered,) = [output.fields for output in taken([row]) if output.table == "deliveries"]
+        (delivered,) = [output._asdict() for output in taken([row]) if isinstance(output, Delivery)]
         assert delivered["sender_verified"] is verified
 
 
@@ -240,5 +242,5 @@ def test_a_sender_is_verified_only_by_an_id_that_was_made_of_it(fields: dict[str
 def test_the_sender_of_a_rebuilt_message_is_verified_if_all_its_segments_are(second: bool) -> None:
     rows = [segment_row("X", 0, ALICES, id_verified=True), completed_row(ALICES, ("X", "Y"))]
     rows.append(segment_row("Y", 1, ALICES, id_verified=second))
-    found = [o.fields for o in taken(rows) if o.table == "deliveries" and o.fields["row_kind"] == "message"]
+    found = [o._asdict() for o in taken(rows) if isinstance(o, Delivery) and o.row_kind == "message"]
     assert [row["sender_verified"] for row in found] == [second]

@@ -80,7 +80,7 @@ def test_a_store_replay_a_day_or_ten_later_delivers_nothing_twice(hours: int, lo
     assert [output for output in adapters.outputs if output[0] == "deliveries" and not _ephemeral(output[1])] == [
         output for output in before if not _ephemeral(output[1])
     ]
-    known = {sds_id for result in adapters.rebuilt for sds_id in result.fields["sds_ids"]}
+    known = {sds_id for result in adapters.rebuilt for sds_id in result.sds_ids}
     false = [r for r in adapters.given_up if r.fields["entire_message_hash"] not in missing]
     assert all(set(result.fields["sds_ids"]) <= known for result in false)
     dropped = [output for output in adapters.outputs if "pending_message_dropped" in output[1]]

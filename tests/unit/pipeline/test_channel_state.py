@@ -36,14 +36,14 @@ class Worker:
         given = stream._by_channel(iter([frame_of(key, some) for key, some in rows.items()]))
         channels = Channels(bucket, 0, lambda key: rules, "query", self.live)
         for key, some in given.items():
-            found += [(key, *result) for result in stream.taken(channels, key, some)]
+            found += [(key, type(result).__name__, result._asdict()) for result in stream.taken(channels, key, some)]
         channels.close()
         return found
 
 
 def whole(key: ChannelKey, rows: list[InputRow], rules: Rules = RULES) -> list[Any]:
     observer = rules.observer(key, None)
-    return [(key, output.table, output.fields) for row in rows for output in observer.take(row)]
+    return [(key, type(output).__name__, output._asdict()) for row in rows for output in observer.take(row)]
 
 
 def due_in(observer: ChannelObserver, rows: list[InputRow]) -> Iterator[InputRow]:
@@ -56,7 +56,7 @@ def due_in(observer: ChannelObserver, rows: list[InputRow]) -> Iterator[InputRow
 
 
 def sorted_rows(found: list[Any]) -> list[str]:
-    return sorted(repr(row) for row in found if row[1] not in ("timer", "failed_rows"))
+    return sorted(repr(row) for row in found if row[1] not in ("TimerChange", "FailedRows"))
 
 
 @settings(max_examples=25, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -24,12 +24,15 @@ from reliable_channel.config import load
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import sds_message_id, sha256
+from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline import timers
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.pipeline.ack.records import InputRow, Output
+from reliable_channel.pipeline.ack.records import InputRow
+from reliable_channel.pipeline.guarded import FailedRows
 from reliable_channel.pipeline.reassembly import combiner, memory
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.result_files import RESULTS, Fields, ResultFiles, Sorted, unpacked
+from reliable_channel.pipeline.reassembly.set_results import GivenUpSet
+from reliable_channel.pipeline.result_files import RESULTS, ResultFiles, Sorted, unpacked
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 START = 1_767_225_600_000
@@ -68,8 +71,8 @@ class Reassembly:
             Path(self.settings.paths.table(name)).mkdir(parents=True, exist_ok=True)
         self.states: dict[bytes, FakeState] = {}
         self.open = timers.Timers()
-        self.rows: list[tuple[str, Fields]] = []
-        self.incomplete: list[Fields] = []
+        self.rows: list[tuple[str, dict[str, Any]]] = []
+        self.incomplete: list[dict[str, Any]] = []
         self.failed_rows = 0
         self._monkeypatch = monkeypatch
 
@@ -97,19 +100,20 @@ class Reassembly:
 
     def _take(self, results: Sorted) -> None:
         """As the last task does: the tables' rows, whoever wrote them."""
-        with ResultFiles(self.settings.paths, combiner.KINDS) as files:
+        with ResultFiles(self.settings.paths) as files:
             files.add(results)
             written = files.finish()
         for file in written:
             read = pq.read_table(Path(self.settings.paths.table(file.table)) / file.path)
             self.rows += [(file.table, row) for row in read.to_pylist()]
-        for kind, fields in files.driver_results:
-            if kind == "timer":
-                self.open.apply(timers.TimerChange(fields["key"], PLACE, fields["due"]))
-            elif kind == "failed_rows":
-                self.failed_rows += fields["rows"]
+        for result in files.for_driver:
+            if isinstance(result, timers.TimerChange):
+                self.open.apply(result)
+            elif isinstance(result, FailedRows):
+                self.failed_rows += result.rows
             else:
-                self.incomplete.append(fields)
+                assert isinstance(result, GivenUpSet)
+                self.incomplete.append(result.fields)
 
     def _completed(self) -> dict[bytes, list[memory.Done]]:
         """What ``reassembled_messages`` says after the micro-batches so far."""
@@ -302,7 +306,7 @@ def test_a_channel_gives_the_same_rows_for_every_cut(
     config = SdsParameters()
     whole = ChannelObserver(KEY, None, config, expiry_ms)
     expected = [output for row in rows for output in whole.take(row)]
-    found: list[Output] = []
+    found: list[Row] = []
     observer = ChannelObserver(KEY, None, config, expiry_ms)
     for piece in cut(rows, cuts):
         observer = ChannelObserver.from_bytes(observer.to_bytes(), KEY, None, config, expiry_ms)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.wire.segment import encode_segment
-from reliable_channel.pipeline.reassembly.set_results import SetResult
+from reliable_channel.pipeline.reassembly.set_results import GivenUpSet, Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
@@ -23,19 +23,15 @@ def row(offset: int, index: int, sender: str = "alice", fill: int | None = None,
     )
 
 
-def kinds(results: list[SetResult]) -> list[str]:
-    return [each.fields.get("event") or each.fields.get("reason") or each.kind for each in results]
-
-
 def test_segments_that_do_not_hash_are_an_event_with_their_ids_and_later_an_incomplete_message():
     sets = HashSets(CONFIG)
     results = [r for offset, index in enumerate(range(4)) for r in sets.add(row(offset, index, fill=offset))]
     (event,) = results
-    assert event.fields["event"] == "hash_mismatch"
-    assert event.fields["sds_id"] == "alice-0"
-    assert event.fields["detail"].endswith("further ones may help; held: alice-0, alice-1, alice-2, alice-3")
+    assert event.event == "hash_mismatch"
+    assert event.sds_id == "alice-0"
+    assert event.detail.endswith("further ones may help; held: alice-0, alice-1, alice-2, alice-3")
     (incomplete,) = sets.tick(("t", 0), 9, CONFIG.set_timeout_ms * 1000)
-    assert (incomplete.kind, incomplete.fields["reason"]) == ("incomplete", "hash_mismatch")
+    assert incomplete.fields["reason"] == "hash_mismatch"
     assert incomplete.fields["sds_ids"] == ["alice-0", "alice-1", "alice-2", "alice-3"]
 
 
@@ -47,9 +43,9 @@ def test_the_senders_of_one_hash_share_a_bound_and_who_holds_most_makes_room():
     for offset in range(3, 40):
         results += sets.add(row(offset, offset % 3, sender="mallory", fill=offset))
     results += sets.add(row(40, 3, sender="alice"))
-    messages = [each for each in results if each.kind == "message"]
-    assert [each.fields["sender_id"] for each in messages] == ["alice"]
-    given_up = [each.fields for each in results if each.kind == "incomplete"]
+    messages = [each for each in results if isinstance(each, Message)]
+    assert [each.sender_id for each in messages] == ["alice"]
+    given_up = [each.fields for each in results if isinstance(each, GivenUpSet)]
     assert {(each["sender_id"], each["reason"]) for each in given_up} == {("mallory", "over_limit")}
 
 
@@ -58,7 +54,7 @@ def test_the_open_sets_of_one_hash_are_bounded_over_all_senders():
     sets, results = HashSets(config), []
     for offset in range(50):
         results += sets.add(row(offset, 0, sender=f"mallory{offset}"))
-    assert len([each for each in results if each.kind == "incomplete"]) == 45
+    assert len([each for each in results if isinstance(each, GivenUpSet)]) == 45
     assert len(sets.to_bytes()) < 5 * 400
 
 
@@ -68,9 +64,9 @@ def test_a_search_that_goes_on_later_goes_on_by_ticks_and_the_state_keeps_it():
     order = [(0, 1), (1, 1), (0, None), (1, None), (2, None), (3, None)]
     for offset, (index, fill) in enumerate(order):
         results += sets.add(row(offset, index, fill=fill))
-    assert "message" not in kinds(results)
+    assert not any(isinstance(each, Message) for each in results)
     assert min(sets.dues().values()) == 1_000_000
     restored = HashSets.from_bytes(sets.to_bytes(), config)
-    (once, *_) = [each for each in restored.tick(("t", 0), 9, 20_000_000) if each.kind == "message"]
+    (once, *_) = [each for each in restored.tick(("t", 0), 9, 20_000_000) if isinstance(each, Message)]
     assert once.payload == bytes(range(200))
-    assert [each.payload for each in sets.tick(("t", 0), 9, 20_000_000) if each.kind == "message"] == [once.payload]
+    assert [each.payload for each in sets.tick(("t", 0), 9, 20_000_000) if isinstance(each, Message)] == [once.payload]

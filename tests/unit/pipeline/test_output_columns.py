@@ -1,19 +1,21 @@
-"""Rows of reassembly and ack name columns that their tables have: an unknown name would be dropped without a word."""
+"""Rows of reassembly and ack hold values of the types of their columns."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from adapters import Adapters
 from test_integrity import attacked
 
 from reliable_channel.core.sds import SdsParameters
-from reliable_channel.lake.tables import BY_NAME, INCOMPLETE_MESSAGES
+from reliable_channel.lake.schema import row_type
+from reliable_channel.lake.tables import ACKS, BY_NAME, INCOMPLETE_MESSAGES
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.pipeline.reassembly.combiner import KINDS
+from reliable_channel.pipeline.reassembly.set_results import GivenUpSet
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.simulation.world import simulate
 
@@ -21,31 +23,33 @@ FOR_THE_DRIVER = {"oldest_lamport", "newest_lamport"}
 """Of an incomplete set: they find what was reported before, and are no columns."""
 
 
+def test_a_row_has_no_other_columns_than_its_table() -> None:
+    assert row_type(ACKS)(sds_id="a").channel_id is None
+    with pytest.raises(TypeError, match="no_column"):
+        row_type(ACKS)(no_column=1)
+
+
 def test_every_field_of_every_row_is_a_column_of_its_type() -> None:
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
-    def noted(real: Callable[..., Any], of: Callable[[Any], Iterable[tuple[str, dict[str, Any]]]]) -> Any:
+    def noted(real: Callable[..., Any]) -> Any:
         def call(self: Any, *given: Any) -> Any:
             found = real(self, *given)
-            for table, fields in of(found):
-                rows[table].append(fields)
+            for result in found:
+                if isinstance(result, GivenUpSet):
+                    hash_ = bytes.fromhex(result.fields["entire_message_hash"])
+                    kept = {name: value for name, value in result.fields.items() if name not in FOR_THE_DRIVER}
+                    rows[INCOMPLETE_MESSAGES.name].append({**kept, "entire_message_hash": hash_})
+                else:
+                    rows[type(result).__name__].append(result._asdict())
             return found
 
         return call
 
-    def results(found: Any) -> Iterable[tuple[str, dict[str, Any]]]:
-        for kind, fields in (result.packable() for result in found):
-            if kind == "incomplete":
-                hash_ = bytes.fromhex(fields["entire_message_hash"])
-                kept = {name: value for name, value in fields.items() if name not in FOR_THE_DRIVER}
-                yield INCOMPLETE_MESSAGES.name, {**kept, "entire_message_hash": hash_}
-            elif (table := KINDS[kind]) is not None:
-                yield table, fields
-
     with (
-        patch.object(ChannelObserver, "take", noted(ChannelObserver.take, lambda found: found)),
-        patch.object(HashSets, "add", noted(HashSets.add, results)),
-        patch.object(HashSets, "tick", noted(HashSets.tick, results)),
+        patch.object(ChannelObserver, "take", noted(ChannelObserver.take)),
+        patch.object(HashSets, "add", noted(HashSets.add)),
+        patch.object(HashSets, "tick", noted(HashSets.tick)),
     ):
         for seed in (5, 6):
             scenario = attacked(seed, per_envelope=0.3, loss=0.2, messages=16)

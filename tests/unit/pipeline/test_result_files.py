@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,35 +16,41 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.lake.files import compressible
+from reliable_channel.lake.schema import row_type
 from reliable_channel.lake.tables import ACKS, DELIVERIES, Table
-from reliable_channel.pipeline.result_files import RESULTS, _gathered, _writer, packed, sorted_out
+from reliable_channel.pipeline.guarded import FailedRows
+from reliable_channel.pipeline.result_files import RESULTS, Result, Results, _gathered, _writer, packed, sorted_out
+from reliable_channel.pipeline.timers import TimerChange
 
-KINDS = {"acks": ACKS.name, "deliveries": DELIVERIES.name, "late": DELIVERIES.name, "timer": None}
-RESULT = st.tuples(
-    st.sampled_from(sorted(KINDS)),
-    st.fixed_dictionaries({"sds_id": st.text(max_size=4)}, optional={"kafka_offset": st.integers(0, 1 << 40)}),
+Ack, Delivery = row_type(ACKS), row_type(DELIVERIES)
+RESULT = st.one_of(
+    st.builds(Ack, sds_id=st.text(max_size=4)),
+    st.builds(Delivery, sds_id=st.text(max_size=4), kafka_offset=st.integers(0, 1 << 40)),
+    st.builds(FailedRows, st.integers(1, 9)),
 )
 
 
 @given(st.lists(RESULT, max_size=12), st.lists(st.integers(0, 12), max_size=4))
-def test_where_results_are_packed_does_not_matter(results: list[tuple[str, dict[str, Any]]], cuts: list[int]) -> None:
+def test_where_results_are_packed_does_not_matter(results: list[Result], cuts: list[int]) -> None:
     ends = [0, *sorted(cuts), len(results)]
-    blobs = [b for i, end in enumerate(ends[1:]) for b in packed(results[min(ends[i], end) : end], KINDS)]
+    blobs = [b for i, end in enumerate(ends[1:]) for b in packed(results[min(ends[i], end) : end])]
     (found,) = _gathered(pa.array(blobs, pa.binary()))
-    assert found == sorted_out(results, KINDS)
+    assert found == sorted_out(results)
 
 
 def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
     for table in (ACKS, DELIVERIES):
         Path(paths.table(table.name)).mkdir(parents=True)
-    keys = [[("deliveries", {"sds_id": f"{n}"}), ("timer", {"key": n})] for n in range(40)]
-    blobs = [blob for results in keys for blob in packed(results, KINDS)]
+    keys = [[Delivery(sds_id=f"{n}"), TimerChange(f"{n}", ("t", 1), n)] for n in range(40)]
+    blobs = [blob for results in keys for blob in packed(results)]
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS] * len(blobs), "results": pa.array(blobs, pa.binary())})
-    (result,) = _writer(paths, KINDS, {})(iter([batch]))
+    (result,) = _writer(paths, {})(iter([batch]))
     (file,) = Path(paths.table(DELIVERIES.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == [f"{n}" for n in range(40)]
-    assert '["timer", {"key": 39}]' in result["task_result"][0].as_py()
+    told = Results([], json.loads(result["task_result"][0].as_py())["for_driver"])
+    assert told.of(TimerChange) == [TimerChange(f"{n}", ("t", 1), n) for n in range(40)]
+    assert told.of(FailedRows) == []
     assert not [*Path(paths.table(ACKS.name)).glob("*.parquet")]
 
 
@@ -58,10 +64,10 @@ def test_the_task_that_writes_rows_of_a_table_writes_what_follows_from_them(tmp_
         nothing = {name: pa.nulls(found.num_rows) for name in ACKS.names()}
         yield ACKS, pa.table({**nothing, "sds_id": found["sds_id"]})
 
-    results = [("deliveries", {"sds_id": f"{n}"}) for n in range(12)]
-    (blob,) = packed(results, KINDS)
+    results = [Delivery(sds_id=f"{n}") for n in range(12)]
+    (blob,) = packed(results)
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS], "results": pa.array([blob], pa.binary())})
-    (result,) = _writer(paths, KINDS, {DELIVERIES.name: long_ids})(iter([batch]))
+    (result,) = _writer(paths, {DELIVERIES.name: long_ids})(iter([batch]))
     (file,) = Path(paths.table(ACKS.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == ["10", "11"]
     assert result["task_result"][0].as_py().count(".parquet") == 2

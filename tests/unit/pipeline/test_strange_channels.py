@@ -65,7 +65,8 @@ def rows(world: World, change: Change | None = None, copies: int = 1, before: bo
             adapters.record(offset, value, dict(record.headers), record.at_ms)
     adapters.close(world.scenario.end_ms + HOUR_MS)
     tables = [(table, json.loads(fields)) for table, fields in adapters.outputs]
-    tables += [(result.kind, result.fields) for result in (*adapters.rebuilt, *adapters.given_up)]
+    tables += [("reassembled_messages", row._asdict()) for row in adapters.rebuilt]
+    tables += [("incomplete_messages", each.fields) for each in adapters.given_up]
     found: list[object] = [row for row in tables if (row[1]["content_topic"], row[1]["channel_id"]) == (TOPIC, "talk")]
     assert change is None or len(tables) > len(found)
     return found
