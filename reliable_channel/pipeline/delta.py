@@ -88,29 +88,20 @@ def task_result(value: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"task_result": json.dumps(value)}])
 
 
-def written(
-    rows: DataFrame,
-    paths: PathSettings,
-    table: Table,
-    made: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch | pa.Table]] = lambda batch: iter((batch,)),
-) -> list[WrittenFile]:
-    """Write ``rows`` as files of ``table``: one Spark job, nothing committed. ``made``: a batch of them as rows with
-    the columns of the table, piece by piece, when they have other ones."""
-    files_of_tasks = task_results(rows, _writer(paths, table.name, made))
+def written(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
+    """Write ``rows``, which have the columns of ``table``, as its files: one Spark job, nothing committed."""
+    files_of_tasks = task_results(rows, _writer(paths, table.name))
     return [WrittenFile(*file) for files in files_of_tasks for file in files]
 
 
-def _writer(
-    paths: PathSettings, name: str, made: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch | pa.Table]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with TaskFiles(paths) as files:
             for batch in batches:
-                for piece in made(batch):
-                    files.add(BY_NAME[name], piece)
-            files_of_tasks = files.finish()
-        if files_of_tasks:
-            yield task_result(files_of_tasks)
+                files.add(BY_NAME[name], batch)
+            files_of_task = files.finish()
+        if files_of_task:
+            yield task_result(files_of_task)
 
     return write
 

@@ -40,6 +40,7 @@ from reliable_channel.core.wire.sds import decode_sds_message as parse_sds_messa
 from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, Dialect
 from reliable_channel.core.wire.segment import decode_segment as parse_segment
 from reliable_channel.core.wire.waku import decode_waku_message, message_hash
+from reliable_channel.lake.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 
 Udf = Callable[..., Any]
@@ -78,7 +79,7 @@ ENVELOPE: Final = _struct(
 )
 """What ``decode_envelope`` gives."""
 
-_SDS_FIELDS = (
+SDS_MESSAGE: Final = _struct(
     ("channel_id", _TEXT, "SDS channel id"),
     ("sender_id", _TEXT, "SDS sender id"),
     ("sds_id", _TEXT, "SDS message id"),
@@ -87,8 +88,9 @@ _SDS_FIELDS = (
     ("causal_history", HISTORY, "the messages it depends on, newest last"),
     ("bloom_filter", _BYTES, "the sender's filter of what it has seen"),
     ("repair_request", HISTORY, "messages that the sender asks others for"),
+    ("content", _BYTES, "a segment, or a payload as it is"),
+    *_REASON,
 )
-SDS_MESSAGE: Final = _struct(*_SDS_FIELDS, ("content", _BYTES, "a segment, or a payload as it is"), *_REASON)
 """What ``decode_sds_message`` gives."""
 
 SEGMENT: Final = _struct(
@@ -104,31 +106,10 @@ SEGMENT: Final = _struct(
 )
 """What ``decode_segment`` gives."""
 
-RECORD: Final = _struct(
-    ("kind", _TEXT, "sds, plain or quarantined; null when the record is no envelope at all"),
-    ("source", _TEXT, "how the record came, from its Kafka header"),
-    ("pubsub_topic", _TEXT, "Waku pubsub topic, from its Kafka header"),
-    ("content_topic", _TEXT, "Waku content topic"),
-    ("message_hash", _BYTES, "deterministic Waku message hash, 32 bytes"),
-    ("sender_timestamp_ns", _LONG, "timestamp of the envelope, the sender's word: Unix time, ns"),
-    ("ephemeral", _FLAG, "the envelope says that stores need not keep it"),
-    *_SDS_FIELDS,
-    ("content", _BYTES, "the SDS content; of an encrypted row the ciphertext"),
-    ("content_bytes", _INT, "size of the SDS content as plaintext, bytes"),
-    ("content_digest", _BYTES, "SHA-256 of the SDS content as plaintext"),
-    ("id_verified", _FLAG, "the SDS id is recomputed from the message; null when nobody can tell"),
-    ("segment_kind", _TEXT, "data, parity, or bare for a payload that is no segment"),
-    ("entire_message_hash", _BYTES, "Keccak-256 of the whole payload, 32 bytes"),
-    ("segment_index", _INT, "from 0 among the data, or among the parity segments"),
-    ("data_count", _INT, "data segments of the message"),
-    ("parity_count", _INT, "parity segments of the message"),
-    ("segment_dialect", _TEXT, "wire dialect: v0.1, lip243 or lip243-length"),
-    ("encrypted", _FLAG, "content is a ciphertext, because plaintext is not to be stored"),
-    ("stage", _TEXT, "where it was refused: record, envelope, decryption, sds or segment"),
-    *_REASON,
-    ("disposition", _TEXT, "dropped, or kept: used as a bare payload all the same"),
-)
-"""What ``decode_record`` gives."""
+_SQL_TYPES = {"STRING": _TEXT, "BINARY": _BYTES, "BIGINT": _LONG, "INT": _INT, "BOOLEAN": _FLAG, HISTORY_TYPE: HISTORY}
+_COLUMNS = {c.name: c.type for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE) for c in table.columns}
+RECORD: Final = StructType([StructField(name, _SQL_TYPES[_COLUMNS[name]]) for name in Decoded.__annotations__])
+"""What ``decode_record`` gives: the fields of :class:`Decoded`, each with the type of the column that takes it."""
 
 
 def envelopes(values: Iterable[bytes | None]) -> pd.DataFrame:

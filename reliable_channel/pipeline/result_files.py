@@ -18,10 +18,13 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.schema import columns_of, of_columns
 from reliable_channel.lake.tables import BY_NAME, Table
+from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.delta import task_result, task_results
+from reliable_channel.pipeline.guarded import FailedRows
 
 RESULTS = "results"
 """The ``kind`` of a row whose column ``results`` holds packed results. Any other kind is the name of a table, and the
@@ -97,14 +100,17 @@ Derive = Callable[[pa.Table, PathSettings], Iterator[tuple[Table, pa.Table]]]
 """Rows of one table → rows of other tables that follow from them."""
 
 
-def written_results(rows: DataFrame, paths: PathSettings, derived: Mapping[str, Derive] | None = None) -> Results:
-    """Compute ``rows`` and write every result to its table; nothing is committed. What the driver wants must be such
-    that JSON can hold it. ``derived``: table → what the task that writes its rows also writes."""
-    found = task_results(rows, _writer(paths, dict(derived or {})))
-    return Results(
+def written_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Derive] | None = None) -> Results:
+    """Compute ``rows`` and write every result to its table; nothing is committed. Counts the rows that were set aside.
+    What the driver wants must be such that JSON can hold it. ``derived``: table → what the task that writes its rows
+    also writes."""
+    found = task_results(rows, _writer(sink.paths, dict(derived or {})))
+    results = Results(
         [WrittenFile(*file) for task in found for file in task["files"]],
         [(name, values) for task in found for name, values in task["for_driver"]],
     )
+    counters.put(sink.query_id, sink.batch_id, failed_rows=sum(each.rows for each in results.of(FailedRows)))
+    return results
 
 
 class ResultFiles:

@@ -60,3 +60,8 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """The column names, in order."""
         return tuple(c.name for c in self.columns)
+
+    def types(self, *names: str) -> dict[str, str]:
+        """Some columns, in this order → their Spark SQL types."""
+        found = {c.name: c.type for c in self.columns}
+        return {name: found[name] for name in names}

@@ -70,9 +70,9 @@ _HISTORIES = ("causal_history", "repair_request")
 
 
 def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
-    """A row from its JSON object, in which nulls are left out and binary columns are base64. ``fields`` is used up."""
+    """A row from its JSON object, which may lack nulls; binary columns are base64 in it. ``fields`` is used up."""
     for name in _BINARY:
-        if name in fields:
+        if fields.get(name) is not None:
             fields[name] = base64.b64decode(fields[name])
     for name in _HISTORIES:
         if name in fields:
@@ -100,8 +100,4 @@ def row_to_json(row: InputRow) -> str:
 
 def row_from_json(text: str) -> InputRow:
     """What :func:`row_to_json` wrote."""
-    fields = json.loads(text)
-    for name in _BINARY:
-        fields[name] = None if fields[name] is None else base64.b64decode(fields[name])
-    fields["sds_ids"] = tuple(fields["sds_ids"])
-    return InputRow(**fields)
+    return row_of(json.loads(text), None)

@@ -35,11 +35,12 @@ from reliable_channel.lake.tables import (
     DELIVERED_MESSAGES,
     DELIVERIES,
     LOST_DEPENDENCIES,
+    ORDERED_SDS_MESSAGES,
     RECORD_KEY,
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
 )
-from reliable_channel.pipeline import counters, guarded, timers
+from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.ack import output_rows
 from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
 from reliable_channel.pipeline.ack.deliver import messages_of
@@ -54,15 +55,7 @@ JOB = "ack"
 _OF_STATE = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
 TABLES_WRITTEN = (*_OF_STATE, DELIVERED_MESSAGES)
 
-_TICK_COLUMNS = {
-    **dict.fromkeys(CHANNEL_KEY, "string"),
-    "row_kind": "string",
-    "kafka_topic": "string",
-    "kafka_partition": "int",
-    "kafka_offset": "bigint",
-    "sub_order": "int",
-    "event_us": "bigint",
-}
+_TICK_COLUMNS = ORDERED_SDS_MESSAGES.types(*CHANNEL_KEY, "row_kind", *RECORD_KEY, "sub_order") | {"event_us": "BIGINT"}
 _TICK = ", ".join(f"{name} {type_}" for name, type_ in _TICK_COLUMNS.items())
 _IN_TEXT = ("sub_order", *(name for name in InputRow._fields if name != "bloom_filter"))
 """The columns of a row that travel as one JSON text: to make objects of Arrow's columns costs more, and the text is
@@ -275,17 +268,10 @@ def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], I
         yield (*place, sub_order), row, one
 
 
-class AckWriter:
-    """Writes the results of one micro-batch."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._paths = settings.paths
-
-    def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        results = written_results(rows, self._paths, {DELIVERIES.name: messages_of})
-        failed = sum(each.rows for each in results.of(guarded.FailedRows))
-        counters.put(sink.query_id, sink.batch_id, failed_rows=failed)
-        sink.together(
-            *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),
-            partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
-        )
+def written(rows: DataFrame, sink: BatchSink) -> None:
+    """Write the results of one micro-batch."""
+    results = written_results(rows, sink, {DELIVERIES.name: messages_of})
+    sink.together(
+        *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),
+        partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
+    )

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -18,7 +17,7 @@ from reliable_channel.config import KafkaSettings, PathSettings, PipelineSetting
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.commit import discard
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, SOURCE_GAPS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartition
@@ -164,5 +163,5 @@ def tick_files(
         for (topic, partition), at in sorted(reached.items())
     ]
     with TaskFiles(paths) as files:
-        files.add(SDS_MESSAGES, pa.Table.from_pylist(rows, schema=arrow_schema(SDS_MESSAGES)))
+        files.add(SDS_MESSAGES, as_arrow(rows, SDS_MESSAGES))
         return files.finish()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.schema import ARROW_TYPES, Row
-from reliable_channel.lake.tables import RECORD_KEY
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, SDS_MESSAGES
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly import memory
@@ -31,27 +31,18 @@ FLUSH_BYTES = 16 * 1024 * 1024
 REPORTS = b"#"
 """The key under which the combiner's reports pass the keyed state; no hash is so short."""
 
+_TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "sender_id", "sds_id", "segment_dialect", "content", "encrypted")
 ROW_COLUMNS = {
-    "state_key": "binary",
-    "kind": "string",
-    "kafka_topic": "string",
-    "kafka_partition": "int",
-    "kafka_offset": "bigint",
-    "event_us": "bigint",
-    "pubsub_topic": "string",
-    "content_topic": "string",
-    "channel_id": "string",
-    "sender_id": "string",
-    "sds_id": "string",
-    "lamport_timestamp": "string",  # pandas makes a float of a number beside a null, and large ones are not whole then
-    "segment_dialect": "string",
-    "content": "binary",
-    "encrypted": "boolean",
-    "sub_order": "int",
+    "state_key": "BINARY",
+    "kind": "STRING",
+    **SDS_MESSAGES.types(*_TAKEN),
+    "lamport_timestamp": "STRING",  # pandas makes a float of a number beside a null, and large ones are not whole then
+    "event_us": "BIGINT",
+    "sub_order": "INT",
 }
 """The input of the combiner and of the keyed state. ``kind``: ``segment``, ``sets``, ``results`` or ``tick``."""
 
-ROW_SCHEMA = pa.schema([(name, ARROW_TYPES[type_.upper()]) for name, type_ in ROW_COLUMNS.items()])
+ROW_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in ROW_COLUMNS.items()])
 
 
 class Combiner:

@@ -30,7 +30,7 @@ from reliable_channel.lake.tables import (
     REASSEMBLED_MESSAGES,
     RECORD_KEY,
 )
-from reliable_channel.pipeline import counters, guarded, timers
+from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
 from reliable_channel.pipeline.reassembly.combiner import JOB, REPORTS, ROW_COLUMNS, Combiner
@@ -197,23 +197,16 @@ def _segment_row(row: dict[str, Any]) -> SegmentRow:
     )
 
 
-class ReassemblyWriter:
-    """Writes the results of one micro-batch: payloads before the rows that lead readers to them."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._paths = settings.paths
-
-    def __call__(self, rows: DataFrame, sink: BatchSink) -> None:
-        results = written_results(rows, self._paths)
-        failed_rows = sum(each.rows for each in results.of(guarded.FailedRows))
-        counters.put(sink.query_id, sink.batch_id, failed_rows=failed_rows)
-        sink.add_files(REASSEMBLED_MESSAGES, results.files)
-        given_up = _incomplete_files(results.of(GivenUpSet), self._paths)
-        sink.together(
-            *(partial(sink.add_files, table, results.files) for table in (CHANNEL_EVENTS, ORDERED_SDS_MESSAGES)),
-            partial(sink.add_files, INCOMPLETE_MESSAGES, given_up),
-            partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
-        )
+def written(rows: DataFrame, sink: BatchSink) -> None:
+    """Write the results of one micro-batch: payloads before the rows that lead readers to them."""
+    results = written_results(rows, sink)
+    sink.add_files(REASSEMBLED_MESSAGES, results.files)
+    given_up = _incomplete_files(results.of(GivenUpSet), sink.paths)
+    sink.together(
+        *(partial(sink.add_files, table, results.files) for table in (CHANNEL_EVENTS, ORDERED_SDS_MESSAGES)),
+        partial(sink.add_files, INCOMPLETE_MESSAGES, given_up),
+        partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
+    )
 
 
 def _incomplete_files(given_up: Sequence[GivenUpSet], paths: PathSettings) -> list[WrittenFile]:

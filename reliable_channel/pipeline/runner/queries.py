@@ -53,14 +53,14 @@ REASSEMBLY = Query(
     "reassembly",
     SDS_MESSAGES,
     reassembly.reassembled,
-    reassembly.ReassemblyWriter,
+    lambda _: reassembly.written,
     (SDS_MESSAGES, *reassembly.TABLES_WRITTEN, TIMERS),
 )
 ACK = Query(
     "ack",
     ORDERED_SDS_MESSAGES,
     ack.acknowledged,
-    ack.AckWriter,
+    lambda _: ack.written,
     (ORDERED_SDS_MESSAGES, *PAYLOADS, *ack.TABLES_WRITTEN, TIMERS),
 )
 CHAIN = (INGEST, REASSEMBLY, ACK)
