@@ -321,6 +321,14 @@ def test_time_never_runs_backwards_inside():
     assert reassembler.next_due() == 1_000 + SMALL.set_timeout_ms
 
 
+def test_what_a_combiner_hands_on_is_what_incomplete_sets_hold():
+    other = send(PAYLOAD + b"!", SMALL, name="n")
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, [*send(PAYLOAD, SMALL), *other[:2]])
+    held = list(reassembler.open_segments())
+    assert [(scope, segment.sds_id) for scope, _, segment in held] == [(ALICE, "n-1000"), (ALICE, "n-1001")]
+
+
 def test_dialects_that_share_a_layout_share_a_set():
     """A lip243 data segment that says nothing of parity is, byte for byte, one of v0.1."""
     config = replace(SMALL, dialect=Dialect.LIP243, accepted_dialects=frozenset({Dialect.V01, Dialect.LIP243}))
