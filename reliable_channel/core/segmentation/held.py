@@ -34,11 +34,6 @@ class HeldSets:
         """Open sets in all."""
         return len(self._open)
 
-    @property
-    def completed_count(self) -> int:
-        """Completed sets that are remembered."""
-        return len(self._completed)
-
     def owner(self, scope: Scope) -> Owner:
         """What a sender has in open sets: its own as long as it has any, else an empty one."""
         return self._owners.get(scope) or Owner()

@@ -12,7 +12,6 @@ from reliable_channel.core.segmentation.events import (
     CompletedSend,
     EvictionReason,
     HashMismatch,
-    HeldSegment,
     PoisonedSegmentExcluded,
     Refusal,
     Scope,
@@ -34,7 +33,6 @@ from reliable_channel.core.segmentation.pending import (
     SetKey,
     Shard,
     first_of,
-    held_segment,
     slot_of,
 )
 from reliable_channel.core.segmentation.placing import Arrival, continues, copy_of, place_segment
@@ -214,21 +212,10 @@ class Reassembler:
         search_due = self._sets.next_search()
         return min((*self._expiries(), *(() if search_due is None else (search_due,))), default=None)
 
-    def open_segments(self) -> Iterator[tuple[Scope, bytes, HeldSegment]]:
-        """Every segment held in an incomplete set: what a combiner hands on to keyed state."""
-        for held in self._sets.all_open():
-            for slot, shard in held.slots.items():
-                yield (*held.key, held_segment(slot, shard[0], shard[1]))
-
     @property
     def open_sets(self) -> int:
         """How many incomplete sets are held."""
         return self._sets.open_count
-
-    @property
-    def completed_sets(self) -> int:
-        """How many completed sets are remembered."""
-        return self._sets.completed_count
 
     @property
     def buffered_bytes(self) -> int:

@@ -15,6 +15,7 @@ from reliable_channel.core.segmentation import (
     SegmentationEvent,
     contents_for,
 )
+from reliable_channel.core.wire._pb import reassembler_state_pb2 as pb
 from reliable_channel.core.wire.segment import decode_segment
 
 ALICE: Scope = ("/waku/2/rs/2/1", "/app/1/chat/proto", "channel", "alice")
@@ -59,3 +60,18 @@ def completed(events: Iterable[SegmentationEvent]) -> list[MessageCompleted]:
 
 def of_kind(kind: type, events: Iterable[SegmentationEvent]) -> list[SegmentationEvent]:
     return [event for event in events if isinstance(event, kind)]
+
+
+def completed_sets(reassembler: Reassembler) -> int:
+    """How many completed sets are remembered, as the snapshot says."""
+    return len(pb.ReassemblerState.FromString(reassembler.to_bytes()).completed)
+
+
+def held_segments(reassembler: Reassembler) -> list[tuple[Scope, bytes, int, str, int]]:
+    """Scope, payload hash, slot, SDS id and Lamport timestamp of every segment in an incomplete set, as the snapshot
+    says."""
+    return [
+        (tuple(held.scope), held.entire_message_hash, shard.slot, shard.sds_id, shard.lamport)
+        for held in pb.ReassemblerState.FromString(reassembler.to_bytes()).open
+        for shard in held.shards
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding import ALICE, BOB, completed, feed, of_kind, send
+from feeding import ALICE, BOB, completed, completed_sets, feed, of_kind, send
 
 from reliable_channel.core.segmentation import (
     Dialect,
@@ -147,7 +147,7 @@ def test_completed_messages_are_remembered_up_to_a_number():
     reassembler = Reassembler(config)
     for n in range(4):
         feed(reassembler, send(payload(n), config))
-    assert reassembler.completed_sets == 2
+    assert completed_sets(reassembler) == 2
     assert completed(feed(reassembler, send(payload(0), config)))
     assert not completed(feed(reassembler, send(payload(3), config)))
 
@@ -157,7 +157,7 @@ def test_sends_of_one_payload_are_remembered_up_to_a_number():
     for n in range(MAX_COMPLETED_PER_KEY + 3):
         (message,) = completed(feed(reassembler, send(payload(1), CONFIG, lamport=100 * n + 1)))
         assert message.send == n
-    assert reassembler.completed_sets == MAX_COMPLETED_PER_KEY
+    assert completed_sets(reassembler) == MAX_COMPLETED_PER_KEY
 
 
 def test_a_flood_of_hashes_holds_no_more_than_the_bounds_say():
