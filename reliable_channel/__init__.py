@@ -2,11 +2,13 @@
 
 The folders are rings; imports point inward only (``tests/unit/test_rings.py`` holds that):
 
-1. protocol core: ``wire``, ``segmentation``, ``sds``, ``rate_limit``: bytes and values in, values and events out;
-   no Spark, pandas, Kafka, clock, randomness or I/O;
-2. participant: ``channel``, ``messaging``, with ``transport`` and ``store`` behind small protocols;
-3. pipeline: ``pipeline``: DataFrame → DataFrame functions, table definitions, adapters from Spark state to the core;
-4. edges: ``jobs/``, ``cli``, ``runtime``, ``report``, ``simulation``, notebooks.
+1. ``core``: wire formats, segmentation, SDS, encryption, rate limits: bytes and values in, values and events out; no
+   Spark, pandas, Kafka, clock, randomness or I/O;
+2. ``transport``, ``channel``, ``messaging``: the participant, without Spark and Delta; ``simulation``: its
+   peers and a network with losses;
+3. ``config``, ``runtime``: settings, processes, Spark sessions; ``lake``: the tables, in Delta without Spark;
+4. ``pipeline``: the streaming jobs, verdicts and maintenance; ``evidence``: where participant and tables meet;
+5. ``analysis``, ``cli``, ``jobs/`` and notebooks: what people start and look at.
 """
 
 __version__ = "0.1.0"

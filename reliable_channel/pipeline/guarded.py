@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple, Protocol, TypeVar
 
 _log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class Machine(Protocol):
 M = TypeVar("M", bound=Machine)
 Row = TypeVar("Row")
 Output = TypeVar("Output")
+Returned = TypeVar("Returned")
 
 
 def taken(
@@ -48,9 +49,9 @@ def taken(
     rows: Iterable[Row],
     take: Callable[[M, Row], Iterable[Output]],
     event: Callable[[M, Row, Exception], Output],
-) -> tuple[M, list[Output], list[int]]:
-    """One key's rows of a micro-batch, in record order: the machine after them, what they lead to, and which of them,
-    by their place in ``rows``, were set aside.
+) -> Generator[Output, None, tuple[M, list[int]]]:
+    """Let a key's machine take its rows of a micro-batch, in record order. Yields what they lead to; returns the
+    machine after them, and which of them, by their place in ``rows``, were set aside.
 
     ``restore`` makes a machine of stored bytes, or of ``None`` the one with which the micro-batch begins, as
     ``machine`` is. ``take`` lets it take a row; ``event`` is the output for a row that fails.
@@ -58,13 +59,12 @@ def taken(
     Nothing is paid while no row fails. When one does, the state may be half changed: the machine is made anew and the
     rows since the last stored bytes are taken again, which gives the same state. The bytes are then stored anew, so
     that many failing rows do not repeat the same work many times."""
-    outputs: list[Output] = []
     since: list[Row] = []
     failed: list[int] = []
     state: bytes | None = None
     for number, row in enumerate(rows):
         try:
-            outputs += take(machine, row)
+            outputs = take(machine, row)
         except MemoryError:  # says nothing about the row
             raise
         except Exception as error:
@@ -74,11 +74,22 @@ def taken(
                 take(machine, good)
             if not machine.is_blank:
                 state, since = machine.to_bytes(), []
-            outputs.append(event(machine, row, error))
+            yield event(machine, row, error)
             failed.append(number)
         else:
             since.append(row)
-    return machine, outputs, failed
+            yield from outputs
+    return machine, failed
+
+
+def collected(steps: Generator[Output, None, Returned]) -> tuple[list[Output], Returned]:
+    """Everything that a generator yields, and what it returns."""
+    outputs: list[Output] = []
+    while True:
+        try:
+            outputs.append(next(steps))
+        except StopIteration as end:
+            return outputs, end.value
 
 
 def kind_of(error: Exception) -> str:

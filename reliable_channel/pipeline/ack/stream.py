@@ -8,20 +8,14 @@ payloads of delivered messages (:mod:`.deliver`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.stateful_processor import (
-    MapState,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-    ValueState,
-)
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.config.channels import ChannelsSettings
@@ -42,6 +36,7 @@ from reliable_channel.lake.tables import (
 )
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.ack import output_rows
+from reliable_channel.pipeline.ack.buckets import Buckets, Update
 from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
 from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
@@ -64,9 +59,6 @@ what a channel's journal keeps."""
 BUCKETS = 64
 """Keys of the state: a touched key costs milliseconds, and the rows of one are in memory together. Another number needs
 new checkpoints."""
-
-Update = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], BucketState], Iterator[pd.DataFrame]]
-"""Key of a bucket, its rows, its stored state → packed results."""
 
 _OUT = "kind string, results binary"
 
@@ -114,55 +106,6 @@ def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], It
     )
 
 
-class Buckets(StatefulProcessor):
-    """What Spark calls for every bucket of channels: ``update`` with the bucket's stored state."""
-
-    def __init__(self, update: Update) -> None:
-        self._update = update
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state; called once in every task."""
-        head = handle.getValueState("head", "value binary")
-        entries = handle.getMapState("entries", "name binary, part bigint", "value binary")
-        self._state = _StoredBucket(head, entries)
-
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: TimerValues,  # noqa: N803
-    ) -> Iterator[pd.DataFrame]:
-        """One bucket's rows of a micro-batch."""
-        yield from self._update(key, rows, self._state)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class _StoredBucket:
-    """The bucket whose rows Spark gives now, in its state store."""
-
-    def __init__(self, head: ValueState, entries: MapState) -> None:
-        self._head, self._entries = head, entries
-
-    def head(self) -> bytes | None:
-        found = self._head.get()
-        return None if found is None else bytes(found[0])
-
-    def set_head(self, value: bytes) -> None:
-        self._head.update((value,))
-
-    def get(self, name: bytes, part: int) -> bytes | None:
-        found = self._entries.getValue((name, part))
-        return None if found is None else bytes(found[0])
-
-    def put(self, name: bytes, part: int, value: bytes) -> None:
-        self._entries.updateValue((name, part), (value,))
-
-    def remove(self, name: bytes, part: int) -> None:
-        self._entries.removeKey((name, part))
-
-
 def configured(settings: Settings) -> Update:
     """:func:`stateful` with the values of a configuration."""
     own = settings.channels.participant_id
@@ -172,8 +115,8 @@ def configured(settings: Settings) -> Update:
 def stateful(
     participant_id: str | None, config: SdsParameters, expiry_ms: int | None, channels: ChannelsSettings | None = None
 ) -> Update:
-    """The function of :class:`Buckets`: the channels of one bucket, the rows of each in record order. ``channels``
-    gives the SDS family of a content topic: filter, clock and history differ."""
+    """The function of :class:`.buckets.Buckets`: the channels of one bucket, the rows of each in record order.
+    ``channels`` gives the SDS family of a content topic: filter, clock and history differ."""
     known: dict[SdsParameters, Rules] = {}
 
     def rules_of(key: ChannelKey) -> Rules:
@@ -185,19 +128,14 @@ def stateful(
     def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: BucketState) -> Iterator[pd.DataFrame]:
         now = running()
         bucket = Channels(state, int(key[0]), rules_of, "" if now is None else now[0])
-        results: list[Result] = []
-        blobs: list[bytes] = []
         with gc_paused():
-            for channel, rows in _by_channel(frames).items():
-                results += taken(bucket, channel, rows)
-                if len(results) >= PACKED:
-                    blobs += packed(results)
-                    results = []
+            by_channel = _by_channel(frames).items()
+            # Given to Spark as they are made, so that they are written meanwhile by another process.
+            results = chain.from_iterable(taken(bucket, channel, rows) for channel, rows in by_channel)
+            while some := [*islice(results, PACKED)]:
+                yield pd.DataFrame([(RESULTS, blob) for blob in packed(some)], columns=["kind", "results"])
         bucket.close()
         exempt_survivors()
-        blobs += packed(results)
-        if blobs:
-            yield pd.DataFrame([(RESULTS, blob) for blob in blobs], columns=["kind", "results"])
 
     return update
 
@@ -215,11 +153,10 @@ def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Itera
     def restored(blob: bytes | None) -> ChannelObserver:
         return channels.restored(key).observer if blob is None else live.rules.observer(key, blob)
 
-    live.observer, outputs, failed = guarded_rows(live.observer, restored, [row for _, row, _ in ordered])
+    live.observer, failed = yield from guarded_rows(live.observer, restored, [row for _, row, _ in ordered])
     bad = set(failed)
     kept = [text_and_filter for number, (_, _, text_and_filter) in enumerate(ordered) if number not in bad]
     channels.store(key, live, [text for text, _ in kept], [some for _, some in kept])
-    yield from outputs
     if failed:
         yield guarded.FailedRows(len(failed))
     after = live.observer.next_due_us()
@@ -229,8 +166,8 @@ def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Itera
 
 def guarded_rows(
     observer: ChannelObserver, restore: Callable[[bytes | None], ChannelObserver], rows: Sequence[InputRow]
-) -> tuple[ChannelObserver, list[Row], list[int]]:
-    """Lets an observer take the rows of its channel; a row on which the program fails becomes a ``channel_events`` row
+) -> Generator[Row, None, tuple[ChannelObserver, list[int]]]:
+    """Let an observer take the rows of its channel; a row on which the program fails becomes a ``channel_events`` row
     (:func:`reliable_channel.pipeline.guarded.taken`)."""
     return guarded.taken(observer, restore, rows, ChannelObserver.take, _failed)
 

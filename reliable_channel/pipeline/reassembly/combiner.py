@@ -94,7 +94,9 @@ class Combiner:
         def begun(blob: bytes | None) -> HashSets:
             return HashSets(self._config, known) if blob is None else HashSets.from_bytes(blob, self._config)
 
-        return guarded.taken(begun(None), begun, rows, self._take, _failed)
+        steps = guarded.taken(begun(None), begun, rows, self._take, _failed)
+        results, (sets, failed) = guarded.collected(steps)
+        return sets, results, failed
 
     def _take(self, sets: HashSets, row: SegmentRow) -> list[Result]:
         return sets.add(self._decrypt(row))

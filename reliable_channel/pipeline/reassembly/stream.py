@@ -131,7 +131,8 @@ class KeyedSets:
         restored = partial(self._restored, state, handed_on)
         sets = restored(None)
         before = sets.dues() if state.exists else {}
-        sets, results, failed = guarded.taken(sets, restored, rows, self._take, _failed)
+        steps = guarded.taken(sets, restored, rows, self._take, _failed)
+        results, (sets, failed) = guarded.collected(steps)
         blob = sets.to_bytes()
         if blob:
             state.update((STATE_VERSION, blob))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -19,14 +22,15 @@ from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.pipeline.ack import stream
+from reliable_channel.pipeline.ack.buckets import Buckets
 from reliable_channel.pipeline.ack.channel_state import Channels, Rules
 from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ack.stream import guarded_rows
-from reliable_channel.pipeline.guarded import FailedRows
+from reliable_channel.pipeline.guarded import FailedRows, collected
 from reliable_channel.pipeline.reassembly.sets import HashSets
-from reliable_channel.pipeline.result_files import unpacked
+from reliable_channel.pipeline.result_files import PACKED, unpacked
 
 BAD = "fails"
 DAY_MS = 24 * 3_600_000
@@ -61,7 +65,7 @@ def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Row], int, by
         def again(blob: bytes | None) -> ChannelObserver:
             return restore(begins if blob is None else blob)  # noqa: B023 - used in this turn only
 
-        observer, more, bad = guarded_rows(restore(state), again, piece)
+        more, (observer, bad) = collected(guarded_rows(restore(state), again, piece))
         outputs, failed = outputs + more, failed + len(bad)
         state = None if observer.is_blank else observer.to_bytes()
     return outputs, failed, state or b""
@@ -92,7 +96,7 @@ def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
 
 def test_the_event_names_the_record_and_is_bounded() -> None:
     row = content_row(b"x", sds_id=BAD)._replace(kafka_topic="t", kafka_partition=3, kafka_offset=99)
-    _, outputs, _ = guarded_rows(restore(None), restore, [row])
+    outputs, _ = collected(guarded_rows(restore(None), restore, [row]))
     (event,) = [o._asdict() for o in outputs if isinstance(o, ChannelEvent)]
     place = {"kafka_topic": "t", "kafka_partition": 3, "kafka_offset": 99, "sender_id": "alice", "sds_id": BAD}
     assert event.items() >= {**place, "event": "row_failed", "event_time": NOW * 1000}.items()
@@ -113,7 +117,7 @@ def test_each_row_is_taken_twice_at_most_however_many_fail(monkeypatch: pytest.M
     rows = [
         content_row(b"%d" % n, sds_id=f"{BAD if n % 2 else 'fine'}{n}", lamport_timestamp=NOW + n) for n in range(40)
     ]
-    _, _, failed = guarded_rows(restore(None), restore, rows)
+    _, (_, failed) = collected(guarded_rows(restore(None), restore, rows))
     assert (len(failed), taken_rows) == (20, 40 + 20)
 
 
@@ -123,7 +127,7 @@ def test_running_out_of_memory_is_no_fault_of_a_row(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ChannelObserver, "take", no_memory)
     with pytest.raises(MemoryError):
-        guarded_rows(restore(None), restore, [content_row(b"x")])
+        collected(guarded_rows(restore(None), restore, [content_row(b"x")]))
 
 
 # ---- the function of Spark's state ---------------------------------------------------------------------------------
@@ -217,3 +221,30 @@ def test_nothing_is_left_of_a_channel_in_which_nothing_was_delivered() -> None:
     assert not state.channel_bytes()
     updated(state, [tick(NOW + 4 * DAY_MS)], DAY_MS)
     assert not state.channel_bytes(), "a tick makes no state"
+
+
+def test_results_are_given_to_spark_before_all_rows_are_taken() -> None:
+    state = FakeBucket()
+    rows = [content_row(b"x", sds_id=f"{number}")._replace(kafka_offset=number) for number in range(PACKED + 1)]
+    frames = stream.stateful(None, SdsParameters(), None)((0,), iter([frame_of(KEY, rows)]), state)
+    assert len(next(frames)) == 1
+    assert state.head() is None, "the bucket is stored when all rows are taken"
+    assert len(list(frames)) >= 1
+    assert state.head() is not None
+
+
+def test_asking_the_processor_for_its_state_imports_nothing_of_the_job() -> None:
+    processor = Buckets(stream.stateful(None, SdsParameters(), None))
+    program = (
+        "import pickle, sys; pickle.loads(bytes.fromhex(sys.stdin.read()));"
+        "print(*sorted(name for name in sys.modules if name.startswith('reliable_channel')))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], input=pickle.dumps(processor).hex(), capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == [
+        "reliable_channel",
+        "reliable_channel.pipeline",
+        "reliable_channel.pipeline.ack",
+        "reliable_channel.pipeline.ack.buckets",
+    ]

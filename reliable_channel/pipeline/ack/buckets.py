@@ -1,0 +1,83 @@
+"""What Spark calls for every bucket of channels, and the bucket's state in Spark's state store.
+
+Imports nothing but PySpark: at the first micro-batch of a query Spark starts a Python process that unpickles the
+processor, only to ask which state variables it has. So the function that takes the rows stays pickled until there are
+rows; with it that process would import all of the job, for most of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import (
+    MapState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+    ValueState,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from reliable_channel.pipeline.ack.channel_state import BucketState
+
+Update = Callable[[tuple[Any, ...], Iterator["pd.DataFrame"], "BucketState"], Iterator["pd.DataFrame"]]
+"""Key of a bucket, its rows, its stored state → packed results."""
+
+
+class Buckets(StatefulProcessor):
+    """What Spark calls for every bucket of channels: ``update`` with the bucket's stored state."""
+
+    def __init__(self, update: Update) -> None:
+        self._pickled: bytes = cloudpickle.dumps(update)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _update(self) -> Update:
+        update: Update = cloudpickle.loads(self._pickled)
+        return update
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state; called once in every task."""
+        head = handle.getValueState("head", "value binary")
+        entries = handle.getMapState("entries", "name binary, part bigint", "value binary")
+        self._state = _StoredBucket(head, entries)
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """One bucket's rows of a micro-batch."""
+        yield from self._update(key, rows, self._state)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _StoredBucket:
+    """The bucket whose rows Spark gives now, in its state store."""
+
+    def __init__(self, head: ValueState, entries: MapState) -> None:
+        self._head, self._entries = head, entries
+
+    def head(self) -> bytes | None:
+        found = self._head.get()
+        return None if found is None else bytes(found[0])
+
+    def set_head(self, value: bytes) -> None:
+        self._head.update((value,))
+
+    def get(self, name: bytes, part: int) -> bytes | None:
+        found = self._entries.getValue((name, part))
+        return None if found is None else bytes(found[0])
+
+    def put(self, name: bytes, part: int, value: bytes) -> None:
+        self._entries.updateValue((name, part), (value,))
+
+    def remove(self, name: bytes, part: int) -> None:
+        self._entries.removeKey((name, part))
