@@ -3,7 +3,8 @@
 Both read the same Kafka records, each in a process of its own with the code of its own commit, in turn: baseline,
 today, baseline, today. Compared is the quickest of a side's runs, in time and in CPU time. First each job by itself, in
 one micro-batch with which its query starts; then all jobs as they run, over a backlog of several micro-batches of which
-the first does not count. The older code comes from ``git archive``, so this needs the history of the repository.
+the first does not count, together and each job's micro-batches. The older code comes from ``git archive``, so this
+needs the history of the repository.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench.jobs.children import child
+from bench.jobs.children import Child, child
 from bench.jobs.compare import CHAIN_TARGET, Best, best_of
 from bench.jobs.stages import Stage, prepared
 from bench.jobs.traffic import workloads
@@ -28,8 +30,11 @@ BASELINE = "7987fde"
 """The last commit before the tables were hardened against hostile senders."""
 
 WORKLOADS = ("small", "filters", "pairs", "hot")
-RUNNING = ("small", "pairs")
+RUNNING = ("small", "pairs", "hot")
 """Those that are also run over a backlog, with all jobs."""
+BATCHES = 6
+"""Micro-batches of the backlog when each job's are compared: from the second on, until this many less two more of
+ingest are done."""
 ROUNDS = 2
 TARGET = 0.95
 
@@ -93,16 +98,48 @@ def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
             "warm_batches": 1,
             "batches": 1,
         }
+        first = {
+            "backlog_messages": messages // BATCHES,
+            "max_offsets": made["records"] // BATCHES,
+            "warm_batches": 0,
+            "batches": BATCHES - 2,
+        }
         best: dict[Path | None, float] = {then: 0.0, None: 0.0}
+        seconds: dict[Path | None, dict[str, float]] = {then: {}, None: {}}
         for turn in range(ROUNDS):
             for tree, here in _in_turn(then, place / f"{workload.name}-{turn}"):
                 with child("bench.jobs.steady", {**spec, "run_dir": str(here)}, tree) as process:
                     maximum = next((answer["maximum"] for answer in process.answers() if "maximum" in answer), 0.0)
                     best[tree] = max(best[tree], maximum)
                     process.finish(PATIENCE_S)
+                with child("bench.jobs.steady", {**spec, **first, "run_dir": f"{here}-each"}, tree) as process:
+                    for job, took in _micro_batches(process).items():
+                        seconds[tree][job] = min(took, seconds[tree].get(job, took))
+        for job in ("ingest", "reassembly", "ack"):
+            was, is_now = (sum(seconds[side].get(name, 0.0) for name in _jobs(job)) for side in (then, None))
+            target = None if job == "ingest" else TARGET
+            yield Result(f"{workload.name}, {job} as it runs: today / {BASELINE}", was / is_now, "ratio", target)
         name = f"{workload.name}, all jobs as they run: today"
         yield Result(f"{name} / {BASELINE}", best[None] / best[then], "ratio", TARGET)
         yield Result(name, best[None], "records/s")
+
+
+def _micro_batches(process: Child) -> dict[str, float]:
+    """Job → median seconds of its full micro-batches, which are of as many records each."""
+    found: dict[str, float] = {}
+    for answer in process.answers():
+        if "enough" in answer:
+            process.close_input()
+        for job, batches in answer.get("batches", {}).items():
+            most = max((batch["rows"] for batch in batches), default=0)
+            found[job] = median([batch["ms"] for batch in batches if batch["rows"] > most / 2] or [0.0]) / 1_000
+    process.finish(PATIENCE_S)
+    return found
+
+
+def _jobs(job: str) -> tuple[str, ...]:
+    """Delivering is part of ack; in the baseline it was a job of its own."""
+    return ("ack", "deliver") if job == "ack" else (job,)
 
 
 def _in_turn(then: Path, here: Path) -> Iterator[tuple[Path | None, Path]]:
@@ -112,10 +149,8 @@ def _in_turn(then: Path, here: Path) -> Iterator[tuple[Path | None, Path]]:
 
 
 def _spent(best: Best, workload: str, job: str) -> tuple[float, float]:
-    """Seconds and CPU seconds of a job or of the ``floor``. Delivering is part of ack; in the baseline it was a job of
-    its own."""
-    names = ("ack", "deliver") if job == "ack" else (job,)
-    found = [best[workload, 2, name] for name in names if (workload, 2, name) in best]
+    """Seconds and CPU seconds of a job or of the ``floor``."""
+    found = [best[workload, 2, name] for name in _jobs(job) if (workload, 2, name) in best]
     return sum(stage.seconds for stage in found), sum(stage.cpu_s for stage in found)
 
 
