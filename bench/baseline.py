@@ -33,8 +33,8 @@ WORKLOADS = ("small", "filters", "pairs", "hot")
 RUNNING = ("small", "pairs", "hot")
 """Those that are also run over a backlog, with all jobs."""
 BATCHES = 6
-"""Micro-batches of the backlog when each job's are compared: from the second on, until this many less two more of
-ingest are done."""
+"""How many micro-batches the backlog makes when each job's are compared. The first does not count, and the last may be
+cut short by the end."""
 ROUNDS = 2
 TARGET = 0.95
 
@@ -98,7 +98,7 @@ def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
             "warm_batches": 1,
             "batches": 1,
         }
-        first = {
+        in_batches = {
             "backlog_messages": messages // BATCHES,
             "max_offsets": made["records"] // BATCHES,
             "warm_batches": 0,
@@ -112,7 +112,7 @@ def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
                     maximum = next((answer["maximum"] for answer in process.answers() if "maximum" in answer), 0.0)
                     best[tree] = max(best[tree], maximum)
                     process.finish(PATIENCE_S)
-                with child("bench.jobs.steady", {**spec, **first, "run_dir": f"{here}-each"}, tree) as process:
+                with child("bench.jobs.steady", {**spec, **in_batches, "run_dir": f"{here}-each"}, tree) as process:
                     for job, took in _micro_batches(process).items():
                         seconds[tree][job] = min(took, seconds[tree].get(job, took))
         for job in ("ingest", "reassembly", "ack"):

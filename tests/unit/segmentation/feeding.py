@@ -67,11 +67,15 @@ def completed_sets(reassembler: Reassembler) -> int:
     return len(pb.ReassemblerState.FromString(reassembler.to_bytes()).completed)
 
 
-def held_segments(reassembler: Reassembler) -> list[tuple[Scope, bytes, int, str, int]]:
+def lamport_of(shard: pb.ShardState) -> int | None:
+    return shard.lamport if shard.HasField("lamport") else None
+
+
+def held_segments(reassembler: Reassembler) -> list[tuple[Scope, bytes, int, str, int | None]]:
     """Scope, payload hash, slot, SDS id and Lamport timestamp of every segment in an incomplete set, as the snapshot
     says."""
     return [
-        (tuple(held.scope), held.entire_message_hash, shard.slot, shard.sds_id, shard.lamport)
+        (tuple(held.scope), held.entire_message_hash, shard.slot, shard.sds_id, lamport_of(shard))
         for held in pb.ReassemblerState.FromString(reassembler.to_bytes()).open
         for shard in held.shards
     ]
