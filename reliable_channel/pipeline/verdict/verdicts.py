@@ -40,6 +40,8 @@ COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at"
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which cost
 as much as the rest of the planning."""
+SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": "100000"}
+"""A file is rewritten as a whole when a verdict in it changes."""
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is whole. What is older was judged in its time, and stays so."""
 
@@ -87,8 +89,14 @@ def _merge(
 ) -> None:
     """Write what differs, and delete what was taken up into a surer unit; the position in the same commit."""
     status = DeltaTable.forPath(spark, settings.paths.table(tables.DELIVERY_STATUS.name))
-    until_now = status.toDF() if affected is None else affected.verdicts
     same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
+    if rows_in(open_table(settings.paths, tables.DELIVERY_STATUS)) == 0:
+        # In the order of time, as later rounds add to them: so one that changes few verdicts rewrites few files.
+        ordered = judged.repartitionByRange("first_seen").sortWithinPartitions("first_seen")
+        with set_meanwhile(spark, {USER_METADATA: position.text(), **SMALL_FILES}):
+            status.alias("old").merge(ordered.alias("new"), same).whenNotMatchedInsertAll().execute()
+        return
+    until_now = status.toDF() if affected is None else affected.verdicts
     gone = until_now.alias("old").join(judged.alias("new"), F.expr(same), "left_anti").select(*KEY)
     source = judged.withColumn("gone", F.lit(False)).unionByName(gone.withColumn("gone", F.lit(True)), True)
     if affected is not None:
@@ -101,7 +109,7 @@ def _merge(
     differs = " or ".join(
         f"not (old.{name} <=> new.{name})" for name in tables.DELIVERY_STATUS.names() if name != "as_of"
     )
-    with set_meanwhile(spark, {USER_METADATA: position.text()}):
+    with set_meanwhile(spark, {USER_METADATA: position.text(), **SMALL_FILES}):
         (
             status.alias("old")
             .merge(source.alias("new"), same)
