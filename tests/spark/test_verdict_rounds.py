@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -226,6 +228,12 @@ def without_as_of(found: list[Row]) -> list[Row]:
     return sorted(({**row, "as_of": None} for row in found), key=repr)
 
 
+def times_of_files(settings: Settings) -> list[tuple[dt.datetime, dt.datetime]]:
+    """The first and the last ``first_seen`` of each file of the verdicts, in order."""
+    files = pa.table(open_table(settings.paths, tables.DELIVERY_STATUS).get_add_actions(flatten=True))
+    return sorted(zip(files["min.first_seen"].to_pylist(), files["max.first_seen"].to_pylist(), strict=True))
+
+
 def all_at_once(spark: SparkSession, settings: Settings, now_s: float) -> list[Row]:
     as_of = dt.datetime.fromtimestamp(BEGIN_US / 1_000_000 + now_s, dt.UTC)
     judged = verdicts.statuses(spark, settings, as_of, verdicts.whole_evidence(spark, settings))
@@ -247,6 +255,7 @@ def test_rounds_over_what_is_new_give_what_all_evidence_gives(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdicts, "FEW", 0)
+    monkeypatch.setattr(verdicts, "SMALL_FILES", {"spark.sql.files.maxRecordsPerFile": "5"})
     create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
     story = Story(seed=1)
     judged = []
@@ -262,6 +271,10 @@ def test_rounds_over_what_is_new_give_what_all_evidence_gives(
         judged.append(verdicts.run(spark, settings))
         found = without_as_of(rows(settings, tables.DELIVERY_STATUS))
         assert found == all_at_once(spark, settings, story.now_s), f"round {number}"
+        if number == 0:
+            spans = times_of_files(settings)
+            assert len(spans) > 1
+            assert all(until <= since for (_, until), (since, _) in itertools.pairwise(spans)), "in the order of time"
         assert number not in (0, 3) or judged[-1] == len(found), "all, at first and when a gap is known"
     assert judged[-1] < len(found), "fewer than all, when little is new"
     story.now_s += 10 * STEP_S

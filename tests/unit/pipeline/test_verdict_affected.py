@@ -1,0 +1,36 @@
+"""Which verdicts a round looks at again."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from reliable_channel.lake import tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline.verdict.affected import naming
+
+PAYLOAD = b"p" * 32
+ROWS = [
+    {"message_key": "by id", "sds_ids": ["x", "wanted"]},
+    {"message_key": "two of its ids", "sds_ids": ["wanted", "wanted too"]},
+    {"message_key": "wanted key", "sds_ids": ["y"]},
+    {"message_key": "by payload", "sds_ids": [], "entire_message_hash": PAYLOAD},
+    {"message_key": "open", "sds_ids": None, "settled": False},
+    {"message_key": "another", "sds_ids": ["z"], "entire_message_hash": b"q" * 32},
+    {"message_key": "says nothing of being settled", "sds_ids": None, "settled": None},
+]
+
+
+def chosen(texts: set[str], payloads: set[bytes]) -> list[str]:
+    columns = ["message_key", "sds_ids", "entire_message_hash", "settled"]
+    rows = as_arrow([{"settled": True, **row} for row in ROWS], tables.DELIVERY_STATUS).select(columns)
+    given = rows.combine_chunks().to_batches()
+    found = pa.Table.from_batches(naming(texts, payloads)(iter([*given, given[0].slice(0, 0)])))
+    return [str(key) for key in found["message_key"].to_pylist()]
+
+
+def test_by_id_key_or_payload_and_those_that_are_open() -> None:
+    assert chosen({"wanted", "wanted too", "wanted key"}, {PAYLOAD}) == [row["message_key"] for row in ROWS[:5]]
+
+
+def test_nothing_new_leaves_those_that_are_open() -> None:
+    assert chosen(set(), set()) == ["open"]
