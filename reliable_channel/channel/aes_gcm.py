@@ -2,18 +2,18 @@
 
 :mod:`reliable_channel.core.aes_gcm` has the layout of a ciphertext; this module has keys, nonces and their count.
 
-**Nonce rules** (NIST SP 800-38D §8). A nonce must never come twice under one key: two messages with the same nonce give
-away the xor of their plaintexts and the authentication key with it. Nonces are 96 random bits of the operating system,
-fresh at every call, so a retransmission is a new ciphertext, and participants that share a key need not coordinate.
-With random nonces a key may encrypt at most 2^32 messages *by all participants together*: after that the chance of a
-repetition passes 2^-32. All objects with a key count together, also those that were dropped, and refuse beyond 2^32;
-another process counts anew (136 years at one message a second, and no nonce depends on the count). With n participants
-rotate n times as early.
+**Nonce rules** (NIST SP 800-38D §8). A nonce must never be used twice with one key: two messages with the same nonce
+reveal the xor of their plaintexts and the authentication key. Nonces are 96 random bits of the operating system, fresh
+at every call, so a retransmission is a new ciphertext, and participants that share a key need not coordinate. With
+random nonces a key may encrypt at most 2^32 messages *by all participants together*: beyond that the probability of a
+repetition exceeds 2^-32. All objects with a key share one count, also objects that no longer exist, and refuse beyond
+2^32. Another process starts its own count (136 years at one message a second, and no nonce depends on the count). With
+n participants, rotate n times as early.
 
 **Rotation**: ``AesGcm([new, old])`` encrypts with the first key and decrypts with any. Give all participants
 ``[old, new]`` first, then ``[new, old]``, then ``[new]``.
 
-A shared key says *a member wrote this*, not which one: sender ids are the members' word.
+A shared key proves *a member wrote this*, not which one: sender ids are only claims of the members.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from reliable_channel.core.errors import ConfigurationError, LocalError
 MAX_MESSAGES_PER_KEY = 2**32
 
 _encrypted: Counter[bytes] = Counter()
-"""Messages of this process by key (a one-way digest of it): channels come and go, and their objects with them."""
+"""Messages encrypted by this process per key (a one-way digest of it). It outlives channels and their objects."""
 
 
 class AesGcm:
@@ -81,15 +81,15 @@ class AesGcm:
         )
 
     def encrypt(self, content: bytes) -> bytes:
-        """``content`` encrypted under the first key, :data:`OVERHEAD_BYTES` longer."""
+        """Encrypt ``content`` with the first key; the result is :data:`OVERHEAD_BYTES` longer."""
         if _encrypted[self._counted_as] >= MAX_MESSAGES_PER_KEY:
             raise LocalError("This AES-GCM key has encrypted 2^32 messages.", "Rotate: give a new key first.")
         _encrypted[self._counted_as] += 1
         return encrypt(self._keys[self._current], secrets.token_bytes(NONCE_BYTES), self._bound_to(), content)
 
     def decrypt(self, payload: bytes) -> bytes:
-        """The content back. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for what these keys
-        did not encrypt for these topics."""
+        """Decrypt. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for bytes that these keys did
+        not encrypt for these topics."""
         return decrypt(self._keys, self._bound_to(), payload)
 
     def _bound_to(self) -> Topics:

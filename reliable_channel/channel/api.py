@@ -6,7 +6,8 @@
         channel.on_message_received(lambda event: print(event.sender_id, event.message))
         request_id = channel.send(b"hello")
 
-Ring 2: knows nodes by their port (:mod:`reliable_channel.transport.base`), databases by the persistence protocol.
+Uses nodes only through their port (:mod:`reliable_channel.transport.base`), and databases through the persistence
+protocol.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ def create_reliable_channel(
 ) -> ReliableChannel:
     """Open a reliable channel over a started node, subscribe to its content topic and, with ``auto_start``, start.
 
-    ``sender_id``: unique per participant and the same in every session; ``None`` takes the database's own, created at
-    first use and kept. ``encryption``: see :mod:`reliable_channel.channel.encryption`; it stands before the
-    configuration's. ``clock`` and ``threaded=False`` are for tests: nothing happens then but in ``channel.step()``.
+    ``sender_id``: unique per participant and the same in every session; ``None`` uses the database's own, which is
+    created at first use and kept. ``encryption``: see :mod:`reliable_channel.channel.encryption`; it overrides the
+    configuration's. ``clock`` and ``threaded=False`` are for tests: the channel then works only in ``channel.step()``.
 
     Raises ``ConfigurationError``, ``IncompleteEncryptionError``, ``ChannelExistsError``, ``SenderLocked``,
     ``ChangedConfigurationError``, ``DamagedStore``.
@@ -136,8 +137,8 @@ def create_reliable_channel(
 
 
 def create_node(node_config: NodeConfig) -> Node:
-    """The node of a configuration, not started. Channels that are created on it take from ``node_config`` what their
-    own configuration leaves at its default."""
+    """Create the node of a configuration, not started. Channels created on it use the values of ``node_config`` where
+    their own configuration has the default."""
     node = node_config.node if isinstance(node_config.node, Node) else node_config.node()
     channels_of(node).defaults = ChannelDefaults(
         sds_config=node_config.sds_config, rate_limit_config=node_config.rate_limit_config
@@ -157,8 +158,8 @@ def open_channel(
 ) -> ReliableChannel:
     """``openChannel`` of the March 2026 revision, with the ids and the topic that it omits.
 
-    A node that ``node_config.node`` makes is started here, and stopped when the channel closes; a given node is left as
-    it is. What ``channel_config`` leaves at its default is taken from ``node_config``. Raises as
+    A node created by ``node_config.node`` is started here, and stopped when the channel closes; an existing node is
+    left as it is. Where ``channel_config`` has the default, the value of ``node_config`` applies. Raises as
     :func:`create_reliable_channel`."""
     made = not isinstance(node_config.node, Node)
     node = create_node(node_config)
@@ -178,7 +179,8 @@ def open_channel(
 
 
 def close_channel(channel: ReliableChannel) -> None:
-    """Close a channel: releases everything, unsubscribes when it was the last of its topic. Twice is fine."""
+    """Close a channel: releases everything, and unsubscribes if it was the last one of its topic. May be called
+    twice."""
     channel.close()
 
 
@@ -219,7 +221,8 @@ def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | Re
 
 
 def build_machine(key: ChannelKey, config: ReliableChannelConfig, hook: Encryption | None) -> ChannelMachine:
-    """A fresh state machine, its segment size what header and encryption leave of an envelope (Segmentation 0.1)."""
+    """Create a fresh state machine whose segment size is what header and encryption leave of an envelope (Segmentation
+    0.1)."""
     header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
     segmentation = config.segmentation.within_envelope(header, overhead_bytes(hook))
     return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation)
@@ -244,7 +247,8 @@ class NodeChannels:
         self._channels: dict[ChannelKey, ReliableChannel | None] = {}
         self._topics: Counter[str] = Counter()
         self.defaults: ChannelDefaults | None = None
-        """What the node was created with. Without the node itself: it would never be collected."""
+        """The configuration of the node, without a reference to the node itself, which would keep it from being
+        collected."""
 
     def reserve(self, key: ChannelKey) -> None:
         """Claim a channel. Raises :class:`ChannelExistsError`."""
@@ -261,12 +265,12 @@ class NodeChannels:
             self._channels[key] = channel
 
     def release(self, key: ChannelKey) -> None:
-        """Give a channel up; harmless when called twice."""
+        """Release a channel; harmless when called twice."""
         with self._lock:
             self._channels.pop(key, None)
 
     def subscribe(self, content_topic: str) -> None:
-        """One more channel listens on a topic."""
+        """Count one more channel that listens on a topic."""
         node = self._node()
         with self._lock:
             self._topics[content_topic] += 1
@@ -274,7 +278,7 @@ class NodeChannels:
                 node.subscribe([content_topic])
 
     def unsubscribe(self, content_topic: str) -> None:
-        """One channel fewer; the last one unsubscribes."""
+        """Count one channel fewer; the last one unsubscribes."""
         node = self._node()
         with self._lock:
             self._topics[content_topic] -= 1
@@ -297,7 +301,7 @@ _nodes_lock = threading.Lock()
 
 
 def channels_of(node: Node) -> NodeChannels:
-    """The open channels of a node; the registry is made at its first channel."""
+    """The open channels of a node; its first channel creates the registry."""
     with _nodes_lock:
         known = _nodes.get(node)
         if known is None:

@@ -46,7 +46,7 @@ send's first segment, so it is the same after a restart."""
 class ReliableChannel:
     """An open channel. Made by ``create_reliable_channel``; usable from any thread, and from asyncio.
 
-    Sending returns when the message is segmented, wrapped and kept; everything later is an event. A context manager,
+    Sending returns when the message is segmented, wrapped and stored; everything later is an event. A context manager,
     with ``with`` or ``async with``: leaving it closes.
     """
 
@@ -90,10 +90,11 @@ class ReliableChannel:
     # ---- sending -------------------------------------------------------------------------------------------------
 
     def send(self, message: bytes, *, label: str | None = None) -> ReliableSendId:
-        """Send a message reliably; kept when this returns, whatever happens to the process then.
+        """Send a message reliably. When this returns, the message is stored and survives the process.
 
-        ``label``, such as the id of a table's row, names the send for ever: the same label again, in this process or a
-        later one, is the same message. It is not sent twice; given up, its same bytes go out once more.
+        ``label``, such as the id of a table's row, names the send permanently: the same label, in this process or a
+        later one, is the same message. It is not sent twice, unless the send failed: then the same bytes are sent
+        again.
 
         Raises ``EmptyMessage``, ``MessageTooLarge`` (both sizes in its text), ``ChannelNotStartedError``,
         ``ChannelClosedError``, and ``SendBufferFull`` when ``max_queued_bytes`` wait for ``send_timeout_ms``."""
@@ -102,13 +103,13 @@ class ReliableChannel:
         return ReliableSendId(self._guarded(lambda: self._driver.send(bytes(message), label)))
 
     def send_ephemeral(self, message: bytes) -> ReliableSendId:
-        """Send a message that nobody tracks, of one segment at most; dropped near the rate limit, with an event.
-        Raises as :meth:`send`."""
+        """Send an untracked message of one segment at most. It is dropped near the rate limit, with an event. Raises as
+        :meth:`send`."""
         self._check()
         return ReliableSendId(self._driver.send_ephemeral(bytes(message)))
 
     async def asend(self, message: bytes) -> ReliableSendId:
-        """:meth:`send` for asyncio: the event loop goes on while it waits for space."""
+        """:meth:`send` for asyncio: the event loop keeps running while this waits for space."""
         return await asyncio.to_thread(self.send, message)
 
     def send_state(self, request_id: str) -> SendState | None:
@@ -118,7 +119,7 @@ class ReliableChannel:
             return send.state if send is not None else None
 
     def forget_label(self, label: str) -> None:
-        """Forget a label, once whoever gave it remembers its send elsewhere; given again it names a new message."""
+        """Forget a label, once the caller has stored its send elsewhere. Used again, it names a new message."""
         self._driver.forget_label(label)
 
     def labelled(self, label: str) -> LabelledSend | None:
@@ -161,8 +162,8 @@ class ReliableChannel:
             return self._settled.wait_for(done, timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Wait until the node has answered for everything that was to be dispatched, ephemeral messages included;
-        ``False`` after the time-out."""
+        """Wait until the node has reported on all pending dispatches, ephemeral messages included; ``False`` after the
+        time-out."""
         driver = self._driver
 
         def done() -> bool:
@@ -176,7 +177,7 @@ class ReliableChannel:
 
     def on(self, event: str | type[ChannelEvent], callback: Listener) -> Callable[[], None]:
         """Call ``callback(event)`` for every event of that name or class; returns a function that ends it. Callbacks
-        run one at a time on the channel's thread; one that raises affects nobody."""
+        run one at a time on the channel's thread; one that raises affects no other."""
         if isinstance(event, str) and event not in EVENT_NAMES:
             raise LocalError(f"There is no event {event!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
         return self.message_events.on(event, callback)
@@ -209,7 +210,7 @@ class ReliableChannel:
 
     @property
     def is_started(self) -> bool:
-        """Whether timers run and messages are taken."""
+        """Whether timers run and messages are received."""
         return self._started
 
     @property
@@ -218,8 +219,8 @@ class ReliableChannel:
         return self._closed
 
     def start(self) -> None:
-        """Subscribe, resend what is unacknowledged, ask a store for what was missed, run the timers. Starting twice
-        does nothing."""
+        """Subscribe, resend unacknowledged messages, query a store for missed ones, run the timers. Starting twice does
+        nothing."""
         with self._state:
             if self._closed:
                 raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
@@ -237,10 +238,10 @@ class ReliableChannel:
                 self._worker.start()
 
     def stop(self) -> None:
-        """Acknowledge what was received, then end timers and subscription.
+        """Acknowledge received messages, then end timers and subscription.
 
-        What is unacknowledged is kept and goes out again at the next start. Waits up to ``ACKNOWLEDGE_TIMEOUT_S`` for
-        the node to take the acknowledgement. Stopping twice does nothing; from a callback, the thread ends when the
+        Unacknowledged messages are kept and sent again at the next start. Waits up to ``ACKNOWLEDGE_TIMEOUT_S`` for the
+        node to accept the acknowledgement. Stopping twice does nothing; from a callback, the thread ends when the
         callback returns."""
         if self._started and not self._closing and self._fault is None:
             self._closing = True
@@ -260,8 +261,8 @@ class ReliableChannel:
             self._driver.outgoing.clear()
 
     def close(self) -> None:
-        """Stop, take a snapshot, release lock and subscription. Closing twice is fine: the second one waits for the
-        first, but in a callback, for which the first one may wait."""
+        """Stop, take a snapshot, release lock and subscription. May be called twice: the second call waits for the
+        first, except in a callback, for which the first may be waiting."""
         with self._state:
             again, self._closed = self._closed, True
         if again:
@@ -281,7 +282,7 @@ class ReliableChannel:
                 self._settled.notify_all()
 
     def on_release(self, action: Callable[[], None]) -> None:
-        """Run ``action`` once, after the channel was closed: for what was made for it."""
+        """Run ``action`` once after the channel is closed, to release what was created for it."""
         self._on_release.append(action)
 
     async def aclose(self) -> None:
@@ -303,7 +304,7 @@ class ReliableChannel:
         await self.aclose()
 
     def status(self) -> dict[str, Any]:
-        """Plain numbers for people and ``--json``; never payloads."""
+        """Counts for status output and ``--json``; never payloads."""
         driver = self._driver
         with driver.lock:
             return {
@@ -314,7 +315,8 @@ class ReliableChannel:
             }
 
     def _acknowledge(self) -> None:
-        """Send what is owed and wait until the node has taken it. A fault is reported, and the channel stops."""
+        """Send the owed acknowledgement and wait until the node has accepted it. A fault is reported, and the channel
+        stops."""
         owed = False
         with contextlib.suppress(Exception):  # _guarded has recorded and reported it
             owed = self._guarded(self._driver.acknowledge)
@@ -325,8 +327,8 @@ class ReliableChannel:
     # ---- the worker ----------------------------------------------------------------------------------------------
 
     def step(self) -> int | None:
-        """Run one cycle in this thread, for channels made with ``threaded=False``: what arrived is taken, what is due
-        is done. Returns when (Unix ms) the next cycle is due, ``None`` when nothing is planned."""
+        """Run one cycle in this thread, for channels made with ``threaded=False``: received envelopes are processed and
+        due timers run. Returns when (Unix ms) the next cycle is due, ``None`` when nothing is planned."""
         if not self._started:
             return None
         if not self._driver.retrieval.threaded:
@@ -349,7 +351,7 @@ class ReliableChannel:
                 self._wake.wait(min(wait_ms, 1_000) / 1_000)
 
     def report(self, event: ChannelEvent) -> None:
-        """Give one event to everybody who listens."""
+        """Report one event to all listeners."""
         self.message_events.emit(event)
 
     def _fail(self, error: Exception) -> None:

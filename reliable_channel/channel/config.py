@@ -1,7 +1,7 @@
 """Configures a channel, with the names and defaults of RELIABLE-CHANNEL-API (docs/spec/index.md).
 
-The newest document's names and defaults (current revision) apply; :class:`ReliableChannelOptions` has those of the
-first revision, and ``ReliableChannelConfig.of_march_2026()`` takes the defaults of the March 2026 revision.
+The names and defaults of the current revision apply; :class:`ReliableChannelOptions` has those of the first revision,
+and ``ReliableChannelConfig.of_march_2026()`` takes the defaults of the March 2026 revision.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class ReliableChannelConfig:
     """One channel's configuration (``ReliableChannelConfig`` of the March 2026 revision with the options of the first
     revision). Times in ms.
 
-    ``history_backend``: ``memory`` ends with the process; ``sqlite`` keeps state in ``database``. ``persistence`` gives
-    another backend, before both. ``encryption``: see :mod:`reliable_channel.channel.encryption`.
-    ``query_on_connect``: when the channel starts, and when the node becomes healthy again, ask a store for what was
-    missed, at most ``query_window_ms`` back. ``auto_start``: creating starts. ``process_task_min_elapse_ms``: incoming
-    messages are taken in batches at least this far apart; the first after a pause at once.
-    ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`. ``max_queued_bytes``: what ``send`` may
-    have waiting for the node before it waits itself, ``send_timeout_ms`` for how long at most.
+    ``history_backend``: ``memory`` ends with the process; ``sqlite`` keeps state in ``database``. ``persistence`` sets
+    another backend and overrides both. ``encryption``: see :mod:`reliable_channel.channel.encryption`.
+    ``query_on_connect``: when the channel starts, and when the node becomes healthy again, query a store for missed
+    messages, at most ``query_window_ms`` back. ``auto_start``: creating the channel starts it.
+    ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this far apart; the first after
+    a pause at once. ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`. ``max_queued_bytes``:
+    how many bytes may wait for the node before ``send`` blocks, for at most ``send_timeout_ms``.
     """
 
     segmentation: SegmentationConfig = field(default_factory=SegmentationConfig)
@@ -79,7 +79,7 @@ class ReliableChannelConfig:
         return SqlitePersistence.shared(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
 
     def fingerprint(self, segmentation: SegmentationConfig) -> str:
-        """The settings on which a journal depends: replaying it under other values would make other messages.
+        """The settings on which a journal depends: replaying it under other values would produce other messages.
         ``segmentation`` has the segment size that fits an envelope."""
         sds = {key: str(value) for key, value in asdict(replace(self.sds, wait_for_sent=True)).items()}
         sds["jitter"] = getattr(self.sds.jitter, "__qualname__", "?")

@@ -1,9 +1,9 @@
 """Drives the state machine of a channel: applies inputs from node, store and application, persists them, and carries
 out their effects, in an order that survives a crash.
 
-One cycle: take what arrived → apply → persist the inputs in one transaction → dispatch → call the application, and
-record what was reported (:mod:`reliable_channel.channel.persistence.base` explains the order). ``step`` runs one cycle;
-a worker thread, or a test, calls it.
+One cycle: take received envelopes → apply → persist the inputs in one transaction → dispatch → call the application,
+and record the reported events (:mod:`reliable_channel.channel.persistence.base` explains the order). ``step`` runs one
+cycle; a worker thread, or a test, calls it.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ from reliable_channel.transport.store.model import is_message_hash
 _log = logging.getLogger(__name__)
 
 Result = Queued | SendDelayed | RateLimitNear | Sent | SendFailed | HealthChanged | StoreFailure
-"""What the node or a store reports, other than an envelope."""
+"""A report of the node or a store other than an envelope."""
 
 MAX_INPUTS_PER_CYCLE = 256
 FAILED_TIMERS_WAIT_MS = 60_000
-"""After timers on which the machine failed: they are due still."""
+"""The wait after timers on which the machine failed, because they are still due."""
 WITHOUT_HINT_RANGE_MS = 3_600_000
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was heard."""
 
 
 class ChannelDriver:
-    """One channel's cycle. All state is guarded by ``lock``, which is never held while something is waited for but the
-    database: not for the node, the store or the application."""
+    """One channel's cycle. All state is guarded by ``lock``. While it is held, the driver waits for the database only,
+    never for the node, the store or the application."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ class ChannelDriver:
     # ---- restoring -----------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Bring the machine to the state in which the last process left it, and report again what that process did not
-        record as reported. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
+        """Bring the machine to the state in which the last process left it, and report again the events that it had not
+        recorded as reported. Raises ``ChangedConfigurationError`` and ``DamagedStore``."""
         self.events.restore(self._journal.restore())
 
     # ---- inputs, from any thread ---------------------------------------------------------------------------------

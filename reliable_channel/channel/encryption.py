@@ -1,10 +1,10 @@
 """Defines the encryption hook (RELIABLE-CHANNEL-API, *Encryption*): bytes to bytes, per segment, applied after SDS when
 sending and before SDS when receiving.
 
-No scheme is imposed and none is the default. A hook is any object with ``encrypt`` and ``decrypt``. It *may* declare
-``overhead_bytes``, by how much ``encrypt`` lengthens its input at most (else :data:`ASSUMED_OVERHEAD_BYTES` are
-reserved in every envelope), and *may* give ``for_topics(pubsub_topic, content_topic)``, a hook that authenticates both
-topics, so that a ciphertext moved to another topic is refused.
+No scheme is imposed, and encryption is off by default. A hook is any object with ``encrypt`` and ``decrypt``. It *may*
+declare ``overhead_bytes``, the maximum by which ``encrypt`` lengthens its input (else :data:`ASSUMED_OVERHEAD_BYTES`
+are reserved in every envelope). It *may* provide ``for_topics(pubsub_topic, content_topic)``, a hook that authenticates
+both topics, so that a ciphertext moved to another topic is refused.
 
 ``decrypt`` refuses by raising: any exception means *not decryptable*, which becomes an event, never a crash. Its text
 is not reported: a careless hook might have put a key into it.
@@ -26,20 +26,20 @@ class Encryption(Protocol):
     """The caller's hook: both operations are required."""
 
     def encrypt(self, content: bytes) -> bytes:
-        """The encrypted bytes of one SDS message. Must give other bytes at every call (a fresh nonce)."""
+        """Encrypt one SDS message. Must return different bytes at every call (a fresh nonce)."""
         ...
 
     def decrypt(self, payload: bytes) -> bytes:
-        """The SDS message back, or any exception."""
+        """Return the SDS message, or raise any exception."""
         ...
 
 
 @runtime_checkable
 class TopicBound(Protocol):
-    """A hook that can authenticate where its ciphertext belongs."""
+    """A hook that can authenticate the topics of its ciphertext."""
 
     def for_topics(self, pubsub_topic: str, content_topic: str) -> Encryption:
-        """A hook that binds both topics into what it encrypts, and refuses what was bound to others."""
+        """Return a hook that binds its ciphertexts to both topics, and refuses ciphertexts bound to others."""
         ...
 
 
@@ -57,7 +57,7 @@ def bound_encryption(encryption: object | None, pubsub_topic: str, content_topic
 
 
 def overhead_bytes(encryption: Encryption | None) -> int:
-    """How many bytes the hook adds to a message at most, as it declares."""
+    """The maximum number of bytes that the hook adds to a message, as it declares."""
     if encryption is None:
         return 0
     declared = getattr(encryption, "overhead_bytes", ASSUMED_OVERHEAD_BYTES)

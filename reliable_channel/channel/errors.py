@@ -39,8 +39,8 @@ class ChangedConfigurationError(LocalError):
 
 
 def journal_of_another_version() -> ChangedConfigurationError:
-    """The error for the journal of a killed process whose program had other rules: what that process has sent would
-    not be made again."""
+    """The error for the journal of a killed process whose program had other rules: a replay would not produce the
+    messages that process sent."""
     return ChangedConfigurationError(
         "The process before this one did not stop cleanly, and was of another version of this program.",
         "Open the channel once with that version and close it, then upgrade.",

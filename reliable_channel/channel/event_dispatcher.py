@@ -35,7 +35,7 @@ class EventEmitter:
 
     def __init__(self) -> None:
         self.on_listener_added: Callable[[], None] = lambda: None
-        """Called after somebody began to listen."""
+        """Called after a listener was added."""
         self._lock = threading.Lock()
         self._listeners: list[tuple[str | type[ChannelEvent], Listener]] = []
         self._streams: list[EventStream] = []
@@ -67,14 +67,14 @@ class EventEmitter:
         return opened
 
     def listens(self, event: ChannelEvent) -> bool:
-        """Whether somebody listens for this event now."""
+        """Whether a listener for this event exists now."""
         with self._lock:
             return any(matches(event, kind) for kind, _ in self._listeners) or any(
                 stream.takes(event) for stream in self._streams
             )
 
     def emit(self, event: ChannelEvent) -> None:
-        """Hand one event to everybody who listens for it."""
+        """Pass one event to all its listeners."""
         with self._lock:
             listeners = [callback for kind, callback in self._listeners if matches(event, kind)]
             streams = list(self._streams)

@@ -55,8 +55,8 @@ class MessageReceived(ChannelEvent):
     to this application on this channel, kept over restarts (0 for an ephemeral one). ``lamport_timestamp`` and
     ``sds_id`` are those of the segment that completed the message, absent for an ephemeral one.
 
-    Told once; ``redelivered``: the process before this one ended before it could note that it had told this message,
-    so it may have been told already, under the same ``sequence``."""
+    Reported once. ``redelivered``: the previous process ended before it recorded that it had reported this message, so
+    the message may have been reported already, under the same ``sequence``."""
 
     name = "reliable:message:received"
     aliases = ("message-received",)
@@ -91,7 +91,7 @@ class SendEvent(ChannelEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSent(SendEvent):
-    """All segments of a send are dispatched, or as many acknowledged as make it delivered. ``request_ids`` are the
+    """All segments of a send are dispatched, or enough are acknowledged to make it delivered. ``request_ids`` are the
     node's, under the labels ``<request_id>:1`` to ``<request_id>:N``: those of this process."""
 
     name = "reliable:message:sent"
@@ -140,7 +140,7 @@ class SendingMessage(SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentQueued(SegmentEvent):
-    """Kafka has the segment, and no bridge has reported yet what became of it: the state is *queued*."""
+    """Kafka has the segment, and no bridge has reported on it yet: the state is *queued*."""
 
     name = "message-queued"
     node_request_id: str
@@ -180,7 +180,7 @@ class MessageAcknowledged(SegmentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IrretrievableMessage(ChannelEvent):
-    """A message that others refer to is given up: no store had it in time. ``sds_id`` names the lost segment."""
+    """A message that others refer to is declared lost: no store had it in time. ``sds_id`` names the lost segment."""
 
     name = "irretrievable-message"
     aliases = ("message-irretrievable",)
@@ -229,10 +229,10 @@ class MissingMessage(ChannelEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelProblem(ChannelEvent):
-    """Something was refused, and the channel goes on. ``kind``: ``undecryptable``, ``plaintext_refused``,
+    """Something was refused, and the channel continues. ``kind``: ``undecryptable``, ``plaintext_refused``,
     ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably meant as a segment),
     ``refused``, ``conflict``, ``hash_mismatch``, ``incomplete``, ``unverified_chain``, ``saturated_filter``,
-    ``evicted``, ``dispatch_failed``, ``store_failed``, ``input_failed`` (a fault of this program; the channel goes on
+    ``evicted``, ``dispatch_failed``, ``store_failed``, ``input_failed`` (a fault of this program; the channel continues
     as before the input). ``detail`` never holds payload bytes or keys."""
 
     name = "channel-problem"

@@ -1,7 +1,8 @@
 """Turns received SDS messages into application messages: reassembly, verified repair, and the decision to deliver.
 
-Segments enter reassembly when SDS *accepts* them, waiting ones included: a lost segment holds back, in causal order,
-just those segments whose parity could rebuild it. When a message is delivered: :mod:`reliable_channel.core.delivery`.
+Segments enter reassembly when SDS *accepts* them, including those that wait for a dependency: in causal order, a lost
+segment would hold back exactly the segments whose parity can rebuild it. :mod:`reliable_channel.core.delivery` decides
+when a message is delivered.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from reliable_channel.core.wire.segment import Segment, decode_segment, lookalik
 MAX_REBUILT = 192
 MAX_RECENT = 64
 MAX_RECENT_BYTES = 16 * 1024 * 1024
-"""Complete messages kept for the moment when somebody refers to a segment of theirs that never came."""
+"""Complete messages that are kept in case a message refers to one of their segments that never arrived."""
 
 
 @dataclass(slots=True)
 class Note:
     """The record of a segment until its message is delivered. ``owner``: that of the message (:func:`owner_of`), empty
-    in snapshots of earlier versions. A stranger may have used the id for a segment of a message of his own."""
+    in snapshots of earlier versions. A stranger may have used the id for a segment of another message."""
 
     history: tuple[str, ...]
     at: int
@@ -102,8 +103,8 @@ class Inbox:
         self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
 
     def accept(self, message: SdsMessage, now: int, *, replaces: bool = False, repeat: bool = False) -> list[Effect]:
-        """Take the content of a message that SDS accepted, delivered or not yet. ``repeat``: it is a further send of an
-        id, so the id does not name it."""
+        """Process the content of a message that SDS accepted, delivered or not yet. ``repeat``: it is a further send of
+        an id, so the id does not identify it."""
         key = message.message_id
         if repeat:
             key = send_key(key, message.sender_id, message.lamport_timestamp or 0)
@@ -147,7 +148,7 @@ class Inbox:
         return [self._problem(now, "lookalike", f"probably meant as a segment: {why.detail or why.reason}", sds_id)]
 
     def delivered(self, event: Delivered) -> list[Effect]:
-        """SDS delivered a segment: perhaps the last one a complete message waited for."""
+        """Process the delivery of a segment by SDS; it may be the last one that a complete message waited for."""
         sds_id = event.message_id
         if event.repeat:
             sds_id = send_key(sds_id, event.sender_id, event.lamport_timestamp)
@@ -157,7 +158,7 @@ class Inbox:
         return [self._deliver(pending, notes, event.at) for _, pending, notes in self.pending.take_with(sds_id)]
 
     def ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
-        """An ephemeral message is delivered at once; it is at most one segment."""
+        """Deliver an ephemeral message at once; it has at most one segment."""
         segment = decode_segment(content, self.config.accepted_dialects)
         payload = segment.payload if isinstance(segment, Segment) and segment.data_count == 1 else content
         return Deliver("", self._received(payload, sender_id, message_id, None, now, ephemeral=True))
@@ -198,7 +199,8 @@ class Inbox:
         self._wait(pending)
 
     def forget_spare(self) -> None:
-        """Drop what is not in a snapshot, so that this object goes on exactly as one that was restored from it."""
+        """Drop everything that a snapshot does not contain, so that this object continues exactly as one restored from
+        it."""
         self._recent.clear()
         self._rebuilt.clear()
 
@@ -249,7 +251,7 @@ class Inbox:
         return [] if notes is None else [self._deliver(pending, notes, now)]
 
     def _rebuild(self, key: str, event: MessageCompleted) -> None:
-        """Encode again what never came, under the ids it can have."""
+        """Encode the segments that never arrived again, under their possible ids."""
         count = self.config.parity_count(event.data_count)
         for sds_id, _, segment in repaired_segments(event, count, IdScheme):
             message = SdsMessage(event.scope[-1], sds_id, self.channel_id, segment.lamport, content=segment.content)
@@ -275,8 +277,8 @@ class Inbox:
     # ---- delivery ------------------------------------------------------------------------------------------------
 
     def _note(self, sds_id: str, history: tuple[str, ...], now: int, owner: bytes) -> None:
-        """Record a segment that SDS accepted. Where it takes the place of another message's under its id, that message
-        can no longer be delivered."""
+        """Record a segment that SDS accepted. If it replaces another message's segment under its id, that message can
+        no longer be delivered."""
         note = self.notes.get(sds_id)
         if note is not None and note.is_of(owner):
             return

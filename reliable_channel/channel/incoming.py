@@ -21,7 +21,7 @@ from reliable_channel.transport.base import ReceivedEnvelope
 
 
 class IncomingPipeline:
-    """One channel's way in."""
+    """The incoming pipeline of one channel."""
 
     def __init__(self, machine: ChannelMachine, pubsub_topic: str, encryption: Encryption | None) -> None:
         self._machine = machine
@@ -29,7 +29,8 @@ class IncomingPipeline:
         self._encryption = encryption
 
     def decrypt(self, envelope: ReceivedEnvelope, now: int) -> EnvelopeReceived | ChannelProblem | None:
-        """The SDS message of an envelope; ``None`` for other topics' envelopes; a problem for what cannot be read."""
+        """The SDS message of an envelope; ``None`` for other topics' envelopes; a problem for an envelope that cannot
+        be read."""
         if envelope.message.content_topic != self._machine.content_topic or envelope.pubsub_topic != self._pubsub_topic:
             return None
         payload = envelope.message.payload
@@ -54,11 +55,11 @@ class IncomingPipeline:
 
 MAX_ENVELOPES = 20_000
 MAX_BYTES = 256 * 1024 * 1024
-"""What may wait (bytes of payload); what comes beyond is dropped, and stores have it."""
+"""The bytes of payload that may wait; envelopes beyond that are dropped, and stores still have them."""
 
 
 class Arrivals:
-    """A queue; ``lost`` counts what it did not take. Thread-safe, never blocks."""
+    """A queue; ``lost`` counts the envelopes it did not accept. Thread-safe, never blocks."""
 
     def __init__(self, max_envelopes: int = MAX_ENVELOPES, max_bytes: int = MAX_BYTES) -> None:
         self._max_envelopes = max_envelopes
@@ -69,7 +70,7 @@ class Arrivals:
         self.lost = 0
 
     def offer(self, envelope: ReceivedEnvelope) -> bool:
-        """Take one envelope, unless the queue is full."""
+        """Add one envelope, unless the queue is full."""
         size = len(envelope.message.payload)
         with self._lock:
             if len(self._waiting) >= self._max_envelopes or self._bytes + size > self._max_bytes:
@@ -80,14 +81,14 @@ class Arrivals:
             return True
 
     def put(self, envelopes: Iterable[ReceivedEnvelope]) -> None:
-        """Take them all: for whoever waited until the queue was no longer :attr:`crowded`."""
+        """Add all envelopes, for a caller that waited until the queue was no longer :attr:`crowded`."""
         with self._lock:
             for envelope in envelopes:
                 self._waiting.append(envelope)
                 self._bytes += len(envelope.message.payload)
 
     def take(self) -> ReceivedEnvelope:
-        """The oldest. Raises ``IndexError`` when there is none."""
+        """Remove and return the oldest. Raises ``IndexError`` when there is none."""
         with self._lock:
             envelope = self._waiting.popleft()
             self._bytes -= len(envelope.message.payload)

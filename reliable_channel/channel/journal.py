@@ -69,7 +69,7 @@ def is_failure(outcome: StepResult) -> bool:
 
 
 def _problem(machine: ChannelMachine, given: Input, error: Exception) -> ChannelProblem:
-    """A problem with the class and place of the error, without its text, which may hold what must not be logged."""
+    """A problem with the class and place of the error, without its text, which may contain secrets."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" in {frame.name}, line {frame.lineno}" for frame in last)
     sender, sds_id = "", ""
@@ -171,8 +171,8 @@ class Journal:
             self._bytes += sum(map(len, entries))
 
     def rewind(self) -> None:
-        """Bring the machine back to the state after the last input that was kept. Without a kept journal
-        (``historyBackend: memory``) there is nothing to go back to, and the state stays as it is."""
+        """Bring the machine back to the state after the last stored input. Without a stored journal (``historyBackend:
+        memory``) nothing can be restored, and the state stays as it is."""
         if not self._keeps:
             return
         self._machine.begin()

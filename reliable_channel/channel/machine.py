@@ -93,7 +93,7 @@ class ChannelMachine:
         self.begin()
 
     def begin(self) -> None:
-        """Know nothing: the state of a channel that was never used."""
+        """Reset to the state of a channel that was never used."""
         self.sds = SdsChannel(self.channel_id, self.sender_id, self.sds_config)
         self.inbox = Inbox(
             self.channel_id,
@@ -108,7 +108,7 @@ class ChannelMachine:
     # ---- the state machine ---------------------------------------------------------------------------------------
 
     def apply(self, given: Input) -> StepResult:
-        """Take one input. Raises ``EmptyMessage`` and ``MessageTooLarge`` for a send, before anything changes."""
+        """Apply one input. Raises ``EmptyMessage`` and ``MessageTooLarge`` for a send, before anything changes."""
         now = self.now = max(self.now, given.now)
         if isinstance(given, (EnvelopeReceived, SendRequested, DispatchDone)):
             self.last_active = now
@@ -130,7 +130,7 @@ class ChannelMachine:
                 return StepResult(given, tuple(effects), keep=bool(effects))
 
     def send_ephemeral(self, payload: bytes, now: int) -> SdsDispatch:
-        """Wrap one ephemeral message; leaves no trace in the state. Raises as a send does, and ``MessageTooLarge`` for
+        """Wrap one ephemeral message; does not change the state. Raises as a send does, and ``MessageTooLarge`` for
         more than one segment."""
         segmented = OutgoingPipeline.segment(payload, self.segmentation)
         if len(segmented.contents) > 1:
@@ -144,12 +144,12 @@ class ChannelMachine:
         return SdsDispatch(outgoing, sds_id, segmented.payload_hash, counts=True, ephemeral=True)
 
     def next_due(self) -> int | None:
-        """When (ms) a :class:`Ticked` next has something to do, or ``None``."""
+        """When (ms) the next timer is due for a :class:`Ticked`, or ``None``."""
         due = [at for at in (self.sds.next_due(), self.inbox.next_due()) if at is not None]
         return min(due, default=None)
 
     def summary(self) -> dict[str, Any]:
-        """The state in counts, for people and ``--json``. Contains no payload."""
+        """Counts that describe the state, for status output and ``--json``. Contains no payload."""
         states = [send.state for send in self.sends]
         return {
             "channel_id": self.channel_id,
@@ -262,7 +262,8 @@ class ChannelMachine:
         return StepResult(given, tuple(effects), keep)
 
     def _absorb(self, step: SdsStep, message: SdsMessage, now: int) -> list[Effect]:
-        """Process the SDS events about one received message, then its content, then what parity can repair now."""
+        """Process the SDS events about one received message, then its content, then the segments that parity can repair
+        now."""
         effects: list[Effect] = []
         for event in step.events:
             if _is_about(event, message):

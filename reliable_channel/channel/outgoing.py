@@ -3,7 +3,7 @@
 Implements *Outgoing message processing* of RELIABLE-CHANNEL-API. The stages are the first five methods of
 :class:`OutgoingPipeline`, in their order. The state machine runs the first two while it applies a send: they are pure,
 so a replayed journal makes the same SDS messages. The others run after the input was persisted. They store nothing:
-after a crash the machine hands in again whatever is unacknowledged.
+after a crash the machine submits all unacknowledged messages again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
 from reliable_channel.transport.base import Node, NodeStoppedError, RequestId, SendBufferFull
 
 BLOCKED_RETRY_MS = 250
-"""How long a node that takes nothing is left alone: it is back-pressure, not a fault to be retried."""
+"""How long to wait for a node that accepts nothing: this is back-pressure, not a fault to be retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class EncryptedMessage:
 
 @dataclass(slots=True)
 class StageReport:
-    """What the stages report: events for the application, and inputs for the state machine."""
+    """The reports of the stages: events for the application, and inputs for the state machine."""
 
     events: list[ChannelEvent]
     inputs: list[DispatchFailed]
@@ -96,8 +96,8 @@ class OutgoingPipeline:
 
     @staticmethod
     def rate_limit(dispatch: SdsDispatch) -> Traffic:
-        """4. Classify a dispatch for the rate limit. Whoever dispatches applies it, the node or behind Kafka the
-        bridge, because all participants behind one RLN membership share its limit."""
+        """4. Classify a dispatch for the rate limit. The dispatcher applies it (the node, or the bridge if Kafka is
+        used), because all participants behind one RLN membership share its limit."""
         if dispatch.ephemeral:
             return Traffic.EPHEMERAL
         if dispatch.counts:
@@ -106,7 +106,8 @@ class OutgoingPipeline:
         return Traffic.FURTHER_SEGMENT if first_dispatch else Traffic.CONTROL
 
     def dispatch(self, encrypted: EncryptedMessage, now: int, report: StageReport) -> bool:
-        """5. Hand one envelope to the node, which stamps it when it sends it. Returns whether the node was not full."""
+        """5. Pass one envelope to the node, which sets its timestamp when it sends it. Returns whether the node had
+        room."""
         dispatch = encrypted.dispatch
         message = WakuMessage(
             payload=encrypted.payload,
@@ -152,7 +153,7 @@ class OutgoingPipeline:
         return report
 
     def pump(self, now: int) -> StageReport:
-        """Dispatch what is queued, in order, as far as the node takes it now."""
+        """Dispatch queued envelopes in order, as far as the node accepts them now."""
         report = StageReport([], [])
         if self._blocked_until is not None and now < self._blocked_until:
             return report
@@ -170,13 +171,13 @@ class OutgoingPipeline:
         return len(self._queue)
 
     def next_due(self, now: int) -> int | None:
-        """When (ms) :meth:`pump` next has something to do."""
+        """When (ms) :meth:`pump` must run next."""
         if self._queue:
             return self._blocked_until if self._blocked_until is not None else now
         return None
 
     def clear(self) -> None:
-        """Forget what is queued and in flight; the state machine still knows it."""
+        """Forget queued and in-flight envelopes; the state machine still knows them."""
         self._queue.clear()
         self.in_flight.clear()
         self.queued_bytes = 0

@@ -1,7 +1,7 @@
 """Queries stores for missed envelopes through the node, on a thread of its own because a query waits for the network.
 
-Three kinds of question: by message hash (the retrieval hint of a missing segment), by content topic and time (query on
-connect, and missing segments without a hint). Answers come back as envelopes; SDS knows what is new.
+It queries by message hash (the retrieval hint of a missing segment), or by content topic and time (query on connect,
+and missing segments without a hint). Answers are envelopes; SDS detects which are new.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQ
 _log = logging.getLogger(__name__)
 
 MAX_PAGES = 1_000
-"""Pages of one time range; a store that answers for ever is left alone."""
+"""The maximum number of pages of one time range, because a store may return pages without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StoreFailure:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Everything on the content topic, both ends (Unix ms) included."""
+    """A query for all envelopes on the content topic, both ends (Unix ms) included."""
 
     start_ms: int
     end_ms: int
@@ -72,25 +72,25 @@ class StoreRetrieval:
         self.ended = False
 
     def ask_hash(self, hint: bytes) -> None:
-        """Look for one envelope."""
+        """Query for one envelope."""
         with self._changed:
             self._hashes[hint] = None
         self._wake()
 
     def ask_range(self, asked: TimeRange) -> None:
-        """Look for everything of a time range. One that waits already is not asked twice."""
+        """Query for all envelopes of a time range. A query that already waits is not added twice."""
         with self._changed:
             if asked not in self._ranges:
                 self._ranges.append(asked)
         self._wake()
 
     def run_pending(self) -> None:
-        """Ask what was asked for, here and now."""
+        """Run the waiting queries in this thread."""
         while (work := self._next()) is not None:
             self._ask(work)
 
     def stop(self) -> None:
-        """End the thread after the query it is in; forget what waits."""
+        """End the thread after its current query; forget waiting queries."""
         with self._changed:
             self.ended = True
             self._hashes.clear()
@@ -101,7 +101,7 @@ class StoreRetrieval:
             thread.join()
 
     def start(self) -> None:
-        """Allow questions again after ``stop``."""
+        """Allow queries again after ``stop``."""
         with self._changed:
             self.ended = False
 

@@ -77,7 +77,7 @@ class Sends:
         return send
 
     def restore(self, send: SendProgress) -> None:
-        """Take a send as it was."""
+        """Restore a stored send."""
         self._sends[send.send_id] = send
         for index, sds_id in enumerate(send.sds_ids):
             self._by_segment[sds_id] = (send, index)

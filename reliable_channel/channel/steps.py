@@ -19,14 +19,15 @@ from reliable_channel.core.wire.framing import field, field_unless_empty
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The channel was started: what is unacknowledged goes out again."""
+    """The channel was started: unacknowledged messages are sent again."""
 
     now: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequested:
-    """The application sends ``payload``. ``send_id`` is what the send was called when it first happened; empty then."""
+    """The application sends ``payload``. ``send_id`` is empty at the first execution; in a replay it is the id assigned
+    then."""
 
     now: int
     payload: bytes
@@ -72,7 +73,7 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The channel is about to stop: content that is held is acknowledged before that."""
+    """The channel is about to stop, and first acknowledges the content it holds."""
 
     now: int
 

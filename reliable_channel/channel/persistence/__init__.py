@@ -1,4 +1,4 @@
-"""Stores what a channel must keep when its process ends (RELIABLE-CHANNEL-API, *Scalable Data Sync*)."""
+"""Stores the state of a channel that must survive its process (RELIABLE-CHANNEL-API, *Scalable Data Sync*)."""
 
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, Persistence, StoredChannel
 from reliable_channel.channel.persistence.memory import MemoryPersistence

@@ -1,16 +1,16 @@
 """Defines the persistence protocol: per channel, a snapshot and the journal of inputs since.
 
-A channel is a deterministic state machine, so what must be kept of a step is its *input*: appending it costs what the
-input costs, where a snapshot per step would cost the whole history. A snapshot replaces the journal now and then.
+A channel is a deterministic state machine, so only the *input* of a step must be stored. Appending it costs what the
+input costs, while a snapshot per step would cost the whole history. A snapshot occasionally replaces the journal.
 
-The order that makes SIGKILL harmless, whatever the point it comes at:
+This order makes SIGKILL harmless at any point:
 
 1. ``append`` the inputs of a step, in one transaction;
 2. only then dispatch what the step wants sent: no id or clock value leaves the process before it is kept;
 3. call the application; ``mark_reported`` records every message right after its callbacks return, and events about
    sends at the end of the step.
 
-So a restart repeats sends that were perhaps not made (receivers recognise them by their ids), and reports again, marked
+So a restart repeats sends that may not have happened (receivers recognise them by their ids). It reports again, marked
 ``redelivered``, every event without such a record: none is lost, and at most one finished callback is repeated.
 """
 
@@ -57,16 +57,16 @@ class LabelledSend:
 
 @runtime_checkable
 class Persistence(Protocol):
-    """A backend. Every method is one transaction: it has happened wholly, or not at all. Thread-safe."""
+    """A backend. Every method is one atomic transaction. Thread-safe."""
 
     def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
         """Lock a sender in this database for this process, and one of its channels for the caller; returns the release,
         harmless when called twice. Raises ``SenderLocked`` while another process, or another open backend, holds the
-        sender, or somebody in this process the channel. The lock dies with its process."""
+        sender, or while the channel is locked in this process. The lock ends with its process."""
         ...
 
     def sender_id(self) -> str:
-        """The sender id of this database: created at the first call, the same ever after."""
+        """The sender id of this database: created at the first call and permanent."""
         ...
 
     def load(self, key: ChannelKey) -> StoredChannel:
@@ -84,7 +84,7 @@ class Persistence(Protocol):
         ...
 
     def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
-        """The send of that label, whatever became of it."""
+        """The send of that label, in whatever state."""
         ...
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
@@ -108,5 +108,5 @@ class Persistence(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything. Closing twice is fine."""
+        """Release everything. May be called twice."""
         ...

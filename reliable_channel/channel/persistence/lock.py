@@ -1,4 +1,4 @@
-"""Locks a sender and database for one process, by a lock that the operating system drops when its holder dies."""
+"""Locks a sender and database for one process, with a lock that the operating system releases when the process dies."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class SenderLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let the next one in. The file stays: removing it would race with a process that just opened it."""
+        """Release the lock. The file stays: removing it would race with a process that just opened it."""
         if not self._file.closed:
             self._file.close()

@@ -21,8 +21,8 @@ class _ChannelRecords:
 
 
 class MemoryPersistence:
-    """``keeps_journal=False`` (the default) keeps sequence and node values only: without a process to survive there is
-    nobody to read a journal. ``True`` makes it behave as a durable backend whose owner crashes and comes back."""
+    """``keeps_journal=False`` (the default) keeps sequence and node values only: no later process could read a journal.
+    ``True`` makes it behave as a durable backend whose owner crashes and comes back."""
 
     def __init__(self, *, keeps_journal: bool = False) -> None:
         self.keeps_journal = keeps_journal
