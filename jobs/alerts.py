@@ -1,4 +1,4 @@
-"""All tables → alerts, and the webhook: what somebody should look at, by conf/alerts.yaml.
+"""All tables → alerts, and the webhook: evaluates the rules of conf/alerts.yaml.
 
 ``jobs/alerts.py [--config FILE]``: for cron; needs no Spark (docs/alerts.md).
 """

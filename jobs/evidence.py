@@ -1,6 +1,7 @@
 """The evidence topic → sender_events and source_gaps.
 
-``python jobs/evidence.py [--config FILE]``: no Spark in it; what is there now, each record once. Run it before verdict.
+``python jobs/evidence.py [--config FILE]``: needs no Spark; reads the records available now, each once. Run it before
+verdict.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """refetch_requests and source_gaps → store nodes → Kafka (source=store); store_presence, also of a sample of all.
 
-``python jobs/refetch.py [--once | --continuous] [--config FILE]``: no Spark in it, so nothing to submit; it waits for
-answers. ``store.nodes`` says whom to ask. Continuously it asks at every trigger interval until SIGTERM.
+``python jobs/refetch.py [--once | --continuous] [--config FILE]``: needs no Spark, so run it with Python; it waits for
+answers. ``store.nodes`` lists the stores to query. With ``--continuous`` it queries at every trigger interval until
+SIGTERM.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""A sender in the Spark driver: outgoing messages from a Delta table into a reliable channel, and what became of them.
+"""Sends messages from a Delta table into a reliable channel, from the Spark driver, and records their state.
 
 ``spark-submit jobs/send.py --channel ID --from TABLE [--config FILE] …``
 
 ``TABLE`` has the columns ``row_id`` (string, unique) and ``payload`` (binary). Every row is one message with one SDS
 identity: its id is the send's label, kept with the SDS bytes before anything is dispatched. So a re-run, after a crash
-at any point or over a table that has grown, sends the same bytes for the same row, and receivers see one message.
-Segmentation, rate limit, retransmission and back-pressure are the channel's, as long as the job runs: with ``--until
+at any point or over a table that has grown, sends the same bytes for the same row, and receivers see one message. The
+channel applies segmentation, rate limit, retransmission and back-pressure while the job runs: with ``--until
 delivered`` until every row is acknowledged. The table ``sent_rows`` gets one row per message with its segments' ids;
-joined with ``acks`` it says who has acknowledged which row.
+joined with ``acks`` it shows who has acknowledged which row.
 
 Only the driver sends: a channel has one clock and one rate limit. Rows come to it one partition at a time.
 """
@@ -40,14 +40,14 @@ from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.spark import spark_session
 
 SENDER = [*CHANNEL_KEY, "sender_id"]
-"""A sender in a channel: its row ids and its SDS ids are its own."""
+"""Identifies a sender in a channel; row ids and SDS ids are unique within it."""
 
 FOLLOW_S = 5.0
 """How often the tables are asked for acknowledgements."""
 
 
 def send_rows(channel: ReliableChannel, rows: Iterable[Row]) -> Iterator[Row]:
-    """Send every row that was not sent yet, in their order; one row of ``sent_rows`` for each. Raises
+    """Send every row that was not sent yet, in order; returns one row of ``sent_rows`` for each. Raises
     ``MessageTooLarge`` and ``EmptyMessage`` naming the row, and as ``ReliableChannel.send``."""
     for row in rows:
         try:
@@ -106,7 +106,8 @@ def append_new(spark: SparkSession, settings: Settings, rows: list[Row]) -> int:
 
 
 def acknowledged_rows(spark: SparkSession, settings: Settings, rows: list[Row]) -> set[str]:
-    """The row ids among ``rows`` that somebody has acknowledged, by the tables ``sent_rows`` and ``acks``."""
+    """The row ids among ``rows`` that at least one participant has acknowledged, from the tables ``sent_rows`` and
+    ``acks``."""
     if not rows or not exists(settings.paths, ACKS):
         return set()
     one = rows[0]
@@ -120,8 +121,8 @@ def acknowledged_rows(spark: SparkSession, settings: Settings, rows: list[Row]) 
 
 @dataclass(frozen=True)
 class SentTable:
-    """What became of a source: its rows, how many of them ``sent_rows`` did not have before, and how many somebody has
-    acknowledged."""
+    """The result for a source: its rows, how many of them are new in ``sent_rows``, and how many are acknowledged by at
+    least one participant."""
 
     rows: int
     new: int
@@ -139,9 +140,9 @@ def send_table(
     """Send the rows of ``source`` and note them in ``sent_rows``; then wait until all are sent, or ``delivered``,
     or at least ``queued`` in Kafka.
 
-    The channel runs until then: it retransmits what nobody acknowledges, and hears acknowledgements. Those in ``acks``,
-    which the pipeline heard while no job ran, count as well. ``sent_rows`` is complete before the wait begins. Raises
-    ``EnvironmentFault`` after ``wait_s`` seconds, and when retransmissions are used up."""
+    Until then the channel retransmits unacknowledged messages and receives acknowledgements. Acknowledgements in
+    ``acks``, which the pipeline recorded while no job ran, count as well. ``sent_rows`` is complete before the wait
+    begins. Raises ``EnvironmentFault`` after ``wait_s`` seconds, and when retransmissions are used up."""
     missing = {"row_id", "payload"} - set(source.columns)
     if missing:
         raise ConfigurationError(f"The source has no column {', '.join(sorted(missing))}.", "Name and type as above.")

@@ -1,7 +1,8 @@
-"""All tables' evidence → delivery_status: what became of every message, and why.
+"""All tables' evidence → delivery_status: the verdict of every message, with its cause.
 
-``spark-submit jobs/verdict.py [--config FILE]``: a batch job, for cron; it judges as of the recorded clock what
-new rows tell something about, and what was not settled (docs/pipeline.md *Verdicts*).
+``spark-submit jobs/verdict.py [--config FILE]``: a batch job, for cron. As of the recorded clock, it computes the
+verdicts of messages about which new rows hold evidence, and of messages that were not settled (docs/pipeline.md
+*Verdicts*).
 """
 
 import sys

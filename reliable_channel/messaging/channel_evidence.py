@@ -1,7 +1,7 @@
-"""Records what a reliable channel knows of its sends and envelopes do not show, as sender records.
+"""Writes sender records for facts about a channel's sends that envelopes do not show.
 
-The Messaging API records every segment that reaches it. A send that the rate limit delays, or that never got that far,
-is known to the channel only. Without these rows a verdict could not distinguish *rate-limited* from *never sent*.
+The Messaging API records every segment that reaches it. Only the channel knows of a send that the rate limit delays, or
+that never reached the API. Without these rows a verdict could not distinguish *rate-limited* from *never sent*.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, SenderEventSink
 
 MAX_REMEMBERED = 100_000
-"""Sends of which it is remembered that they were dispatched."""
+"""The number of dispatched sends that are remembered."""
 
 
 class ChannelEvidence:
-    """Listens to one channel from :meth:`follow` on and gives rows to ``sink``."""
+    """Listens to one channel from :meth:`follow` on and passes rows to ``sink``."""
 
     def __init__(self, channel: ReliableChannel, pubsub_topic: str, sink: SenderEventSink) -> None:
         self._channel = channel
@@ -33,11 +33,12 @@ class ChannelEvidence:
         self._dispatched: OrderedDict[str, None] = OrderedDict()
 
     def follow(self) -> None:
-        """Begin; it ends with the channel."""
+        """Start listening; it ends with the channel."""
         self._channel.on(ChannelEvent, self._on_event)
 
     def queued(self, request_id: str, payload: bytes, at_ms: int) -> None:
-        """The channel took this payload: without this row nobody could know of a message that never leaves."""
+        """Record that the channel accepted this payload. Without this row, a message that never leaves would be
+        unknown."""
         self._give(SenderEventKind.QUEUED, at_ms, request_id, request_id, keccak256(payload), "")
 
     def _on_event(self, event: ChannelEvent) -> None:

@@ -14,12 +14,12 @@ from reliable_channel.core.errors import EmptyMessage, LocalError, MessageTooLar
 from reliable_channel.core.wire.waku import MAX_ENVELOPE_BYTES, MAX_META_BYTES, WakuMessage, encode_waku_message
 
 STAMP_BYTES = 11
-"""What a timestamp adds to an envelope at most, its tag included."""
+"""The maximum bytes that a timestamp adds to an envelope, its tag included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of an application. ``timestamp`` is Unix time in ns; the encoder supplies what is None."""
+    """A message of an application. ``timestamp`` is Unix time in ns; the encoder sets fields that are None."""
 
     payload: bytes
     meta: bytes | None = None
@@ -46,7 +46,7 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """Which messages are wanted, and how they become usable."""
+    """Selects the messages of a subscription and decodes them."""
 
     @property
     def pubsub_topic(self) -> str:
@@ -66,7 +66,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlainEncoder:
-    """Sends the payload as it is; ``meta``, ``ephemeral`` and ``version`` are used where the message has none."""
+    """Sends the payload unchanged; ``meta``, ``ephemeral`` and ``version`` apply where the message has none."""
 
     pubsub_topic: str
     content_topic: str
@@ -88,7 +88,7 @@ class PlainEncoder:
 
 @dataclass(frozen=True, slots=True)
 class PlainDecoder:
-    """Takes every message of its content topic as it is."""
+    """Accepts every message of its content topic unchanged."""
 
     pubsub_topic: str
     content_topic: str
@@ -99,7 +99,7 @@ class PlainDecoder:
 
 
 def checked(message: WakuMessage) -> WakuMessage:
-    """An envelope that the network can take (14/WAKU2-MESSAGE); ``timestamp`` 0 becomes None.
+    """Return the envelope if the network accepts it (14/WAKU2-MESSAGE); ``timestamp`` 0 becomes None.
 
     Raises ``EmptyMessage``, ``MessageTooLarge`` or ``LocalError``."""
     if not message.content_topic:

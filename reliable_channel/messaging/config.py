@@ -1,7 +1,7 @@
 """Configures the Messaging API (MESSAGING-API, *Initial configuration*): typed, frozen, validated on construction.
 
-Knows nothing of transports or of where the settings were read. Names are Python's; the documented camelCase names are
-accepted only by :meth:`MessagingConfig.from_wire`.
+Does not depend on transports or on the source of the settings. Names are Python's; only
+:meth:`MessagingConfig.from_wire` accepts the documented camelCase names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIRMATION_SUBSCRIPTION_ID = "1692854c-cbde-4afe-901f-1c86ecbd9ea1"
 
 
 def _multiaddr(value: str) -> str:
-    """A shape check only: the node that dials the address is its judge."""
+    """Checks the form only: the node that dials the address validates it."""
     parts = value.split("/")
     if len(parts) < 3 or parts[0] != "" or not all(parts[1:]) or any(character.isspace() for character in value):
         raise ValueError("not a multiaddr such as /dns4/node.example/tcp/443/wss/p2p/16Uiu2…")

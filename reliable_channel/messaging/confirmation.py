@@ -27,16 +27,16 @@ from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, Store
 _log = logging.getLogger(__name__)
 
 TOPICS_PER_QUERY = 10
-"""What nwaku takes (docs/spec/waku-rest.md *Store v3*)."""
+"""The limit of nwaku (docs/spec/waku-rest.md *Store v3*)."""
 
 MAX_PAGES = 100
-"""Pages read for one question: a store that always gives a cursor must not hold the node forever."""
+"""The maximum number of pages of one query, because a store may return cursors without end."""
 
 CLOCK_SKEW_MS = 30_000
 """Stores keep timestamps up to 20 s off their clock; ours may be off as well."""
 
 WINDOW_MS = 3_600_000
-"""What is not confirmed after an hour is asked for no longer."""
+"""A record that is not confirmed after an hour is no longer queried."""
 
 NS_PER_MS = 1_000_000
 
@@ -61,13 +61,14 @@ class Confirmation:
         self._due_ms: int | None = None
 
     def set_usable(self, usable: bool) -> None:
-        """Health left or became *unhealthy*: the recurring query resumes or halts."""
+        """Note a change from or to *unhealthy*: the recurring query resumes or pauses."""
         self._usable = usable
 
     def next_due(self) -> int | None:
         """When the next query is due, in Unix ms; None while there is nothing to confirm or the node is unhealthy.
 
-        The first one comes an interval after the first subscription: there is nothing to confirm before."""
+        The first query is due one interval after the first subscription, because there is nothing to confirm
+        earlier."""
         if not self._usable or not self._subscriptions.confirming():
             return None
         if self._due_ms is None:
@@ -75,7 +76,8 @@ class Confirmation:
         return self._due_ms
 
     def run_due(self) -> bool:
-        """Ask the store if it is time; whether it was. A store that does not answer is asked again next time."""
+        """Query the store if the query is due; returns whether it was. A store that does not answer is queried again
+        next time."""
         if not self._subscriptions.confirming():
             self._due_ms = None
         due = self.next_due()
@@ -188,7 +190,7 @@ class Confirmation:
             return [one if one.stored else self._stored(one) for one in known]
 
     def _stored(self, record: MessageRecord) -> MessageRecord:
-        """Confirm a record; that no store had it is then no error any more."""
+        """Confirm a record, and clear the error that no store had it."""
         lacking = (record.error or "").startswith(NOT_STORED)
         return self._ledger.update(record, stored=True, error=None if lacking else record.error)
 

@@ -1,7 +1,7 @@
 """Dispatches the events of the Messaging API to listeners (MESSAGING-API, *Event Source*).
 
-Whoever changes a record or the health calls :meth:`EventSource.emit` *after* the change is stored, so that a look-up in
-a listener always shows the change.
+Code that changes a record or the health calls :meth:`EventSource.emit` *after* the change is stored, so a look-up in a
+listener always shows the change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class EventName(StrEnum):
-    """Every event there is; listeners of other names are ignored."""
+    """All event names; listeners of other names are ignored."""
 
     HEALTH_CHANGE = "health:change"
     MESSAGE_CHANGE = "message:change"
@@ -56,15 +56,16 @@ class EventSource:
                 handlers.append(handler)
 
     def remove_event_listener(self, event_name: str, handler: EventHandler) -> None:
-        """Undo :meth:`add_event_listener`; ignored when there is nothing to undo."""
+        """Remove a listener; unknown ones are ignored."""
         with self._lock:
             handlers = self._handlers.get(event_name)
             if handlers is not None and handler in handlers:
                 handlers.remove(handler)
 
     def emit(self, event: CustomEvent) -> None:
-        """Call the listeners of ``event.type``. What one raises is logged and affects nobody else. A listener that was
-        removed by an earlier one of the same event is still called: the list is that of the moment of dispatch."""
+        """Call the listeners of ``event.type``. An exception of one is logged and does not affect the others. A
+        listener that was removed by an earlier one of the same event is still called: the list is that of the moment of
+        dispatch."""
         with self._lock:
             handlers = tuple(self._handlers[event.type])
         for handler in handlers:

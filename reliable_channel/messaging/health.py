@@ -1,6 +1,6 @@
 """Computes the health state of a node for its configured mode, and reports changes (MESSAGING-API, *Health Indicator*).
 
-``transport.health`` defines the criteria. In ``edge`` mode the service nodes are judged, in ``relay`` mode the mesh.
+``transport.health`` defines the criteria. In ``edge`` mode the service nodes decide, in ``relay`` mode the mesh peers.
 One to three mesh peers are *unhealthy*, because the specified *minimally healthy* begins at four.
 """
 
@@ -23,7 +23,7 @@ def judge(mode: Mode, report: Health) -> HealthStatus:
 
 
 class HealthIndicator:
-    """The current state, and whether a report changed it. Begins *unhealthy*: nothing is connected yet."""
+    """The current state, and whether a report changed it. Starts *unhealthy*: nothing is connected yet."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -46,7 +46,8 @@ class HealthIndicator:
         return judge(self._mode, report) is not self.status
 
     def observe(self, report: Health) -> HealthStatus | None:
-        """The new state if this report changes it, else None: so ``health:change`` comes exactly once per change."""
+        """The new state if this report changes it, else None, so that ``health:change`` is emitted exactly once per
+        change."""
         status = judge(self._mode, report)
         changed = status is not self.status
         self.report = Health(

@@ -1,7 +1,7 @@
-"""Remembers which request an ``Idempotency-Key`` made, so that a repeated call sends once.
+"""Remembers the request that an ``Idempotency-Key`` created, so that a repeated call sends once.
 
 A key is kept for a day, across restarts, in the database of the records and in the transaction of its request. The
-number of keys is bounded; beyond it the oldest are dropped.
+number of keys is bounded; beyond it the oldest are deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reliable_channel.messaging.store import RecordStore
 KEPT_MS = 24 * 3_600_000
 MOST_KEYS = 100_000
 CHECK_EVERY = 100
-"""Keys are counted once for so many new ones: counting reads them all."""
+"""The number of new keys after which all keys are counted, since counting reads them all."""
 
 
 class KeyReusedError(LocalError):
@@ -39,7 +39,7 @@ class KeyStore:
         self._given = 0
 
     def find(self, key: IdempotencyKey, now: int) -> str | None:
-        """The request id that this key has made; None when it is new or older than a day. ``now`` is Unix time in ms.
+        """The request id that this key created; None if the key is new or older than a day. ``now`` is Unix time in ms.
         Raises :class:`KeyReusedError` when it came with another message."""
         with self._records.transaction() as connection:
             row = connection.execute(
@@ -55,7 +55,7 @@ class KeyStore:
         return str(row[0])
 
     def keep(self, key: IdempotencyKey, request_id: str, now: int) -> None:
-        """Remember what a key has made, and forget what is old."""
+        """Store the request of a key, and delete old keys."""
         with self._records.transaction() as connection:
             connection.execute("DELETE FROM main.idempotency WHERE created_ms <= ?", (now - KEPT_MS,))
             connection.execute(

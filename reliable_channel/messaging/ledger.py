@@ -41,7 +41,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The lock alone, for reading a state that steps change."""
+        """Hold only the lock, for reading state that steps change."""
         with self._lock:
             yield
 
@@ -80,7 +80,7 @@ class Ledger:
         return self._emit_change(self.records.update(record, **changes))
 
     def emit(self, name: EventName, detail: object) -> None:
-        """Tell the listeners of ``name`` after the current step."""
+        """Notify the listeners of ``name`` after the current step."""
         event = CustomEvent(name, detail, self.now())
         self.after(lambda: self.events.emit(event))
 

@@ -19,7 +19,7 @@ class RecordLookups:
         return self._ledger.records.by_request_id(request_id)
 
     def get_by_hash(self, message_hash: str) -> MessageRecord | None:
-        """The record of a message hash (64 hex digits, ``0x`` optional), or None, also for what is no hash."""
+        """The record of a message hash (64 hex digits, ``0x`` optional), or None, also for text that is not a hash."""
         found = parse_hash(message_hash)
         return None if found is None else self._ledger.records.by_hash(found)
 

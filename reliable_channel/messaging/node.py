@@ -1,7 +1,7 @@
 """``MessagingNode``: the Messaging API (MESSAGING-API) over any transport, and itself a node port.
 
-Assembles the parts; each rule lives in the part named after it. Usable without threads: :meth:`MessagingNode.tick` does
-what is due, which is how tests run it; :meth:`MessagingNode.start` does the same in the background.
+Assembles the parts; each rule is in the module named after it. Usable without threads: tests call
+:meth:`MessagingNode.tick`, which does all due work; :meth:`MessagingNode.start` does the same in the background.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from reliable_channel.transport.store.model import StorePage, StoreQuery
 
 class MessagingNode(RecordLookups):
     """The Messaging API. ``transport`` carries envelopes; ``database`` is the SQLite file of the records, or
-    ``:memory:``; ``feed`` takes what is to reach the pipeline.
+    ``:memory:``; ``feed`` receives the rows and envelopes for the pipeline.
 
     Two calls have two forms, because this class is also the :class:`~reliable_channel.transport.base.Node` through
     which the reliable channel dispatches: ``send(encoder, message)`` and ``subscribe(decoder, listener)`` are the
@@ -99,8 +99,8 @@ class MessagingNode(RecordLookups):
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self, background: bool = True) -> None:
-        """Start the transport, listen to its events, take up what an earlier process left pending. Starting twice does
-        nothing. ``background=False`` starts no threads: call :meth:`tick`."""
+        """Start the transport, listen to its events, and continue the requests that an earlier process left pending.
+        Starting twice does nothing. ``background=False`` starts no threads: call :meth:`tick`."""
         if self._started:
             return
         self._started = True
@@ -115,7 +115,7 @@ class MessagingNode(RecordLookups):
             self._store_worker.start()
 
     def stop(self) -> None:
-        """End all threads and the transport. Pending requests stay in the database and go on at the next start."""
+        """End all threads and the transport. Pending requests stay in the database and continue at the next start."""
         if not self._started:
             return
         self._started = False
@@ -142,7 +142,7 @@ class MessagingNode(RecordLookups):
         self.close()
 
     def tick(self) -> None:
-        """Do what is due now: look at the health, attempt sends, ask the store."""
+        """Do the work that is due now: check the health, attempt sends, query the store."""
         self._send_due()
         self._confirmation.run_due()
 
@@ -195,7 +195,8 @@ class MessagingNode(RecordLookups):
         self._transport.limit_rate(config, count)
 
     def once(self, key: IdempotencyKey, send: Callable[[], str]) -> str:
-        """The id that ``send`` returned when ``key`` was first given, within a day; it is called for a new key only.
+        """The id that ``send`` returned when ``key`` was first used within a day; ``send`` is called for a new key
+        only.
 
         ``send`` runs outside the transaction that keeps its result: after a crash in between it is called again.
         Raises ``KeyReusedError``, and what ``send`` raises."""
@@ -272,9 +273,10 @@ class MessagingNode(RecordLookups):
         pubsub_topic: str | None = None,
         limit: int | None = None,
     ) -> list[MessageRecord]:
-        """The *History API* that the seed names and leaves undefined: what stores have of these content topics between
-        ``start`` and ``end`` (Unix ns, both included), oldest first, at most ``limit`` (``max_records`` by default) and
-        ``max_record_bytes``; go on after the last one's timestamp. Each becomes a record with ``stored`` set.
+        """Load history. The specification names the *History API* and leaves it undefined. Returns the messages that
+        stores have of these content topics between ``start`` and ``end`` (Unix ns, both included), oldest first, at
+        most ``limit`` (``max_records`` by default) and ``max_record_bytes``; go on after the last one's timestamp. Each
+        becomes a record with ``stored`` set.
 
         Waits for the store. Raises ``StoreUnavailable`` and ``UnsupportedTopicError``."""
         if pubsub_topic is not None:
@@ -297,12 +299,13 @@ class MessagingNode(RecordLookups):
 
     @property
     def events(self) -> EventSource:
-        """Where listeners of ``health:change`` and ``message:*`` are added and removed."""
+        """The event source to which listeners of ``health:change`` and ``message:*`` are added."""
         return self._ledger.events
 
     @property
     def feed(self) -> Feed:
-        """What takes rows and envelopes for the pipeline, for others who know more (a channel's rate limit)."""
+        """The receiver of rows and envelopes for the pipeline, for callers with further facts (a channel's rate
+        limit)."""
         return self._feed
 
     # -- the rest of the node port ------------------------------------------------------------------------------
@@ -326,7 +329,7 @@ class MessagingNode(RecordLookups):
         self._port.add_listener(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Call it no longer."""
+        """Remove a listener."""
         self._port.remove_listener(listener)
 
     # -- inside -------------------------------------------------------------------------------------------------

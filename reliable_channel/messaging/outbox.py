@@ -1,4 +1,4 @@
-"""Runs what follows a stored change (events, listeners, sender records) strictly in the order of commits.
+"""Runs the tasks that follow a stored change (events, listeners, sender records) strictly in the order of commits.
 
 Tasks are queued under the lock of the change and run outside it, by one thread at a time. A listener may therefore call
 the node, and never runs beside another listener.
@@ -20,7 +20,7 @@ MAX_WAITING = 10_000
 
 
 class Outbox:
-    """A queue of tasks that the threads who fill it also empty."""
+    """A queue of tasks that is emptied by the threads that fill it."""
 
     def __init__(self) -> None:
         self._tasks: deque[Task] = deque()
@@ -32,7 +32,8 @@ class Outbox:
         self._tasks.append(task)
 
     def drain(self) -> None:
-        """Run what is waiting, unless another thread does so. Never call it with a lock that a listener may need."""
+        """Run waiting tasks, unless another thread does so. Never call it while holding a lock that a listener may
+        need."""
         while self._tasks and self._runner != threading.get_ident():
             if not self._running.acquire(blocking=len(self._tasks) > MAX_WAITING):
                 return

@@ -1,7 +1,7 @@
 """Interprets the remote peer's response to one send attempt (MESSAGING-API, *Retry*).
 
-A table over the answer, whether an earlier attempt is *in doubt* (a time-out or 5xx: the peer may have taken it), and
-how many retries are left. No clock, no I/O.
+The outcome is a table over the answer, whether an earlier attempt is *in doubt* (a time-out or 5xx: the peer may have
+accepted it), and how many retries are left. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class PeerResponse(StrEnum):
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
-    """It has these bytes already."""
+    """The peer has these bytes already."""
     REFUSED = "refused"
-    """These bytes, on this topic, are refused for good (400, 413, 421 …): the same bytes fail again."""
+    """The peer refuses these bytes on this topic permanently (400, 413, 421 …): the same bytes fail again."""
     TRY_AGAIN = "try_again"
-    """It refused them explicitly (429, no peers)."""
+    """The peer refused them explicitly (429, no peers)."""
     IN_DOUBT = "in_doubt"
     """No answer, or a fault while answering (time-out, 5xx): the message may or may not be on the network."""
 
 
 class RetryDecision(StrEnum):
-    """What becomes of the request."""
+    """The next state of the request."""
 
     SENT = "sent"
     RETRY = "retry"
@@ -39,7 +39,7 @@ class RetryDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """The end of one attempt. ``reason`` is a short cause for the record's error, empty when accepted;
+    """The result of one attempt. ``reason`` is a short cause for the record's error, empty when accepted;
     ``utilization`` is that of ``SendFailed``."""
 
     response: PeerResponse
@@ -68,7 +68,7 @@ def outcome_of(event: SendFailed) -> AttemptResult:
 
 
 def decide(response: PeerResponse, retries_made: int, in_doubt: bool) -> RetryDecision:
-    """The verdict over an attempt, with ``retries_made`` retries before it (0 for the initial attempt)."""
+    """The outcome of an attempt after ``retries_made`` retries (0 for the initial attempt)."""
     if response is PeerResponse.ACCEPTED or (response is PeerResponse.DUPLICATE and in_doubt):
         return RetryDecision.SENT
     if response is PeerResponse.REFUSED or retries_made >= len(RETRY_DELAYS_MS):

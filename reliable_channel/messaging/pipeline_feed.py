@@ -1,5 +1,5 @@
-"""Writes the sender's records and, where no bridge stands between, the dispatched and received envelopes to Kafka for
-the pipeline.
+"""Writes the sender's records to Kafka for the pipeline and, if no bridge is used, the dispatched and received
+envelopes.
 
 With the Kafka transport the bridge already writes the envelopes; then ``envelopes`` is off.
 """
@@ -24,7 +24,7 @@ EVIDENCE_TOPIC = "waku.evidence"
 """Where the bridge writes its evidence as well; the records differ in ``kind``."""
 
 MAX_BLOCK_S = 0.5
-"""Sending goes on when Kafka does not: a row that finds no room this long is counted as lost."""
+"""How long a row waits for room. Sending continues when Kafka does not answer: such a row is then counted as lost."""
 
 
 class Feed(Protocol):
@@ -43,7 +43,7 @@ class Feed(Protocol):
         ...
 
     def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
-        """An envelope that the network took from us."""
+        """An envelope that the network accepted from this node."""
         ...
 
     def received(self, envelope: ReceivedEnvelope) -> None:
@@ -52,7 +52,7 @@ class Feed(Protocol):
 
 
 class NoFeed:
-    """Gives nothing to anybody."""
+    """A feed that discards everything."""
 
     def start(self) -> None:
         """Nothing to connect."""
@@ -117,11 +117,11 @@ class KafkaFeed:
             self._settled(FailureReason.UNREACHABLE, error.cause)
 
     def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
-        """The copy with ``source=sender`` that whoever dispatches an envelope makes."""
+        """The copy with ``source=sender`` that the dispatcher of an envelope writes."""
         self._copy(message, pubsub_topic, Source.SENDER, message_hash(pubsub_topic, message))
 
     def received(self, envelope: ReceivedEnvelope) -> None:
-        """The envelope as it came; the echo of what was dispatched here is no second one, as with the bridge."""
+        """Write a received envelope; the echo of one dispatched here is not written again, as with the bridge."""
         self._copy(envelope.message, envelope.pubsub_topic, envelope.source, envelope.message_hash)
 
     def _copy(self, message: WakuMessage, pubsub_topic: str, source: Source, found: bytes) -> None:

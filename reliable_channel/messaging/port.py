@@ -19,12 +19,12 @@ class Port:
         self._lock = threading.Lock()
 
     def add_listener(self, listener: Listener) -> None:
-        """Call it with every later event, after those added before."""
+        """Call a listener with every later event, after those added before it."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Call it no longer; unknown ones are ignored."""
+        """Remove a listener; unknown ones are ignored."""
         with self._lock:
             # Equality, not identity: every access to a bound method makes a new object.
             self._listeners = tuple(known for known in self._listeners if known != listener)

@@ -1,6 +1,6 @@
 """Turns each envelope from the network into a record in the state ``received``, once.
 
-MESSAGING-API, *Subscribe*. What a decoder or a listener raises harms nobody else.
+MESSAGING-API, *Subscribe*. An exception of a decoder or a listener does not affect the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MessageReceiver:
         self._subscriptions = subscriptions
 
     def on_envelope(self, envelope: ReceivedEnvelope) -> bool:
-        """Take one envelope; whether any subscription wanted it. A repeated one changes nothing."""
+        """Process one envelope; returns whether a subscription matches it. A repeated one changes nothing."""
         wanted = self._subscriptions.listening_to(envelope.pubsub_topic, envelope.message.content_topic)
         if not wanted:
             return False

@@ -14,7 +14,7 @@ MAX_ERROR_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """What is known of one message. The first seven properties are those of MESSAGING-API; ``message`` is the newest
+    """The record of one message. The first seven properties are those of MESSAGING-API; ``message`` is the newest
     envelope.
 
     ``queued``: it is ``sending`` and has left this node, and no Waku node has accepted it yet: it waits in Kafka for a
@@ -77,7 +77,7 @@ def _flags(record: MessageRecord) -> tuple[bool, ...]:
 
 
 NOT_STORED = "not_stored"
-"""What the error of a record begins with that was sent and that no store has: a store that has it clears it."""
+"""The beginning of the error of a record that was sent and that no store has. It is cleared when a store has it."""
 
 
 def bounded(error: str) -> str:

@@ -17,8 +17,8 @@ PENDING = "pending"
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """One row. ``retries`` is -1 before the initial attempt; ``own_stamp``: the timestamp is ours to renew;
-    ``resent`` counts how often the store was found not to have it: at first it goes out again."""
+    """One row. ``retries`` is -1 before the initial attempt; ``own_stamp``: this node set the timestamp and may renew
+    it. ``resent`` counts how often a store did not have the message; it is sent again the first times."""
 
     request_id: str
     record_id: int

@@ -45,7 +45,7 @@ _VIEW = "CREATE TEMP VIEW every_{table} AS SELECT * FROM main.{table} UNION ALL 
 _CURSOR = """
 CREATE TABLE IF NOT EXISTS main.cursor (
   id INTEGER PRIMARY KEY CHECK (id = 1), record_id INTEGER NOT NULL, change_seq INTEGER NOT NULL)"""
-"""The last numbers given, also to records that are gone: a cursor of a client must not come round again."""
+"""The last numbers used, also by deleted records, because a client's cursor must never be reused."""
 
 _IDEMPOTENCY = (
     """
@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS main.idempotency (
   PRIMARY KEY (scope, key)) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS main.idempotency_age ON idempotency (created_ms)",
 )
-"""Which request a caller's key has made; a database of an earlier version gets the table when it is opened."""
+"""The request that a caller's key created; a database of an earlier version gets the table when it is opened."""
 
 TABLES = ("record", "hash", "subscription", "request")
 
@@ -65,10 +65,10 @@ def table(name: str, ephemeral: bool) -> str:
 
 
 class _OwnConnection(sqlite3.Connection):
-    """A connection with the lock file that keeps other nodes away until it is closed.
+    """A connection with a lock file that excludes other nodes until it is closed.
 
-    SQLite's own locks are not enough: they are POSIX locks, which the system drops as soon as this process closes any
-    other descriptor of the same file, be it after copying the database."""
+    SQLite's own locks are not enough: they are POSIX locks, which the system releases as soon as this process closes
+    any other descriptor of the same file, for example after copying the database."""
 
     _lock_file: IO[str] | None = None
 

@@ -1,7 +1,7 @@
 """Schedules sends (MESSAGING-API, *Send*): chooses the next request, and applies the result of each attempt.
 
-A pure state machine over request ids: time (Unix ms) comes in as ``now``, attempts are made by whoever calls
-:meth:`SendService.take`, records are kept elsewhere. :data:`TRANSITIONS` has the states and moves.
+A pure state machine over request ids: time (Unix ms) is the argument ``now``, the caller of :meth:`SendService.take`
+makes the attempts, records are stored elsewhere. :data:`TRANSITIONS` has the states and transitions.
 
 Order: fresh requests first, in the order of submission; then retries that are due, the most recently scheduled first.
 Retries stop while the node is unhealthy; a fresh request still gets its initial attempt, whose response then explains
@@ -24,7 +24,7 @@ class RequestState(StrEnum):
     FRESH = "fresh"
     IN_FLIGHT = "in_flight"
     QUEUED = "queued"
-    """Handed on, and accepted by no node yet: it waits in Kafka for a bridge, or for the rate limit. No time-out."""
+    """Passed on, and not accepted by a node yet: it waits in Kafka for a bridge, or for the rate limit. No time-out."""
     WAITING = "waiting"
     """A retry is scheduled."""
     HALTED = "halted"
@@ -43,7 +43,7 @@ FINAL = frozenset({RequestState.SENT, RequestState.FAILED, RequestState.CANCELLE
 
 
 class Input(StrEnum):
-    """What happens to a request."""
+    """An event that changes a request's state."""
 
     TAKE = "take"
     QUEUED = "queued"
@@ -78,7 +78,7 @@ TRANSITIONS: dict[tuple[RequestState, Input], RequestState] = {
     (RequestState.FAILED, Input.RESCHEDULE): RequestState.WAITING,
     (RequestState.CANCELLED, Input.RESCHEDULE): RequestState.WAITING,
 }
-"""Every other pair leaves the state as it is."""
+"""The transitions; every other pair leaves the state unchanged."""
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class SendService:
         return request.state
 
     def cancel(self, request_id: str) -> bool:
-        """Whether there was something to cancel. The answer to an attempt in flight is then no longer awaited."""
+        """Cancel a request; returns whether it was pending. The answer to an attempt in flight is then ignored."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return False
@@ -135,7 +135,7 @@ class SendService:
         return True
 
     def set_usable(self, usable: bool) -> list[str]:
-        """Health became *unhealthy* or left it; the ids whose retries halted or resumed thereby."""
+        """Note a change from or to *unhealthy*; returns the ids whose retries paused or resumed."""
         if usable == self._usable:
             return []
         self._usable = usable
@@ -159,17 +159,17 @@ class SendService:
         return request
 
     def begun(self, request: RequestProgress, now: int) -> None:
-        """The attempt that was taken is handed to the transport now: its time-out begins."""
+        """Note that the attempt is passed to the transport now: its time-out begins."""
         request.deadline_ms = now + self._attempt_timeout_ms
 
     def queued(self, request_id: str) -> bool:
-        """The attempt in flight was handed on and waits elsewhere; whether that is news."""
+        """Note that the attempt in flight waits outside this node; returns whether that is new."""
         request = self._requests.get(request_id)
         return request is not None and self._move(request, Input.QUEUED)
 
     def outcome(self, request_id: str, outcome: AttemptResult, now: int) -> RetryDecision | None:
-        """What an attempt's end makes of its request; None when it is neither in flight nor queued (cancelled, or
-        answered twice)."""
+        """Apply an attempt's result to its request; None when the request is neither in flight nor queued (cancelled,
+        or answered twice)."""
         request = self._requests.get(request_id)
         if request is None or request.state not in (RequestState.IN_FLIGHT, RequestState.QUEUED):
             return None
@@ -188,7 +188,7 @@ class SendService:
         return [request.request_id for request in self._in_flight.values() if request.deadline_ms <= now]
 
     def restamped(self, request_id: str) -> None:
-        """The request now has other bytes, of which no earlier attempt can be in doubt."""
+        """Note that the request now has other bytes, for which no earlier attempt can be in doubt."""
         self._requests[request_id].in_doubt = False
 
     def find(self, request_id: str) -> RequestProgress | None:
@@ -200,7 +200,7 @@ class SendService:
         return list(self._requests)
 
     def next_due(self) -> int | None:
-        """When :meth:`take` or :meth:`overdue` may next have something, in ms; 0 when at once; None when idle."""
+        """When :meth:`take` or :meth:`overdue` may next return something, in ms; 0 for at once; None when idle."""
         free = len(self._in_flight) < self._max_in_flight
         if free and (self._fresh or (self._due and self._usable)):
             return 0

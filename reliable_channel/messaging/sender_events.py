@@ -1,8 +1,8 @@
-"""Records what became of each request, including those that never left, for the pipeline.
+"""Records the steps of each request for the pipeline, including requests that never left this node.
 
 One row per step of a request; :func:`to_json` is its record in the evidence topic, beside the bridge's records and told
 apart from them by ``"kind": "sender"``. Envelopes that are plain SDS messages name their channel, sender and SDS id, so
-that a verdict can be *never sent* for a message that nobody else ever saw.
+that a verdict can be *never sent* for a message that no other participant saw.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class SenderEventKind(StrEnum):
     DELAYED = "delayed"
     """An attempt failed; it will be tried again."""
     RATE_LIMITED = "rate_limited"
-    """The peer, or our own epoch, did not let it through yet."""
+    """The peer's rate limit or our own delays it."""
     RESENT = "resent"
-    """The store did not have it; it goes out again."""
+    """The store did not have it; it is sent again."""
     NOT_STORED = "not_stored"
     """Sent twice, and still not in the store."""
     FAILED = "failed"
     """Never sent: refused, or the retries are used up."""
     DROPPED = "dropped"
-    """Given up by the sender itself: cancelled."""
+    """The sender cancelled it."""
 
 
 @dataclass(frozen=True, slots=True)

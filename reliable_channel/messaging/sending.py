@@ -1,9 +1,9 @@
 """Sends messages: connects the send service, the records and the transport (MESSAGING-API, *Send*).
 
-An attempt is handed to the transport without any lock held; its end arrives as an event, on another thread or at once.
-Retries of one round keep the bytes, so that a peer can answer *duplicate*; a timestamp of ours is renewed only where no
-attempt is in doubt: stores refuse timestamps more than 20 s off, and gossip forgets equal bytes after two minutes
-(14/WAKU2-MESSAGE).
+An attempt is passed to the transport without holding a lock; its result arrives as an event, on another thread or at
+once. Retries of one round keep the bytes, so that a peer can answer *duplicate*. A timestamp set by this node is
+renewed only if no attempt is in doubt: stores refuse timestamps more than 20 s off, and gossip forgets equal bytes
+after two minutes (14/WAKU2-MESSAGE).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STALE_MS = 10_000
 """Half of what stores tolerate: older stamps are renewed before an attempt when nothing is in doubt."""
 
 GOSSIP_MEMORY_MS = 120_000
-"""After this long equal bytes are no longer known as duplicates, so keeping them helps nobody."""
+"""After this time equal bytes are no longer recognised as duplicates, so keeping them has no use."""
 
 MAX_EARLY = 10_000
 
@@ -65,12 +65,12 @@ End: TypeAlias = Sent | SendFailed
 
 
 class PendingLimitError(SendBufferFull):
-    """As many requests as configured are pending: the network does not take them as fast as they are made."""
+    """The configured maximum of requests is pending: the network does not accept them as fast as they are made."""
 
 
 class MessageSender:
-    """The requests of one node. ``announce`` gives the port's listeners what becomes of them: ``Queued``,
-    ``SendDelayed``, ``Sent`` and ``SendFailed``."""
+    """The requests of one node. ``announce`` passes their events to the port's listeners: ``Queued``, ``SendDelayed``,
+    ``Sent`` and ``SendFailed``."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class MessageSender:
         self._taken: deque[tuple[RequestProgress, MessageRecord]] = deque()
         """Attempts that are recorded and not yet handed to the transport."""
         self.dispatching = False
-        """Whether somebody calls :meth:`dispatch_due`; only then a new request is taken at once."""
+        """Whether a worker calls :meth:`dispatch_due`; only then is a new request attempted at once."""
         self._restore()
 
     # -- what callers do ----------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class MessageSender:
     ) -> RequestId:
         """Record and schedule one envelope, and its first attempt where there is room, in one transaction.
 
-        With a ``key`` that was given before it does nothing, and returns the request id of then. Raises as
+        With a ``key`` that was used before, it does nothing and returns the earlier request id. Raises as
         :func:`checked`, :class:`PendingLimitError`, and ``KeyReusedError``."""
         message = checked(message)
         own_stamp = message.timestamp is None
@@ -146,7 +146,7 @@ class MessageSender:
         return request_id
 
     def cancel(self, request_id: str) -> bool:
-        """Give a pending request up; False when there is none."""
+        """Cancel a pending request; False when there is none."""
         with self._ledger.step():
             if not self._service.cancel(request_id):
                 return False
@@ -170,8 +170,8 @@ class MessageSender:
             return self._resume(stored)
 
     def resend(self, request_id: str) -> bool:
-        """Send again what a store was asked for and does not have; whether it is sent. After :data:`RESENDS` times its
-        record carries an error instead."""
+        """Send a message again that the queried store does not have; returns whether it is sent. After :data:`RESENDS`
+        times its record gets an error instead."""
         with self._ledger.step():
             stored = self._ledger.requests.find(request_id)
             record = self._ledger.records.by_request_id(request_id)
@@ -194,7 +194,7 @@ class MessageSender:
     # -- what time and health do --------------------------------------------------------------------------------
 
     def set_usable(self, usable: bool) -> None:
-        """Health left or became *unhealthy*: retries go on or stop, and ``sending`` shows it."""
+        """Note a change from or to *unhealthy*: retries resume or pause, and ``sending`` shows it."""
         with self._ledger.step():
             for request_id in self._service.set_usable(usable):
                 record = self._ledger.records.by_request_id(request_id)
@@ -202,7 +202,7 @@ class MessageSender:
                     self._ledger.update(record, sending=usable)
 
     def dispatch_due(self) -> int:
-        """Attempt everything that is due now; how many attempts were made."""
+        """Attempt all due requests; returns how many attempts were made."""
         made = self._hand_over_taken()
         for request_id in self._overdue():
             self._finish(
@@ -218,13 +218,13 @@ class MessageSender:
         return made
 
     def next_due(self) -> int | None:
-        """When to call :meth:`dispatch_due` next, in Unix ms; 0 is at once, None is when something happens."""
+        """When to call :meth:`dispatch_due` next, in Unix ms; 0 is at once, None is after the next event."""
         with self._ledger.locked():
             return 0 if self._taken else self._service.next_due()
 
     def on_transport(self, event: Queued | SendDelayed | End) -> None:
-        """What the transport reports of an attempt, at last its end. It may come before ``send`` has returned its id:
-        then it waits for it."""
+        """Process the transport's report of an attempt, finally its result. A report that arrives before ``send`` has
+        returned the id waits for it."""
         with self._attempts_lock:
             request_id = self._attempts.get(event.request_id)
             if request_id is None:
@@ -316,7 +316,7 @@ class MessageSender:
                 self._take(request_id, event)
 
     def _wait(self, request_id: str, event: Queued | SendDelayed) -> None:
-        """An attempt waits outside this node, without a time-out."""
+        """Note that an attempt waits outside this node, without a time-out."""
         with self._ledger.step():
             record = self._ledger.records.by_request_id(request_id)
             news = self._service.queued(request_id)
@@ -399,7 +399,7 @@ class MessageSender:
         return True
 
     def _restore(self) -> None:
-        """Take up what an earlier process left: what was in flight then may have been sent."""
+        """Continue the requests of an earlier process; requests that were in flight then may have been sent."""
         with self._ledger.step():
             for stored in self._ledger.requests.pending():
                 if stored.retries < 0:

@@ -25,7 +25,7 @@ _COLUMNS = (
 )
 _INT64 = 2**63 - 1
 _QUEUED = 2
-"""Column ``sending`` of a message that is queued: 0 and 1 are the seed's values."""
+"""The value of column ``sending`` for a queued message; 0 and 1 are the specified values."""
 _LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''")
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
@@ -121,7 +121,7 @@ class RecordStore:
         return record_id + 1, change_seq + 1
 
     def _advance(self, connection: sqlite3.Connection, records: int) -> None:
-        """Use up numbers, in the same transaction as what they were given to."""
+        """Reserve numbers, in the same transaction as the rows that use them."""
         self._next_id += records
         self._next_seq += 1
         connection.execute("UPDATE main.cursor SET record_id=?, change_seq=?", (self._next_id - 1, self._next_seq - 1))

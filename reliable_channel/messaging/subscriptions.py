@@ -25,7 +25,7 @@ TopicPair: TypeAlias = tuple[str, str]
 
 
 class SubscriptionLimitError(EnvironmentFault):
-    """As many subscriptions as configured are active already."""
+    """The configured maximum of subscriptions is active already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Subscriptions:
         self._lock = threading.Lock()
 
     def add(self, subscription: Subscription) -> frozenset[str]:
-        """Register it; the content topics that the node must now begin to listen to.
+        """Register a subscription; returns the content topics that the node must now listen to.
 
         Raises :class:`SubscriptionLimitError`."""
         with self._lock:
@@ -66,7 +66,7 @@ class Subscriptions:
             return self._listened() - before
 
     def remove(self, subscription_id: str) -> frozenset[str]:
-        """Forget it; the content topics that nobody listens to any more. Empty for unknown ids."""
+        """Remove a subscription; returns the content topics that have no listener any more. Empty for unknown ids."""
         with self._lock:
             before = self._listened()
             self._active.pop(SubscriptionId(subscription_id), None)
@@ -83,7 +83,7 @@ class Subscriptions:
             return tuple(self._active.values())
 
     def listening_to(self, pubsub_topic: str, content_topic: str) -> list[Subscription]:
-        """Those that want messages of this pair from the network."""
+        """The subscriptions that receive messages of this pair from the network."""
         pair = (pubsub_topic, content_topic)
         return [one for one in self.active() if one.listening and pair in one.topics]
 

@@ -11,7 +11,7 @@ from reliable_channel.transport.clock import Clock, now_ms
 _log = logging.getLogger(__name__)
 
 MAX_WAIT_S = 1.0
-"""Clocks are set and machines sleep: no wait is longer than this."""
+"""The longest single wait, because clocks are changed and machines are suspended."""
 
 
 class Worker:
@@ -34,7 +34,7 @@ class Worker:
             self._thread.start()
 
     def wake(self) -> None:
-        """Look at once what is due."""
+        """Check for due work at once."""
         self._wake.set()
 
     def stop(self, timeout_s: float = 30.0) -> None:

@@ -79,7 +79,7 @@ def create_app(
 
 
 def _document(app: FastAPI, secured: bool) -> dict[str, Any]:
-    """OpenAPI as it is: wrong input is 400 here, not FastAPI's 422."""
+    """The OpenAPI document with the server's real status: invalid input is 400 here, not FastAPI's 422."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         for path in document["paths"].values():

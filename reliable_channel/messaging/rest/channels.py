@@ -2,7 +2,7 @@
 Python.
 
 A channel is opened by ``POST /channels`` and named by the ``id`` of the answer; its events are read by long polling.
-What a channel must remember is kept by its own persistence: after a restart open it again under the same ids.
+The channel's own persistence keeps its state: after a restart open it again under the same ids.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Open:
     log: ChannelLog
     evidence: ChannelEvidence
     keyed: threading.Lock = field(default_factory=threading.Lock)
-    """Held by sends with an Idempotency-Key: two calls with one key at once send once."""
+    """Held by sends with an Idempotency-Key, so that two simultaneous calls with one key send once."""
 
 
 class ChannelSessions:
@@ -190,7 +190,7 @@ class ChannelSessions:
         return found
 
     def step(self) -> None:
-        """Do what is due in every channel, for those made with ``threaded=False``."""
+        """Do all due work in every channel, for channels created with ``threaded=False``."""
         with self._lock:
             channels = [one.channel for one in self._open.values()]
         for channel in channels:
@@ -269,7 +269,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
-    """The router of one sessions."""
+    """The router for the channels of one server."""
     routes = APIRouter(tags=["reliable channels"], dependencies=[Depends(check_query)])
 
     @routes.post("/channels", responses=documented(404, 408, 409, 413, 415, 429))

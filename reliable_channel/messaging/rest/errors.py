@@ -64,11 +64,11 @@ _HTTP_WORDS = {
     "Not Found": "There is no such path; see /openapi.json.",
     "Method Not Allowed": "This path has other methods; see the header Allow.",
 }
-"""Sentences for the framework's texts of two words."""
+"""Full sentences in place of the framework's short texts."""
 
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI entries of error answers, the ones that any call may give included."""
+    """The OpenAPI entries of error answers, including those that any call may return."""
     return {
         code: {"model": Error, "description": _MEANINGS[code]} for code in sorted({*codes, 400, 401, 403, 500, 503})
     }
@@ -80,7 +80,7 @@ def error_response(status: int, text: str, headers: dict[str, str] | None = None
 
 
 def refusal(status: int, reason: str) -> tuple[str, bytes]:
-    """The content type and body of an answer that no handler gives."""
+    """The content type and body of an answer sent without a handler."""
     return "application/json", bytes(error_response(status, reason).body)
 
 
@@ -90,7 +90,7 @@ def not_found(text: str) -> HTTPException:
 
 
 def install(app: FastAPI) -> None:
-    """Give every kind of fault its answer."""
+    """Register the answer for every kind of fault."""
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
@@ -115,7 +115,7 @@ def install(app: FastAPI) -> None:
 
 
 def _too_large(item: Any) -> bool:
-    """Whether what is wrong is the size of a payload."""
+    """Whether the fault is the size of a payload."""
     return bool(item["type"] == "string_too_long" and item["loc"][-1] == "payload")
 
 

@@ -1,7 +1,7 @@
 """Checks every call before it reaches a handler: host name, token, content type, body size.
 
-Plain ASGI, so that nothing of a refused body is kept. The host allow-list stops web pages that point their own name at
-this address; the JSON content type and the absence of CORS stop those that post to it blindly.
+Plain ASGI, so that a refused body is not kept in memory. The host allow-list stops web pages that point their own name
+at this address; the JSON content type and the absence of CORS stop those that post to it blindly.
 """
 
 from __future__ import annotations

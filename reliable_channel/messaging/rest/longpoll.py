@@ -1,7 +1,8 @@
 """Implements calls that wait until something has changed: long polls and streams of server-sent events.
 
-A call looks, and while it is not satisfied waits for the next event of the node and looks again, at most ``wait`` ms.
-As events follow the stored change, nothing is missed between two looks. The number of waiting calls is bounded.
+A call checks its condition and, while it does not hold, waits for the next event of the node and checks again, at most
+``wait`` ms. Events follow the stored change, so no change is missed between two checks. The number of waiting calls is
+bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from reliable_channel.transport.request_limit import waiting
 T = TypeVar("T")
 
 CURSOR_HEADER = "X-Cursor"
-"""What to give as ``since`` to the next call."""
+"""The value of ``since`` for the next call."""
 
 
 class LongPoll:
@@ -30,7 +31,7 @@ class LongPoll:
         self._events = events
         self._max_waiting = max_waiting
         self.waiting = 0
-        """Calls that wait now."""
+        """The number of calls that wait now."""
         self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
@@ -44,14 +45,15 @@ class LongPoll:
             self._events.add_event_listener(name, self._on_event)
 
     def stop(self) -> None:
-        """Listen no longer, and let every waiting call answer."""
+        """Stop listening, and let every waiting call answer."""
         self._stopped = True
         for name in EventName:
             self._events.remove_event_listener(name, self._on_event)
         self._bump()
 
     async def until(self, look: Callable[[], T], satisfied: Callable[[T], bool], wait_ms: int) -> T:
-        """The first look that satisfies, or the last one when ``wait_ms`` are over. Raises 429 when too many wait."""
+        """The first result that satisfies the condition, or the last result after ``wait_ms``. Raises 429 when too many
+        calls wait."""
         changed = self._changed
         found = await run_in_threadpool(look)
         if satisfied(found) or wait_ms <= 0:
@@ -72,8 +74,8 @@ class LongPoll:
         return found
 
     async def follow(self, look: Callable[[], list[T]], idle_s: float) -> AsyncIterator[list[T]]:
-        """Every look that finds something, and an empty one whenever nothing came for ``idle_s``, until :meth:`stop`.
-        Counts as a waiting call."""
+        """Every non-empty result, and an empty one whenever nothing changed for ``idle_s``, until :meth:`stop`. Counts
+        as a waiting call."""
         self.check_room()
         self.waiting += 1
         try:
@@ -90,7 +92,7 @@ class LongPoll:
             self.waiting -= 1
 
     def check_room(self) -> None:
-        """Raise 429 when as many calls wait as may."""
+        """Raise 429 when the maximum number of calls wait."""
         if self.waiting >= self._max_waiting:
             raise HTTPException(429, f"{self._max_waiting} calls are waiting already.", {"Retry-After": "1"})
 
@@ -98,7 +100,7 @@ class LongPoll:
         self.notify()
 
     def notify(self) -> None:
-        """Something has changed: every waiting call looks again. From any thread."""
+        """Make every waiting call check again. From any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._bump)

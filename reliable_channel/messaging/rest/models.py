@@ -36,7 +36,7 @@ MAX_TEXT = 1_024
 
 
 def _text(value: str) -> str:
-    """JSON can hold half a surrogate pair, UTF-8 cannot."""
+    """Refuse half a surrogate pair, which JSON can contain and UTF-8 cannot."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -143,7 +143,7 @@ class HistoryRequest(Wire):
 
 
 class Status(Wire):
-    """The answer of calls that have nothing to say."""
+    """The answer of calls without a result."""
 
     status: str = "ok"
 
@@ -161,7 +161,8 @@ class Error(Wire):
 
 
 class MessageOut(Wire):
-    """``message`` of a record; ``hash`` (``0x`` and 64 hex digits) and ``pubsubTopic`` are additions to the seed."""
+    """``message`` of a record; ``hash`` (``0x`` and 64 hex digits) and ``pubsubTopic`` are additions to the API
+    document."""
 
     payload: Base64Out
     content_topic: str
@@ -179,7 +180,7 @@ class MessageOut(Wire):
 
 
 class RecordOut(Wire):
-    """``MessageRecord``; what is absent is left out."""
+    """``MessageRecord``; absent fields are left out."""
 
     sending: bool
     queued: bool | None = Field(

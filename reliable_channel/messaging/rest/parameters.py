@@ -93,7 +93,7 @@ IdempotencyHeader = Annotated[
 
 
 def idempotency_key(scope: str, key: str | None, body: BaseModel) -> IdempotencyKey | None:
-    """The key of a call whose message is ``body``; None when the caller gave none."""
+    """The idempotency key of a call whose message is ``body``; None when the caller sent none."""
     if key is None:
         return None
     given = {name: value.hex() if isinstance(value, bytes) else value for name, value in dict(body).items()}

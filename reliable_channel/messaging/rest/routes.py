@@ -56,7 +56,7 @@ from reliable_channel.messaging.rest.streams import (
 from reliable_channel.messaging.store import RecordKey
 
 MAX_HISTORIES = 4
-"""History queries at once: each holds a thread while a store thinks."""
+"""The maximum number of history queries at once, because each holds a thread while a store answers."""
 
 _CURSOR = {CURSOR_HEADER: {"description": "`since` of the next call", "schema": {"type": "string"}}}
 
@@ -216,7 +216,7 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
 
 
 def _one_of(**keys: str | None) -> tuple[str, str]:
-    """The one key that is given, without the quotation marks that the seed puts around a GUID in one place."""
+    """The one key of the call, without the quotation marks that the API document puts around a GUID in one place."""
     given = [(name, key) for name, key in keys.items() if key is not None]
     if len(given) != 1:
         raise HTTPException(400, f"Give exactly one of {' and '.join(keys)}.")

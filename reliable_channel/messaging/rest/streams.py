@@ -1,7 +1,8 @@
 """Streams server-sent events (``text/event-stream``): the events of a long poll on one connection.
 
 Each event has an ``id``, the cursor of the long polls. A client that reconnects sends the last one as
-``Last-Event-ID``, as browsers do by themselves, and goes on after it. A comment every 15 s keeps connections alive.
+``Last-Event-ID``, as browsers do automatically, and the stream continues after it. A comment every 15 s keeps
+connections alive.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from reliable_channel.messaging.rest.longpoll import LongPoll
 
 KEEP_ALIVE_S = 15.0
 MOST_AT_ONCE = 50
-"""Events that are looked up at once."""
+"""The number of events that are looked up at once."""
 
 LastEventId = Annotated[
     str | None,
@@ -38,7 +39,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 
 
 class StreamEvent(NamedTuple):
-    """One event: its cursor, and its value; ``name`` when it is of a kind of its own."""
+    """One event: its cursor, its value and, for a named kind of event, its ``name``."""
 
     cursor: int
     data: Any
@@ -53,8 +54,8 @@ def start_of(last_event_id: str | None, since: int | None) -> int | None:
 def event_stream(
     poll: LongPoll, look: Callable[[int | None], Iterable[StreamEvent]], after: int | None
 ) -> StreamingResponse:
-    """The answer that sends what ``look(cursor)`` finds, and goes on whenever the node has changed, until the client
-    leaves or the server stops. Raises 429 when too many calls wait."""
+    """The answer that sends the results of ``look(cursor)``, again whenever the node has changed, until the client
+    disconnects or the server stops. Raises 429 when too many calls wait."""
     poll.check_room()
 
     cursor = after
