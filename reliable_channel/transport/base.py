@@ -1,9 +1,8 @@
 """Defines the node port: the protocol through which the reliable channel uses a node.
 
-Transports implement it, and so does the Messaging API on top of them. Synchronous: calls never wait for the network
-(but for ``query_store`` and a full buffer in ``send``), what happens later arrives as events. The reliable channel
-starts SDS time at :class:`Sent`, retransmits by a new ``send``, and leaves every other retry to the node: one retry
-layer per fault.
+Transports implement it, and so does the Messaging API on top of them. Calls never wait for the network (except
+``query_store`` and a full buffer in ``send``); results arrive later as events. The reliable channel starts SDS time at
+:class:`Sent`, retransmits by a new ``send``, and leaves every other retry to the node: one retry layer per fault.
 
 ::
 
@@ -46,7 +45,7 @@ class Source(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ReceivedEnvelope:
     """An envelope as it arrived. ``received_at_ms`` is this machine's clock, Unix ms. ``source=sender`` marks a copy of
-    what was dispatched, by this or another participant behind the same Kafka topic."""
+    an envelope dispatched by this or another participant on the same Kafka topic."""
 
     message: WakuMessage
     pubsub_topic: str
@@ -59,15 +58,16 @@ class FailureReason(StrEnum):
     """Why a send failed, from the answer of the node or the broker."""
 
     REFUSED = "refused"
-    """The node calls the message invalid, or does not serve its topic: the same bytes fail again."""
+    """The node rejects the message as invalid, or does not serve its topic: the same bytes fail again."""
     TOO_LARGE = "too_large"
     RATE_LIMITED = "rate_limited"
     NO_PEERS = "no_peers"
-    """The node is there, and has nobody to send to."""
+    """The node answers, but has no peer to send to."""
     UNREACHABLE = "unreachable"
     """No answer, or a fault of the node: the message may or may not have been sent."""
     DUPLICATE = "duplicate"
-    """The network says that it has this envelope already: after an ``unreachable`` of the same envelope, a success."""
+    """The network reports that it has this envelope already: after an ``unreachable`` of the same envelope, a
+    success."""
     STOPPED = "stopped"
     """The transport was stopped before the message was dispatched."""
     DROPPED = "dropped"
@@ -80,8 +80,8 @@ RETRIABLE = frozenset({FailureReason.RATE_LIMITED, FailureReason.NO_PEERS, Failu
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Kafka has the envelope (``acks=all``), and no bridge has said yet what became of it. Only transports over Kafka
-    have this state; :class:`Sent` or :class:`SendFailed` follows when a bridge takes the envelope."""
+    """Kafka has the envelope (``acks=all``), and no bridge has reported on it yet. Only transports over Kafka have this
+    state; :class:`Sent` or :class:`SendFailed` follows when a bridge takes the envelope."""
 
     request_id: RequestId
     at_ms: int
@@ -121,10 +121,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """The envelope was not sent, after whatever the node itself tried. ``detail`` is bounded and holds no payload.
+    """The envelope was not sent, after the node's own retries. ``detail`` is bounded and holds no payload.
 
     ``message_hash`` names the envelope of the last attempt, ``None`` when there was none: after ``unreachable`` it may
-    be on the network all the same. ``utilization``: for ``dropped``, the share of the rate limit that was used."""
+    be on the network nevertheless. ``utilization``: for ``dropped``, the share of the rate limit that was used."""
 
     request_id: RequestId
     reason: FailureReason
@@ -148,7 +148,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class HealthChanged:
-    """The node's health is another state than before."""
+    """The node's health state has changed."""
 
     health: Health
 
@@ -166,21 +166,21 @@ class SendBufferFull(EnvironmentFault):
 
 
 class StoreUnavailable(EnvironmentFault):
-    """No store node gave a page: none configured, none reachable, or all failed; the cause names each."""
+    """No store node returned a page: none configured, none reachable, or all failed; the cause names each."""
 
 
 @runtime_checkable
 class Node(Protocol):
-    """The port. Every method may be called from any thread; listeners run one at a time, on one thread of the node
-    (the memory transport: on the thread that pumps its network), and must not block for long. A listener that raises
-    is logged and affects nobody. After ``stop`` returned no listener is called any more and no thread is left."""
+    """The port. Every method may be called from any thread; listeners run one at a time, on one thread of the node (the
+    memory transport: on the thread that pumps its network), and must not block for long. An exception of a listener is
+    logged and does not affect the others. After ``stop`` has returned, no listener is called and no thread is left."""
 
     def start(self) -> None:
-        """Begin to send and receive. Starting a started node does nothing."""
+        """Start sending and receiving. Starting a started node does nothing."""
         ...
 
     def stop(self) -> None:
-        """Flush what was accepted (bounded by the transport's time-out; the rest fails as ``stopped``), end all
+        """Flush accepted envelopes (bounded by the transport's time-out; the rest fails as ``stopped``), end all
         threads. Stopping twice does nothing; a stopped node can be started again."""
         ...
 
@@ -193,26 +193,26 @@ class Node(Protocol):
         traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         """Dispatch one envelope, without waiting for the network; :class:`Sent` or :class:`SendFailed` follows, once.
-        ``traffic`` decides about its turn where a rate limit holds envelopes back.
+        ``traffic`` decides its priority when a rate limit delays envelopes.
 
         A ``timestamp`` of ``None`` is the normal case: the node sets it at the moment of dispatch, fresh and unique
-        (14/WAKU2-MESSAGE). ``pubsub_topic=None`` takes what ``pubsub_topic_for`` says. ``max_wait_s``: how long to wait
-        for room in a full buffer; ``None`` leaves it to the node, 0 never waits. Raises ``MessageTooLarge``,
+        (14/WAKU2-MESSAGE). ``pubsub_topic=None`` uses the result of ``pubsub_topic_for``. ``max_wait_s``: how long to
+        wait for room in a full buffer; ``None`` leaves it to the node, 0 never waits. Raises ``MessageTooLarge``,
         :class:`NodeStoppedError`, and :class:`SendBufferFull` when the buffer stays full."""
         ...
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
-        """Dispatch within this rate limit, its count kept in ``count``; the default configuration asks for nothing.
-        A node that does not dispatch itself leaves the limit to who does. Raises ``ConfigurationError`` when the node
-        has another limit: a membership has one."""
+        """Dispatch within this rate limit, with its count stored in ``count``; the default configuration sets no limit.
+        A node that does not dispatch itself leaves the limit to the dispatcher. Raises ``ConfigurationError`` when the
+        node already has another limit, because a membership has only one."""
         ...
 
     def subscribe(self, content_topics: Collection[str]) -> None:
-        """Receive envelopes of these content topics. Adds to what is subscribed; repeats change nothing."""
+        """Subscribe to these content topics as well; repeats change nothing."""
         ...
 
     def unsubscribe(self, content_topics: Collection[str]) -> None:
-        """Receive them no longer. Topics not subscribed are ignored."""
+        """Unsubscribe. Topics not subscribed are ignored."""
         ...
 
     def query_store(self, query: StoreQuery) -> StorePage:
@@ -224,7 +224,7 @@ class Node(Protocol):
         ...
 
     def pubsub_topic_for(self, content_topic: str) -> str:
-        """The pubsub topic on which this content topic travels here."""
+        """The pubsub topic that this node uses for this content topic."""
         ...
 
     def add_listener(self, listener: Listener) -> None:
@@ -232,7 +232,7 @@ class Node(Protocol):
         ...
 
     def remove_listener(self, listener: Listener) -> None:
-        """Call it no longer. Unknown listeners are ignored."""
+        """Remove a listener. Unknown listeners are ignored."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Runs the bridge between a Waku node and Kafka, or the local loop that replaces it where there is no node.
+"""Runs the bridge between a Waku node and Kafka, or the local loop that replaces it without a node.
 
 Three threads: node → Kafka (``bridge_inbound``), Kafka → node (``bridge_outbound``), open gaps → stores → Kafka
-(``bridge_gaps``). What must survive a crash is in one state file and in Kafka's offsets (``docs/waku-node.md``).
+(``bridge_gaps``). State that must survive a crash is in one state file and in Kafka's offsets (``docs/waku-node.md``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STOP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BridgeNode:
-    """The node's side: its API, how it takes part, how often it is read, and how outgoing envelopes age."""
+    """The node's side: its API and mode, how often it is read, and how outgoing envelopes age."""
 
     api: WakuApi
     mode: Mode = Mode.RELAY
@@ -68,9 +68,9 @@ class BridgeNode:
 class BridgeStatus:
     """Counts since the start, and the state now.
 
-    ``reachable`` and ``ever_reachable`` are ``None`` for the local loop; ``fault`` says why the node is not reachable,
-    and is empty while it is and before the first attempt. ``delayed`` envelopes were held back by the rate limit,
-    ``waiting`` ones are."""
+    ``reachable`` and ``ever_reachable`` are ``None`` for the local loop; ``fault`` is the reason why the node is not
+    reachable; it is empty while the node is reachable and before the first attempt. The rate limit delayed the
+    ``delayed`` envelopes earlier, and delays the ``waiting`` ones now."""
 
     received: int
     duplicates: int
@@ -92,7 +92,7 @@ class Bridge:
     """Runs until :meth:`stop`. ``node=None`` is the local loop: no node, no gaps, no state file.
 
     Start raises ``EnvironmentFault`` when Kafka does not answer or another bridge holds the state. A node that does not
-    answer is no fault: it is waited for."""
+    answer is not a fault: the bridge waits for it."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class Bridge:
         self._producer: EnvelopeProducer | None = None
         self._inbound: Inbound | None = None
         self.failure: BaseException | None = None
-        """What ended a thread that should not have ended."""
+        """The error that ended a thread unexpectedly."""
 
     def start(self) -> None:
-        """Begin; returns when Kafka answers and the outgoing topic is being read."""
+        """Start; returns when Kafka answers and the outgoing topic is being read."""
         if self._node is not None or self._limit.enabled:
             self._state.open()
         try:
@@ -145,7 +145,7 @@ class Bridge:
             thread.start()
 
     def stop(self) -> None:
-        """Finish the batches in hand, keep offsets and state, end all threads. Stopping twice does nothing."""
+        """Finish the current batches, store offsets and state, end all threads. Stopping twice does nothing."""
         self._stopping.set()
         threads, self._threads = self._threads, []
         for thread in threads:
@@ -161,7 +161,7 @@ class Bridge:
         return self.failure is None
 
     def status(self) -> BridgeStatus:
-        """The state of the bridge, for people."""
+        """The state of the bridge, for status output."""
         with self._count_lock:
             counts = dict(self._counts)
         names = (
@@ -185,7 +185,8 @@ class Bridge:
         )
 
     def _recall(self) -> None:
-        """Where the state is gone, what Kafka has of this bridge says from when on it may have missed envelopes."""
+        """If the state file is gone, compute from this bridge's records in Kafka since when it may have missed
+        envelopes."""
         if self._node is None or self._state.acknowledged_ms is not None:
             return
         seen = last_seen(self._options, self._topics.evidence, self._node.vantage, self._node.api.name)
@@ -222,8 +223,8 @@ class Bridge:
         ]
 
     def _report_health(self, producer: EnvelopeProducer) -> None:
-        """Tell participants how the node of this bridge is, until it stops, and then that it did. A record that Kafka
-        does not take is not repeated: the next one says more."""
+        """Report the health of this bridge's node to participants until it stops, and then that it stopped. A record
+        that Kafka does not accept is not repeated, because the next one is newer."""
         node, name = self._node, "loop" if self._node is None else self._node.vantage or self._node.api.name
 
         def report(health: Health) -> None:

@@ -39,30 +39,30 @@ class SharedRecent:
         self._claimed: set[bytes] = set()
 
     def has(self, message_hash: bytes) -> bool:
-        """Whether it is safe, or another thread is about to make it so."""
+        """Whether a hash is safe in Kafka, or another thread is about to write it."""
         with self._lock:
             return message_hash in self._recent or message_hash in self._claimed
 
     def claim(self, message_hash: bytes) -> None:
-        """It will be safe soon: Kafka's offset of the outgoing record sees to that, also over a crash. Claims are not
-        kept over a restart."""
+        """Note that a hash will be safe soon; Kafka's offset of the outgoing record ensures that, also after a crash.
+        Claims are not kept across a restart."""
         with self._lock:
             self._claimed.add(message_hash)
 
     def release(self, message_hash: bytes) -> None:
-        """It will not be."""
+        """Withdraw a claim."""
         with self._lock:
             self._claimed.discard(message_hash)
 
     def add(self, message_hashes: Collection[bytes]) -> None:
-        """Now they are."""
+        """Note that these hashes are safe in Kafka."""
         with self._lock:
             for one in message_hashes:
                 self._recent.add(one)
                 self._claimed.discard(one)
 
     def newest(self, count: int) -> list[bytes]:
-        """The last ones, oldest first."""
+        """The last hashes, oldest first."""
         with self._lock:
             return self._recent.newest(count)
 
@@ -84,8 +84,8 @@ class BridgeContext:
     subscribed: threading.Event = field(default_factory=threading.Event)
     """Set when the node was read for the first time, so that it has joined the topics that are published to."""
     keeping: threading.Lock = field(default_factory=threading.Lock)
-    """Held from the question whether an envelope is new until it is in ``recent``: a relay and a store may bring it at
-    the same time."""
+    """Held from the check whether an envelope is new until it is in ``recent``, because a relay and a store may deliver
+    it at the same time."""
 
     def gap_record(
         self, gap: BridgeGap, status: str, recovered: int = 0, stores: Mapping[str, str] | None = None

@@ -18,15 +18,15 @@ from reliable_channel.transport.store.rest_node import StoreFault, StoreNodeErro
 _log = logging.getLogger(__name__)
 
 TOPICS_PER_QUERY = 10
-"""Content topics that running stores take at once."""
+"""The maximum number of content topics that running stores accept in a query."""
 IDLE_S = 1.0
 LONGEST_RETRY = 10
 """The wait between two attempts doubles up to this many times the first."""
 
 
 class GapFiller:
-    """Fills the gaps of a :class:`BridgeState`. A gap is closed when one store node has given every page of it; until
-    then it is tried again after ``retry_ms``, twice that, and so on up to ten times that. Counts ``recovered``,
+    """Fills the gaps of a :class:`BridgeState`. A gap is closed when one store node has returned every page of it;
+    until then it is tried again after ``retry_ms``, twice that, and so on up to ten times that. Counts ``recovered``,
     ``filled`` and ``unfilled``."""
 
     def __init__(
@@ -51,7 +51,7 @@ class GapFiller:
             stopping.wait(IDLE_S)
 
     def step(self, stopping: threading.Event | None = None) -> int:
-        """Try every gap that is due; how many were closed."""
+        """Try every gap that is due; returns how many were closed."""
         closed, gaps = 0, self._bridge.state.gaps
         self._not_before = {gap: due for gap, due in self._not_before.items() if gap in gaps}
         for gap in gaps:
@@ -102,7 +102,7 @@ class GapFiller:
         return True
 
     def _take(self, page: StorePage) -> int:
-        """Write what is new of a page to Kafka; how many envelopes that were."""
+        """Write the new envelopes of a page to Kafka; returns how many there were."""
         with self._bridge.keeping:
             return self._keep(page)
 
@@ -136,7 +136,7 @@ class GapFiller:
 
 
 def _lots(content_topics: list[str]) -> list[tuple[str, ...]]:
-    """Content topics in lots that stores take at once."""
+    """Content topics in groups that stores accept in one query."""
     return [
         tuple(content_topics[begin : begin + TOPICS_PER_QUERY])
         for begin in range(0, len(content_topics), TOPICS_PER_QUERY)

@@ -6,9 +6,10 @@ seconds.
     {"status": "health", "bridge": name, "state": "Healthy", "detail", "relay_peers", "lightpush_peers", "filter_peers",
      "store_peers", "at_ms"}
 
-A bridge writes it into the topic of dispatch results, every :data:`INTERVAL_S` seconds and when it stops. ``state`` is
+A bridge writes it to the topic of dispatch results, every :data:`INTERVAL_S` seconds and when it stops. ``state`` is
 its node's, computed for the node's mode; a local loop, which has no node, is healthy while it runs. Counts are null
-where the node does not report them. ``at_ms`` is Unix ms of the bridge's clock, for people: a reader counts by its own.
+where the node does not report them. ``at_ms`` is Unix ms of the bridge's clock, for information only: a reader uses its
+own clock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from reliable_channel.transport.health import Health, HealthState
 INTERVAL_S = 5.0
 
 EXPIRY_MS = 20_000
-"""A bridge that was not heard for so long is gone."""
+"""A bridge that was not heard for this time counts as gone."""
 
 MAX_RECORD_BYTES = 2_048
 MAX_NAME = 200
@@ -57,7 +58,7 @@ class BridgeHealth:
 
 
 def read_bridge_health(value: bytes | None) -> BridgeHealth | None:
-    """A record as somebody wrote it; ``None`` for what is none."""
+    """Decode a record; ``None`` if it is not a health record."""
     if not value or len(value) > MAX_RECORD_BYTES:
         return None
     try:
@@ -75,9 +76,9 @@ def read_bridge_health(value: bytes | None) -> BridgeHealth | None:
 
 
 class BridgesHealth:
-    """What is known of the bridges: each one's latest record, by the time it was read. Thread-safe.
+    """The latest record of each bridge, with the time it was read. Thread-safe.
 
-    The best bridge counts: an envelope needs one that dispatches it."""
+    The best bridge counts, because an envelope needs only one bridge that dispatches it."""
 
     def __init__(self, now: int) -> None:
         self._lock = threading.Lock()
@@ -85,7 +86,8 @@ class BridgesHealth:
         self._latest: dict[str, tuple[int, Health]] = {}
 
     def heard(self, found: BridgeHealth, now: int) -> None:
-        """Take a record that was read at ``now`` (Unix ms). Beyond :data:`MOST_BRIDGES` names the oldest goes."""
+        """Store a record that was read at ``now`` (Unix ms). Beyond :data:`MOST_BRIDGES` names the oldest is
+        removed."""
         with self._lock:
             self._latest.pop(found.bridge, None)
             self._latest[found.bridge] = (now, found.health)
@@ -93,8 +95,8 @@ class BridgesHealth:
                 del self._latest[next(iter(self._latest))]
 
     def judge(self, kafka: Health, now: int) -> Health:
-        """The health of a participant whose Kafka is as ``kafka`` says. Without a bridge it is unhealthy, since nothing
-        leaves Kafka; in the first :data:`EXPIRY_MS` one may still be heard, and Kafka's health stands."""
+        """The health of a participant whose Kafka has the health ``kafka``. Without a bridge it is unhealthy, since
+        nothing leaves Kafka. In the first :data:`EXPIRY_MS` a bridge may still report, so Kafka's health counts."""
         if kafka.state is HealthState.UNHEALTHY:
             return kafka
         with self._lock:

@@ -16,11 +16,12 @@ from reliable_channel.transport.waku_rest import Backoff
 _log = logging.getLogger(__name__)
 
 REJOIN_MAX_S = 2.0
-"""The longest wait between two attempts to reach a node that was away: reading loses more the later it begins."""
+"""The longest wait between two attempts to reach a node that did not answer: the later reading starts, the more is
+lost."""
 LAST_READS = 20
-"""Reads of an orderly stop at most; it ends with the first that brings nothing."""
+"""The maximum number of reads of an orderly stop, which ends with the first empty one."""
 SAVE_INTERVAL_MS = 1_000
-"""How often an acknowledgement without envelopes is put on disk."""
+"""How often an acknowledgement without envelopes is written to disk."""
 
 
 class Inbound:
@@ -38,7 +39,7 @@ class Inbound:
         self.reachable = False
         self.ever_reachable = False
         self.fault = ""
-        """Why the node is not reachable; empty while it is, and before the first read."""
+        """The reason why the node is not reachable; empty while it is reachable, and before the first read."""
 
     def run(self, stopping: threading.Event) -> None:
         """Read until ``stopping``; raises ``Interrupted`` when stopped in the middle of a batch."""
@@ -50,7 +51,7 @@ class Inbound:
         self._receiver.leave()
 
     def step(self) -> float:
-        """One read and all that follows from it; seconds to wait before the next."""
+        """Do one read and process its result; returns the seconds to wait before the next."""
         started_ms = self._bridge.now_ms()
         wait = self._poll_s
         fault = ""
@@ -75,7 +76,7 @@ class Inbound:
         return 0.0 if batch.envelopes else wait
 
     def _keep(self, batch: Batch) -> None:
-        """Everything of a batch that is new, into Kafka."""
+        """Write the new envelopes of a batch to Kafka."""
         self._bridge.count("refused", batch.refused)
         new: dict[bytes, OutRecord] = {}
         for one in batch.envelopes:
@@ -98,10 +99,10 @@ class Inbound:
         self._bridge.count("received", len(new))
 
     def _record_gaps(self, batch: Batch, started_ms: int) -> None:
-        """A read that succeeded ends whatever gap there was: one outage is one gap.
+        """End the current gap after a successful read: one outage is one gap.
 
-        A bridge that was away is the cause before a node that was: nobody knows what the node did meanwhile. A node
-        that was away has also forgotten the subscription, which is then no cause of its own."""
+        If both the bridge and the node were down, the bridge is the cause, because what the node did meanwhile is
+        unknown. A node that was down has also lost the subscription, which is then not a separate cause."""
         if self._restarted:
             cause = "bridge_restart"
         elif self._backoff.faults:

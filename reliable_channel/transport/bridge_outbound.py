@@ -37,15 +37,15 @@ Publish = Callable[[str, WakuMessage], Published]
 POLL_MS = 500
 MAX_AHEAD = 10_000
 MAX_AHEAD_BYTES = 64 * 1024 * 1024
-"""Records read beyond the first that waits for the rate limit, and the bytes that wait."""
+"""The maximum number of records read beyond the first that waits for the rate limit, and of the bytes that wait."""
 RLN_INTERVAL_MS = 30_000
 """How often a node is asked whether RLN is on."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
-    """When an envelope gets a fresh timestamp, and when it is given up; ms. ``batch`` records are taken at once: their
-    copies are acknowledged together."""
+    """When an envelope gets a fresh timestamp, and when the bridge gives up on it; ms. ``batch`` records are processed
+    together, and their copies are acknowledged together."""
 
     restamp_after_ms: int = 15_000
     give_up_after_ms: int = 600_000
@@ -54,17 +54,17 @@ class DispatchPolicy:
 
 
 LOOP_POLICY = DispatchPolicy(restamp_after_ms=2**62, batch=500)
-"""Nothing ages in a loop without a network."""
+"""For the local loop, where envelopes do not age."""
 
 
 def loop_publish(_pubsub_topic: str, _message: WakuMessage) -> Published:
-    """A node that is not there takes everything: the local loop (14/WAKU2-MESSAGE)."""
+    """The local loop: accepts everything in place of a node (14/WAKU2-MESSAGE)."""
     return Published()
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDispatch:
-    """A record of the outgoing topic that is an envelope."""
+    """A record of the outgoing topic that contains an envelope."""
 
     raw: RawRecord
     record: KafkaEnvelope
@@ -73,18 +73,18 @@ class PendingDispatch:
 
 @dataclass(slots=True)
 class Written:
-    """What a batch has to write to Kafka before its records count as done."""
+    """The records that a batch must write to Kafka before its input counts as done."""
 
     records: list[OutRecord] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
     seen: list[tuple[bytes, str]] = field(default_factory=list)
     done: list[RawRecord] = field(default_factory=list)
-    """The records behind it, until they are written."""
+    """The input records, until their output is written."""
 
 
 class OffsetProgress:
-    """Which records of the outgoing topic are read and which are done. Offsets are kept up to the first record that is
-    not done; what is done beyond it is ``ahead``."""
+    """Which records of the outgoing topic are read and which are done. Offsets are committed up to the first record
+    that is not done; records done beyond it are ``ahead``."""
 
     def __init__(self) -> None:
         self._read: dict[int, deque[RawRecord]] = {}
@@ -92,12 +92,12 @@ class OffsetProgress:
         self._next: dict[int, int] = {}
 
     def read(self, records: Sequence[RawRecord]) -> None:
-        """These were read, in order."""
+        """Note records as read, in order."""
         for raw in records:
             self._read.setdefault(raw.partition, deque()).append(raw)
 
     def done(self, records: Sequence[RawRecord]) -> None:
-        """These are done."""
+        """Note records as done."""
         for raw in records:
             self._done[raw.partition, raw.offset] = digest_of(raw)
         for partition, waiting in self._read.items():
@@ -107,11 +107,11 @@ class OffsetProgress:
                 self._next[partition] = raw.offset + 1
 
     def committable(self) -> dict[int, int]:
-        """The offsets to go on from, by partition, that are not kept yet."""
+        """The offsets to continue from, by partition, that are not committed yet."""
         return dict(self._next)
 
     def committed(self) -> None:
-        """They are kept."""
+        """Note offsets as committed."""
         self._next.clear()
 
     def ahead(self) -> dict[tuple[int, int], str]:
@@ -125,17 +125,18 @@ class OffsetProgress:
 
 
 def digest_of(raw: RawRecord) -> str:
-    """Tells a record from another one at the same place, should the topic have been made anew."""
+    """Distinguishes a record from another one at the same offset, in case the topic was recreated."""
     return hashlib.sha256(raw.value or b"").hexdigest()[:16]
 
 
 class Outbound:
-    """Dispatches the outgoing topic, and reports what became of each envelope in the topic of dispatch results. Counts
+    """Dispatches the outgoing topic, and reports the result of each envelope in the topic of dispatch results. Counts
     ``dispatched``, ``failed``, ``delayed`` and ``malformed`` as they happen.
 
-    An envelope the node cannot take now holds up those behind it: order within a channel matters more than speed. The
-    same bytes are tried again while they are fresh, so that a duplicate is recognised as the success that it is. Within
-    a rate limit content goes before control traffic: what waits is read ahead of, up to :data:`MAX_AHEAD` records."""
+    An envelope that the node cannot accept now holds up those behind it: order within a channel matters more than
+    speed. The same bytes are tried again while they are fresh, so that a duplicate is recognised as a success. Within a
+    rate limit, content goes before control traffic, so the bridge reads up to :data:`MAX_AHEAD` records beyond those
+    that wait."""
 
     def __init__(
         self,
@@ -196,8 +197,8 @@ class Outbound:
         progress.committed()
 
     def dispatch(self, records: list[RawRecord], stopping: threading.Event) -> list[RawRecord]:
-        """Dispatch a batch, and what waited and has its turn; returns the records that are dealt with and whose results
-        are safe."""
+        """Dispatch a batch, and the waiting envelopes whose turn it is; returns the records that are done and whose
+        results are safe."""
         done: list[RawRecord] = []
         batch = Written()
         if not self._follow(
@@ -231,7 +232,7 @@ class Outbound:
         done: list[RawRecord],
         stopping: threading.Event,
     ) -> bool:
-        """Do what the rate limit decided; ``False`` when stopped before that was done."""
+        """Carry out the decision of the rate limit; ``False`` when stopped before that was done."""
         for number, event in enumerate(events or ()):
             match event:
                 case Admitted(pending):
@@ -270,7 +271,7 @@ class Outbound:
         done: list[RawRecord],
         stopping: threading.Event,
     ) -> bool:
-        """Publish one envelope, or give it up; ``False`` when stopped before that."""
+        """Publish one envelope, or give up on it; ``False`` when stopped before that."""
         record = pending.record
         if not self._joined(record.pubsub_topic, stopping):
             return False
@@ -302,7 +303,7 @@ class Outbound:
         return True
 
     def _write(self, batch: Written, done: list[RawRecord]) -> None:
-        """Make everything of a batch safe; then its records are done."""
+        """Write all output of a batch to Kafka; its records are then done."""
         self._bridge.writer.write([*batch.records, *self._bridge.sightings(batch.seen, Source.SENDER)])
         self._bridge.recent.add(batch.hashes)
         done += batch.done
@@ -310,7 +311,7 @@ class Outbound:
             part.clear()
 
     def _result(self, pending: PendingDispatch, status: DispatchStatus, **more: Any) -> list[OutRecord]:
-        """The record for the sender; none for a sender that did not name its request."""
+        """Add the record for the sender, unless the sender did not name its request."""
         if pending.request_id is None:
             return []
         result = DispatchResult(pending.request_id, status, self._bridge.now_ms(), **more)
@@ -319,7 +320,7 @@ class Outbound:
     def _ask(
         self, ask: Callable[[], list[RateLimitEvent[PendingDispatch]]], stopping: threading.Event
     ) -> list[RateLimitEvent[PendingDispatch]] | None:
-        """What the rate limit decides; waits while its count cannot be kept, ``None`` when stopped before that."""
+        """The decision of the rate limit; waits while its count cannot be stored; ``None`` when stopped before that."""
         backoff = Backoff(0.5, self._policy.max_backoff_s)
         while True:
             try:
@@ -338,8 +339,8 @@ class Outbound:
     def _deliver(
         self, pending: PendingDispatch, stopping: threading.Event, batch: Written, done: list[RawRecord]
     ) -> tuple[WakuMessage, Published | None]:
-        """Publish until the node takes it, refuses it, or time is up; ``None`` when stopped before that. What went
-        before is written before the first wait: its senders need not wait for this one."""
+        """Publish until the node accepts or refuses the envelope, or time is up; ``None`` when stopped before that. The
+        results of earlier envelopes are written before the first wait, so their senders do not wait for this one."""
         record = pending.record
         message = self._fresh(record.message)
         backoff = Backoff(0.5, self._policy.max_backoff_s)
@@ -409,7 +410,7 @@ class Outbound:
         return OutRecord(self._bridge.topics.evidence, key, value)
 
     def _fresh(self, message: WakuMessage) -> WakuMessage:
-        """The envelope with a timestamp that stores still take."""
+        """The envelope with a timestamp that stores still accept."""
         age_ms = None if message.timestamp is None else (self._bridge.clock.now_ns() - message.timestamp) // 1_000_000
         if age_ms is not None and age_ms < self._policy.restamp_after_ms:
             return message

@@ -1,4 +1,4 @@
-"""Finds out from Kafka when a bridge that has lost its state last saw an envelope.
+"""Finds in Kafka when a bridge that has lost its state last saw an envelope.
 
 Without it, a bridge that lost its state file would start as a new one and record no gap for the time it was away."""
 
@@ -14,7 +14,7 @@ from reliable_channel.transport.bridge_state import KEPT_HASHES
 from reliable_channel.transport.kafka_consumer import OffsetReader
 
 READ_BACK = 20_000
-"""Records at the end of the evidence topic that are looked through."""
+"""The number of records at the end of the evidence topic that are searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class LastSeen:
 
 
 def last_seen(client_options: Mapping[str, Any], topic: str, vantage: str, node: str) -> LastSeen | None:
-    """What the end of the evidence topic holds of the sightings of this vantage point at this node; ``None``: nothing,
-    so it is a new one. Raises ``EnvironmentFault``."""
+    """The sightings of this vantage point at this node at the end of the evidence topic; ``None`` if there are none, so
+    the bridge is new. Raises ``EnvironmentFault``."""
     reader = OffsetReader(client_options, topic, None)
     try:
         reader.rewind(READ_BACK)
@@ -46,7 +46,7 @@ def last_seen(client_options: Mapping[str, Any], topic: str, vantage: str, node:
 
 
 def sighting(value: bytes, node: str) -> LastSeen | None:
-    """What a record says of sightings at this node; ``None`` for another node's, and for what is no such record."""
+    """The sightings at this node in a record; ``None`` for another node's, and for other records."""
     try:
         found = foreign_json.loads(value)
         if found["node"] != node:

@@ -1,7 +1,8 @@
-"""Stores what a bridge needs after a crash: the time at which all it had read was last safe in Kafka, and open gaps.
+"""Stores the state that a bridge needs after a crash: the last time at which everything it had read was safe in Kafka,
+and open gaps.
 
 One JSON file, written to a temporary one and renamed, so that a reader finds the old state or the new one. A lock
-beside it refuses a second bridge: two readers of one node take each other's messages.
+beside it refuses a second bridge, because two readers of one node take each other's messages.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from reliable_channel.core.errors import EnvironmentFault
 KEPT_HASHES = 2_000
 KEPT_CONTENT_TOPICS = 1_000
 MAX_TOPIC_LENGTH = 1_024
-"""Longer content topics are a stranger's, and would fill the state file."""
+"""The longest content topic that is remembered; a stranger's longer ones would fill the state file."""
 MAX_GAPS = 1_000
-"""Open gaps remembered; beyond that the two closest become one."""
+"""The maximum number of open gaps; beyond that the two closest are merged."""
 _VERSION = 2
 _READABLE = (1, 2)
 """Version 1 had neither attempts nor content topics."""
@@ -31,10 +32,10 @@ _READABLE = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class BridgeGap:
-    """A time in which envelopes may have been missed: Unix ms of the bridge's clock, both ends included.
+    """A time span in which envelopes may have been missed: Unix ms of the bridge's clock, both ends included.
 
     ``cause``: ``bridge_restart``, ``node_unreachable`` (also a read that broke off: reading is destructive),
-    ``cache_full``, ``resubscribed``. ``attempts``: how often stores were asked for it."""
+    ``cache_full``, ``resubscribed``. ``attempts``: how often stores were queried for it."""
 
     from_ms: int
     to_ms: int
@@ -50,7 +51,7 @@ class BridgeGap:
 class BridgeState:
     """The state of one bridge. Thread-safe; every change that matters is on disk when the call returns.
 
-    ``acknowledged_ms`` only ever says too little, never too much: a gap found too wide is filled all the same."""
+    ``acknowledged_ms`` may be too early, never too late: a gap that is too wide is filled nevertheless."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,13 +61,15 @@ class BridgeState:
         self.gaps: tuple[BridgeGap, ...] = ()
         self.recent: tuple[bytes, ...] = ()
         self.content_topics: tuple[str, ...] = ()
-        """The last content topics that were seen: some store nodes answer only who names them."""
+        """The last content topics that were seen, because some store nodes answer only queries that name content
+        topics."""
         self.dispatched: dict[tuple[int, int], str] = {}
-        """Outgoing records (partition, offset) that went out before one that waits for the rate limit, with digests."""
+        """Outgoing records (partition, offset), with digests, that were dispatched ahead of one that waits for the rate
+        limit."""
 
     def open(self) -> None:
-        """Take the lock and read the state. Raises ``EnvironmentFault`` when another bridge has it, or when the file
-        is not a state."""
+        """Take the lock and read the state. Raises ``EnvironmentFault`` when another bridge has the lock, or when the
+        file is not a valid state."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lock = self._path.with_suffix(".lock").open("w")
         try:
@@ -103,7 +106,7 @@ class BridgeState:
             self._write()
 
     def note_content_topics(self, topics: Iterable[str]) -> None:
-        """Remember content topics that were seen; on disk with the next change that matters."""
+        """Remember content topics that were seen; written to disk with the next change that matters."""
         with self._lock:
             known = {*self.content_topics}
             new = [one for one in dict.fromkeys(topics) if one not in known and len(one) <= MAX_TOPIC_LENGTH]
@@ -111,7 +114,7 @@ class BridgeState:
                 self.content_topics = (*self.content_topics, *new)[-KEPT_CONTENT_TOPICS:]
 
     def note_dispatched(self, ahead: Mapping[tuple[int, int], str]) -> None:
-        """Remember which records are done beyond the offsets that Kafka keeps."""
+        """Remember which records are done beyond the committed offsets."""
         with self._lock:
             if self.dispatched != ahead:
                 self.dispatched = dict(ahead)
@@ -122,7 +125,8 @@ class BridgeState:
         return self.dispatched.get((partition, offset)) == digest
 
     def count_attempt(self, gap: BridgeGap) -> BridgeGap:
-        """Stores were asked for an open gap; returns it with one more attempt, unchanged when it is open no more."""
+        """Count a query of the stores for an open gap; returns it with one more attempt, unchanged if it is no longer
+        open."""
         with self._lock:
             for other in self.gaps:
                 if other == gap:
@@ -133,8 +137,8 @@ class BridgeState:
             return gap
 
     def open_gap(self, gap: BridgeGap) -> BridgeGap:
-        """Remember a gap; one that begins in an open gap of the same cause widens it, and it keeps its name: a record
-        under another would stay open for ever. Returns what is now open."""
+        """Remember a gap. One that begins in an open gap of the same cause widens that gap, which keeps its name: a
+        record under the old name would otherwise stay open for ever. Returns the gap that is now open."""
         with self._lock:
             for other in self.gaps:
                 if other.cause == gap.cause and other.from_ms <= gap.from_ms <= other.to_ms:
@@ -150,13 +154,13 @@ class BridgeState:
             return gap
 
     def close_gap(self, gap: BridgeGap) -> None:
-        """Forget a gap that was dealt with; one that was widened meanwhile stays."""
+        """Remove a gap that was closed; one that was widened meanwhile stays."""
         with self._lock:
             self.gaps = tuple(g for g in self.gaps if g != gap)
             self._write()
 
     def close(self) -> None:
-        """Give the lock back. Closing twice does nothing."""
+        """Release the lock. Closing twice does nothing."""
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 60.0
 STOPPING_TIMEOUT_S = 10.0
-"""What a batch still gets when the bridge is told to stop; less than the bridge waits for its threads."""
+"""The time that a batch still gets when the bridge stops; less than the bridge waits for its threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ def envelope_record(topic: str, message: WakuMessage, pubsub_topic: str, source:
 
 
 class Interrupted(Exception):
-    """The bridge is stopping, and the batch is not safe."""
+    """The bridge is stopping, and the batch is not safe in Kafka."""
 
 
 class SafeWriter:
-    """Writes batches with acks from all replicas. Thread-safe; what one thread's batch waits for is its own."""
+    """Writes batches with acks from all replicas. Thread-safe; a thread waits only for its own batch."""
 
     def __init__(self, producer: EnvelopeProducer, stopping: threading.Event) -> None:
         self._producer = producer
         self._stopping = stopping
 
     def write(self, records: Sequence[OutRecord]) -> int:
-        """Return when every record is acknowledged; records the broker calls too large are dropped, counted and
-        returned. Raises :class:`Interrupted` when the bridge stops before that."""
+        """Return when every record is acknowledged; records that the broker rejects as too large are dropped, counted
+        and returned. Raises :class:`Interrupted` when the bridge stops before that."""
         backoff = Backoff(0.5, 10.0)
         left = list(records)
         dropped = 0

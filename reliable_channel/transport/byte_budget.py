@@ -10,7 +10,7 @@ from reliable_channel.transport.base import SendBufferFull
 
 
 class ByteBudget:
-    """At most ``limit`` bytes taken and not given back. Thread-safe."""
+    """Limits the bytes in use to ``limit``. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""Applies the rate limit where envelopes are dispatched: one count per RLN membership (17/RLN-RELAY), kept over
+"""Applies the rate limit where envelopes are dispatched: one count per RLN membership (17/RLN-RELAY), kept across
 restarts.
 
 The count is written before the dispatch that it allows: a crash between the two counts one envelope too many, never one
@@ -38,10 +38,10 @@ _RLN = re.compile(r"\brln|rate.?limit.?proof", re.IGNORECASE)
 
 
 class Count(Protocol):
-    """Where a count is kept."""
+    """The storage of a count."""
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keeps others who share the count from changing it."""
+        """Lock the count against others that share it."""
         ...
 
     def read(self) -> RateLimitSnapshot | None:
@@ -49,12 +49,12 @@ class Count(Protocol):
         ...
 
     def write(self, snapshot: RateLimitSnapshot) -> None:
-        """Keep it; it survives a crash once this returned."""
+        """Store the count; it survives a crash once this has returned."""
         ...
 
 
 class KeepsValues(Protocol):
-    """The part of a channel's persistence that keeps a count."""
+    """The part of a channel's persistence that stores a count."""
 
     def get(self, name: str) -> bytes | None: ...
 
@@ -121,7 +121,7 @@ class CountFile:
 
 
 class DispatchLimit(Generic[Item]):
-    """A :class:`RateLimitManager` over a kept count. Thread-safe. ``now`` is Unix ms."""
+    """A :class:`RateLimitManager` over a stored count. Thread-safe. ``now`` is Unix ms."""
 
     def __init__(self, config: RateLimitConfig | None = None, count: Count | None = None) -> None:
         self.config = config or RateLimitConfig()
@@ -138,17 +138,17 @@ class DispatchLimit(Generic[Item]):
 
     @property
     def waiting(self) -> int:
-        """How many items wait for an epoch that has room."""
+        """How many items wait for a later epoch."""
         return self._manager.waiting
 
     def submit(self, item: Item, traffic: Traffic, now: int) -> list[RateLimitEvent[Item]]:
-        """What becomes of one more item, and of what waits before it. Raises ``EnvironmentFault`` when the count cannot
-        be read, and dispatches nothing then."""
+        """Decide about one more item and the items that wait before it. Raises ``EnvironmentFault`` when the count
+        cannot be read, and dispatches nothing then."""
         with self._lock, self._counted():
             return self._manager.submit(item, traffic, now)
 
     def tick(self, now: int) -> list[RateLimitEvent[Item]]:
-        """What has its turn now. Raises as :meth:`submit`."""
+        """The items whose turn it is now. Raises as :meth:`submit`."""
         with self._lock:
             due = self._manager.next_due()
             if due is None or now < due:
@@ -157,18 +157,18 @@ class DispatchLimit(Generic[Item]):
                 return self._manager.tick(now)
 
     def next_due(self) -> int | None:
-        """When (ms) :meth:`tick` next has something to do."""
+        """When (ms) :meth:`tick` must run next."""
         with self._lock:
             return self._manager.next_due()
 
     def drain(self) -> list[Item]:
-        """Take everything back that waits."""
+        """Remove and return all waiting items."""
         with self._lock:
             return self._manager.drain()
 
     def node_has_rln(self, found: bool | None, node: str) -> None:
-        """What the Waku node says about RLN, ``None`` for nothing: with ``enabled`` unset the limit is on where RLN is.
-        One line in the log says what follows."""
+        """Note whether RLN is on at the Waku node, ``None`` if unknown: with ``enabled`` unset, the limit is on if RLN
+        is. One line in the log states the result."""
         with self._lock:
             if self._asked and found in (None, self._rln):
                 return
@@ -193,13 +193,13 @@ class DispatchLimit(Generic[Item]):
                 _log.info("%s does not say whether RLN is on: there is no rate limit until it refuses for RLN.", node)
 
     def refused(self, detail: str, node: str) -> None:
-        """A node's refusal: one that speaks of RLN says that RLN is on."""
+        """Note a node's refusal: one that mentions RLN shows that RLN is on."""
         if not self._rln and _RLN.search(detail):
             self.node_has_rln(True, node)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Take the kept count over, and keep what it has become before anybody acts on it."""
+        """Load the stored count, and store the new count before anything is dispatched under it."""
         if not self._manager.config.enabled:
             yield
             return

@@ -1,5 +1,5 @@
-"""Encodes and decodes what became of an envelope of the outgoing Kafka topic: one JSON record per step, written by
-the bridge and read by senders.
+"""Encodes and decodes the result of an envelope of the outgoing Kafka topic: one JSON record per step, written by the
+bridge and read by senders.
 
 ::
 
@@ -11,7 +11,7 @@ the bridge and read by senders.
 The key is the content topic. Times without another unit are Unix ms of the bridge's clock; ``timestamp`` is that of the
 envelope as it was published, so that a sender computes its hash from its own bytes: a record cannot name another's
 envelope. ``reason`` is a :class:`~reliable_channel.transport.base.FailureReason`. Records without a known request id,
-over :data:`MAX_RECORD_BYTES` or of another form are passed over.
+over :data:`MAX_RECORD_BYTES` or of another form are ignored.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class DispatchStatus(StrEnum):
-    """What a record says."""
+    """The status in a record."""
 
     ACCEPTED = "accepted"
-    """A Waku node took the envelope, or calls it a duplicate."""
+    """A Waku node accepted the envelope, or reports it as a duplicate."""
     DELAYED = "delayed"
-    """The rate limit holds it back."""
+    """The rate limit delays it."""
     FAILED = "failed"
-    """It was refused, dropped or given up: this bridge will not send it."""
+    """It was refused, dropped or abandoned: this bridge will not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchResult:
-    """One record. ``envelope_hash`` is for people and other readers; a sender of this project computes it."""
+    """One record. ``envelope_hash`` is for other readers; a sender of this project computes it."""
 
     request_id: str
     status: DispatchStatus
@@ -63,7 +63,7 @@ class DispatchResult:
 
 
 def read_result(value: bytes | None) -> DispatchResult | None:
-    """A record as somebody wrote it; ``None`` for what is none."""
+    """Decode a record; ``None`` if it is not a dispatch result."""
     if not value or len(value) > MAX_RECORD_BYTES:
         return None
     try:

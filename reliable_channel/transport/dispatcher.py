@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 Task = Callable[[], None]
 
 MAX_WAITING = 10_000
-"""Received events that may wait for the listeners; then receiving waits for them (back-pressure)."""
+"""The maximum number of received events that wait for the listeners; beyond it receiving waits (back-pressure)."""
 
 
 class Dispatcher:
@@ -40,7 +40,7 @@ class Dispatcher:
             self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Run what is waiting, then end. Called from a listener it does not wait for itself."""
+        """Run waiting tasks, then end. Called from a listener, it does not wait for itself."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -85,7 +85,7 @@ class Dispatcher:
 
 
 def run_safely(task: Task) -> None:
-    """Run foreign code: what it raises is logged by type and place, and affects nobody."""
+    """Run application code: its exceptions are logged by type and place and do not spread."""
     try:
         task()
     except Exception:  # foreign code; the one thread that tells everybody must live on

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from reliable_channel.transport.waku_json import decode_base64
 
 MAX_TEXT = 600
-"""Characters of a record that are read: EIP-778 allows 300 bytes, which are 400 characters of base64."""
+"""The maximum length of a record that is read: EIP-778 allows 300 bytes, which are 400 characters of base64."""
 
 _BIT_VECTOR_BYTES = 128
 
@@ -15,8 +15,8 @@ _BIT_VECTOR_BYTES = 128
 def relay_topics(enr: object) -> frozenset[str] | None:
     """The pubsub topics of the shards in a record such as ``enr:-Jq4Q…``.
 
-    Empty when the record names none; ``None`` when it is no record. Signatures are not checked: the record comes from
-    the node that is asked about itself."""
+    Empty when the record names none; ``None`` when it is not a valid record. Signatures are not checked, because the
+    record comes from the node itself."""
     if not isinstance(enr, str) or not enr.startswith("enr:") or len(enr) > MAX_TEXT:
         return None
     data = decode_base64(enr.removeprefix("enr:"))

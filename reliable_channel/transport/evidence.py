@@ -9,13 +9,13 @@ Three kinds, told apart by ``kind``; times are Unix ms of the bridge's clock, ha
      "pubsub_topic", "content_topic", "envelope_hash", "at_ms"}
     {"kind": "sightings", "vantage", "node", "source", "pubsub_topic", "hashes": [...], "at_ms"}
 
-A sighting says which bridge got which envelopes from which node: ``relay`` or ``filter`` of its own node, ``store``
-of a store node that had what it missed, ``sender`` for what it dispatched itself.
+A sighting records which bridge received which envelopes from which node: ``relay`` or ``filter`` of its own node,
+``store`` of a store node that had what it missed, ``sender`` for what it dispatched itself.
 
-What was dispatched needs no record: its copy with ``source=sender`` stands in the envelopes topic. The later record of
-a gap with the same ``name`` replaces the earlier one. ``known_content_topics``: the node answers only those who name
-content topics, and was asked for the ones that the bridge had seen. A gap that is ``filled`` still lost its ephemeral
-messages: no store keeps them. ``unfilled`` says that no store node is configured.
+A dispatched envelope needs no record: its copy with ``source=sender`` is in the envelopes topic. A later record of a
+gap with the same ``name`` replaces the earlier one. ``known_content_topics``: the node answers only queries that name
+content topics, and was queried for those that the bridge had seen. A gap that is ``filled`` still lost its ephemeral
+messages: no store keeps them. ``unfilled`` means that no store node is configured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reliable_channel.transport.bridge_state import BridgeGap
 
 GAP_KEY_PREFIX = "gap:"
 SIGHTINGS_PER_RECORD = 500
-"""Envelopes in one record: 33 KB, below what a reader of the topic takes."""
+"""The number of envelopes in one record: 33 KB, below the limit of a reader of the topic."""
 
 
 def gap_record(

@@ -1,4 +1,4 @@
-"""Judges a node's health in three states from what it reports (MESSAGING-API, *Health states*)."""
+"""Computes a node's health in three states from its reports (MESSAGING-API, *Health states*)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class HealthState(StrEnum):
 
 
 class Mode(StrEnum):
-    """How a node takes part (MESSAGING-API, *mode*)."""
+    """How a node participates (MESSAGING-API, *mode*)."""
 
     EDGE = "edge"
-    """Lightpush to send, filter to receive; judged by its service nodes."""
+    """Lightpush to send, filter to receive; health depends on its service nodes."""
     RELAY = "relay"
-    """Relay both ways; judged by its mesh."""
+    """Relay both ways; health depends on its mesh."""
 
 
 MINIMAL_MESH_PEERS = 4
@@ -31,7 +31,7 @@ HEALTHY_SERVICE_PEERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One judgement and the evidence it rests on; counts are ``None`` where the node does not report them."""
+    """A health state and its evidence; counts are ``None`` where the node does not report them."""
 
     state: HealthState
     detail: str = ""
@@ -42,7 +42,7 @@ class Health:
 
 
 def judge_relay(mesh_peers: int) -> HealthState:
-    """Mesh peers → state: at least four are minimal, six are healthy; one to three are as bad as none."""
+    """Mesh peers → state: at least four are minimal, six are healthy; one to three count like none."""
     if mesh_peers >= HEALTHY_MESH_PEERS:
         return HealthState.HEALTHY
     return HealthState.MINIMALLY_HEALTHY if mesh_peers >= MINIMAL_MESH_PEERS else HealthState.UNHEALTHY

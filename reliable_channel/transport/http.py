@@ -28,7 +28,7 @@ class NodeUnreachable(EnvironmentFault):
 
 
 class NodeTimedOut(NodeUnreachable):
-    """The node did not answer in time, though it may have taken the connection."""
+    """The node did not answer in time, though it may have accepted the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class HttpResponse:
 
     @property
     def ok(self) -> bool:
-        """Whether HTTP calls it a success; the body may still tell of a failure."""
+        """Whether the HTTP status is a success; the body may still report a failure."""
         return 200 <= self.status < 300
 
     @property
@@ -49,7 +49,7 @@ class HttpResponse:
         return self.body[:1200].decode("utf-8", "replace").strip()[:300]
 
     def json(self) -> Any:
-        """The body as JSON; ``None`` for a body that is none, and for ``null``."""
+        """The body as JSON; ``None`` for a body that is not JSON, and for ``null``."""
         try:
             return foreign_json.loads(self.body)
         except (ValueError, RecursionError):  # also: not UTF-8, numbers of thousands of digits

@@ -1,4 +1,5 @@
-"""Limits the connections of our HTTP servers by deadlines and counts, and formats the responses that no handler gives.
+"""Limits the connections of our HTTP servers by deadlines and counts, and formats the responses that are sent without a
+handler.
 
 Uvicorn's protocol over h11 lets a connection that never finishes its request stay for ever, and counts it against the
 requests of everybody else. Here a connection without a request under way has a deadline, and is the first to be closed
@@ -19,8 +20,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 _LINGER_S = 2.0
-"""How long what a refused client still sends is read and dropped: closing on unread bytes resets the connection, and
-the client may never see the answer."""
+"""How long the remaining input of a refused client is read and discarded: closing with unread bytes resets the
+connection, and the client may never see the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class BoundedProtocol(H11Protocol):
         self.refuse(431, f"The request line and headers are larger than {self.shared.limits.header_bytes} bytes.")
 
     def refuse(self, status: int, reason: str) -> None:
-        """Answer what never reached a handler, and close."""
+        """Answer a request that never reached a handler, and close."""
         if self._refused or self.transport.is_closing():
             return
         self._refused = True

@@ -69,7 +69,7 @@ class AwaitedResults:
         self._sends: dict[RequestId, Accepted] = {}
 
     def expect(self, accepted: Accepted, wait_s: float) -> None:
-        """Add a send. Raises ``SendBufferFull`` when there is no room for ``wait_s``."""
+        """Add a send. Raises ``SendBufferFull`` when no room becomes free within ``wait_s``."""
         try:
             self._budget.take(_size(accepted), wait_s)
         except SendBufferFull:
@@ -81,7 +81,7 @@ class AwaitedResults:
             self._sends[accepted.request_id] = accepted
 
     def settle(self, request_id: RequestId) -> Accepted | None:
-        """Take a send out; ``None`` when it is not awaited."""
+        """Remove and return a send; ``None`` when it is not awaited."""
         with self._lock:
             accepted = self._sends.pop(request_id, None)
         if accepted is not None:
@@ -89,7 +89,7 @@ class AwaitedResults:
         return accepted
 
     def end(self) -> list[RequestId]:
-        """Take all out."""
+        """Remove and return all sends."""
         with self._lock:
             sends, self._sends = self._sends, {}
         for accepted in sends.values():
@@ -107,10 +107,10 @@ def _size(accepted: Accepted) -> int:
 class KafkaNode(NodeBase):
     """A :class:`~reliable_channel.transport.base.Node` on Kafka.
 
-    ``group_id`` names where the read offsets are kept: a participant with a group id goes on where it stopped, and
-    offsets are committed only after the listeners have seen the records (at least once: the same envelope may come
-    again after a crash). Without one, reading begins at ``start_at``. ``store`` answers ``query_store``.
-    ``awaited_bytes`` bounds the envelopes that wait for a bridge's word: beyond it ``send`` waits for room.
+    ``group_id`` names where the read offsets are kept: a participant with a group id continues where it stopped, and
+    offsets are committed only after the listeners have seen the records (at least once: the same envelope may be
+    reported again after a crash). Without one, reading begins at ``start_at``. ``store`` answers ``query_store``.
+    ``awaited_bytes`` bounds the envelopes that wait for a bridge's report: beyond it ``send`` waits for room.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class KafkaNode(NodeBase):
                 thread.join(STOP_TIMEOUT_S)
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
-        """The bridge dispatches, so the bridge has the limit."""
+        """Ignored here: the bridge dispatches, so the bridge applies the limit."""
         if config.enabled and config != self._left_to_the_bridge:
             self._left_to_the_bridge = config
             _log.warning("Over Kafka the bridge's rate_limit counts; the one configured for channels has no effect.")
@@ -282,7 +282,7 @@ class KafkaNode(NodeBase):
             reader.close()
 
     def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
-        """Read what bridges report of themselves and of the envelopes of this process."""
+        """Read the bridges' reports of their health and of this process's envelopes."""
         try:
             while not stopping.is_set():
                 try:
@@ -306,7 +306,7 @@ class KafkaNode(NodeBase):
         self._judge()
 
     def _judge(self) -> None:
-        """Judge the health of this node: Kafka's, and that of the bridges and their Waku nodes."""
+        """Compute the health of this node from Kafka's, and from that of the bridges and their Waku nodes."""
         with self._judging:  # or a thread that judged earlier would have the last word
             self._set_health(self._bridges.judge(self._kafka, now_ms(self._clock)))
 
@@ -335,7 +335,7 @@ class KafkaNode(NodeBase):
         return [*events, RateLimitNear(*result.near)] if result.near is not None else events
 
     def _take(self, partition: int, offset: int, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> None:
-        """Give one record to the listeners when it is on a subscribed topic; then its offset counts as read."""
+        """Pass one record to the listeners if it is on a subscribed topic; its offset then counts as read."""
         event = self._event_for(value, headers)
 
         def deliver() -> None:

@@ -36,8 +36,8 @@ class RawRecord:
 class OffsetReader:
     """Reads one topic from where ``group_id`` stopped. For one thread.
 
-    ``start_at`` applies where no offset is kept: ``latest`` is the end at construction, so that nothing written after
-    the constructor returned is missed. Raises ``EnvironmentFault`` when the cluster or the topic is not there."""
+    ``start_at`` applies if no offset is stored: ``latest`` is the end at construction, so that no record written after
+    the constructor returned is missed. Raises ``EnvironmentFault`` when the cluster or the topic does not exist."""
 
     def __init__(
         self,
@@ -94,7 +94,8 @@ class OffsetReader:
         ]
 
     def commit(self, next_offsets: Mapping[int, int]) -> None:
-        """Keep the offsets to go on from, by partition. Raises ``EnvironmentFault``; a later commit makes up for it."""
+        """Commit the offsets to continue from, by partition. Raises ``EnvironmentFault``; a later commit replaces a
+        failed one."""
         if not self._keeps or not next_offsets:
             return
         try:
@@ -106,7 +107,7 @@ class OffsetReader:
             raise unreachable(error) from None
 
     def seek(self, partition: int, offset: int) -> None:
-        """Read on from ``offset``."""
+        """Continue reading at ``offset``."""
         self._consumer.seek(TopicPartition(self._topic, partition), offset)
 
     def rewind(self, count: int) -> None:
@@ -119,7 +120,8 @@ class OffsetReader:
             raise unreachable(error) from None
 
     def check(self, timeout_ms: int = 5_000) -> int:
-        """Ask the brokers; records this reader is behind. Raises ``EnvironmentFault`` when they do not answer."""
+        """Query the brokers; returns how many records this reader is behind. Raises ``EnvironmentFault`` when they do
+        not answer."""
         try:
             ends = self._consumer.end_offsets(sorted(self._assigned))
             return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())

@@ -19,8 +19,8 @@ from reliable_channel.transport.kafka_records import headers_of, key_of, value_o
 DEFAULT_BUFFER_BYTES = 32 * 1024 * 1024
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 BATCH_BYTES = 512 * 1024
-"""Half of what brokers take by default (``message.max.bytes``). Against 256 KiB fewer requests save a tenth of the CPU
-time of large envelopes and more (bench/channel.py)."""
+"""Half of the brokers' default maximum (``message.max.bytes``). Compared with 256 KiB, fewer requests save a tenth of
+the CPU time of large envelopes and more (bench/channel.py)."""
 RECORD_OVERHEAD = 256
 """Bytes counted per record beside key and value: headers, futures."""
 
@@ -86,7 +86,7 @@ class EnvelopeProducer:
         done: Done,
         max_wait_s: float | None = None,
     ) -> None:
-        """Queue one record as it is."""
+        """Queue one record unchanged."""
         size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD
         self._budget.take(size, self._max_block_s if max_wait_s is None else max_wait_s)
 
@@ -115,7 +115,7 @@ class EnvelopeProducer:
         future.add_errback(lambda error: settled(reason_of(error), type(error).__name__))
 
     def know(self, topic: str) -> None:
-        """Learn the topic's partitions: kafka-python waits for them at the first record, and this is a better moment.
+        """Fetch the topic's partitions now, since kafka-python would otherwise wait for them at the first record.
         Raises ``EnvironmentFault``."""
         try:
             self._producer.partitions_for(topic)
@@ -130,7 +130,7 @@ class EnvelopeProducer:
             raise unreachable(error) from None
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Flush within the time-out and end; what is left fails. Closing twice does nothing."""
+        """Flush within the time-out and end; remaining records fail. Closing twice does nothing."""
         try:
             self._producer.close(timeout=timeout_s)
         except KafkaError:

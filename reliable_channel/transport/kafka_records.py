@@ -20,10 +20,10 @@ REQUEST_HEADER = "request_id"
 """Only in the outgoing topic: the RequestId of the send, for logs and for ``sender_events``."""
 
 TRAFFIC_HEADER = "traffic"
-"""Only in the outgoing topic: what the envelope carries, for its turn where a rate limit holds envelopes back."""
+"""Only in the outgoing topic: the kind of traffic, which decides its priority when a rate limit delays envelopes."""
 
 MAX_TOPIC_BYTES = 1024
-"""Longest topic that is believed."""
+"""The longest topic that is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ def headers_of(
 
 
 def traffic_of(message: WakuMessage, headers: Sequence[tuple[str, bytes | None]] | None) -> Traffic:
-    """What an outgoing envelope carries. What it calls ephemeral itself is so; anything unknown is content."""
+    """The kind of traffic of an outgoing envelope. An envelope marked ephemeral is ephemeral; an unknown kind is
+    content."""
     if message.ephemeral:
         return Traffic.EPHEMERAL
     try:
@@ -70,7 +71,7 @@ def traffic_of(message: WakuMessage, headers: Sequence[tuple[str, bytes | None]]
 
 
 def read_record(value: bytes | None, headers: Sequence[tuple[str, bytes | None]] | None) -> KafkaEnvelope | Malformed:
-    """A record as somebody wrote it; hostile bytes become a reason."""
+    """Decode a record; invalid bytes return a reason."""
     message = decode_waku_message(value)
     if isinstance(message, Malformed):
         return message

@@ -67,10 +67,10 @@ class LinkFaults:
 
 
 class MemoryNetwork:
-    """All nodes, the envelopes between them, and a store that keeps what is not ephemeral.
+    """All nodes, the envelopes between them, and a store that keeps envelopes that are not ephemeral.
 
     ``link`` decides about every delivery and may be replaced at any time; ``gossip_seen`` holds message hashes already
-    relayed: like gossip, equal envelopes are accepted and not delivered again. Not thread-safe but for one pumping
+    relayed: like gossip, equal envelopes are accepted and not delivered again. Not thread-safe, except for one pumping
     thread.
     """
 
@@ -115,7 +115,7 @@ class MemoryNetwork:
         heapq.heappush(self._queue, (due, next(self._order), task))
 
     def pump(self) -> int:
-        """Run everything that is due, and what that makes due; how many tasks ran."""
+        """Run all due tasks, including those that become due thereby; returns how many ran."""
         done = 0
         while self._queue and self._queue[0][0] <= self.clock.now_ns():
             heapq.heappop(self._queue)[2]()

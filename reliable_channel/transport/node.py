@@ -60,8 +60,8 @@ class Accepted:
 
 
 class NodeBase:
-    """Shared parts of a :class:`~reliable_channel.transport.base.Node`. Subclasses say how an event reaches listeners
-    (``_emit``) and do the I/O; those that dispatch themselves do so within ``_limit``."""
+    """Shared parts of a :class:`~reliable_channel.transport.base.Node`. Subclasses define how an event reaches
+    listeners (``_emit``) and do the I/O; those that dispatch themselves do so within ``_limit``."""
 
     def __init__(self, pubsub_topics: PubsubTopics, clock: Clock | None = None) -> None:
         self._pubsub_topics = pubsub_topics
@@ -74,8 +74,8 @@ class NodeBase:
         self._limit: DispatchLimit[Accepted] = DispatchLimit()
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
-        """Dispatch within this rate limit, counted in ``count``. The default configuration asks for nothing. Raises
-        ``ConfigurationError`` when the node has another limit: a membership has one."""
+        """Dispatch within this rate limit, counted in ``count``. The default configuration sets no limit. Raises
+        ``ConfigurationError`` when the node already has another limit, because a membership has only one."""
         with self._lock:
             if config in (RateLimitConfig(), self._limit.config):
                 return
@@ -121,7 +121,7 @@ class NodeBase:
         return self._pubsub_topics.topic_for(content_topic)
 
     def _prepare(self, message: WakuMessage, pubsub_topic: str | None) -> tuple[WakuMessage, str]:
-        """Check what the caller can still change; the timestamp follows at dispatch."""
+        """Check an envelope while the caller can still change it; the timestamp is set at dispatch."""
         if not message.content_topic:
             raise LocalError("An envelope needs a content topic.")
         if message.meta is not None and len(message.meta) > MAX_META_BYTES:
@@ -140,7 +140,7 @@ class NodeBase:
         return message, pubsub_topic or self.pubsub_topic_for(message.content_topic)
 
     def _accept(self, message: WakuMessage, pubsub_topic: str | None, traffic: Traffic) -> Accepted:
-        """A send that was checked, with a fresh request id. What the envelope calls ephemeral is so to the limit."""
+        """A checked send with a fresh request id. An envelope marked ephemeral counts as ephemeral for the limit."""
         message, topic = self._prepare(message, pubsub_topic)
         return Accepted(new_request_id(), message, topic, Traffic.EPHEMERAL if message.ephemeral else traffic)
 
@@ -157,7 +157,7 @@ class NodeBase:
         return SendFailed(request_id, reason, detail[:MAX_DETAIL], now_ms(self._clock), envelope_hash)
 
     def _report_limit(self, event: Delayed[Accepted] | EphemeralDropped[Accepted] | LimitApproaching) -> None:
-        """Tell the listeners what the rate limit did other than dispatch."""
+        """Report the rate limit's decisions other than dispatch to the listeners."""
         match event:
             case Delayed(one, until):
                 self._emit(SendDelayed(one.request_id, until, now_ms(self._clock)))

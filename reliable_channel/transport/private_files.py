@@ -6,12 +6,12 @@ import contextlib
 from pathlib import Path
 
 OWNERS_UMASK = 0o077
-"""What a process of ours takes from the permissions of every file that it makes."""
+"""The umask of this project's processes."""
 
 
 def private_file(path: Path | str) -> None:
-    """Make an empty file of mode 0600 with its directory, of mode 0700; a file that is there keeps its content and
-    becomes 0600, unless it belongs to somebody else. Raises ``OSError`` when it cannot be made."""
+    """Create an empty file of mode 0600 with its directory, of mode 0700. An existing file keeps its content and
+    becomes 0600, unless it belongs to another user. Raises ``OSError`` when it cannot be created."""
     file = Path(path)
     if not file.parent.is_dir():
         private_directory(file.parent)
@@ -20,15 +20,15 @@ def private_file(path: Path | str) -> None:
 
 
 def private_directory(path: Path | str) -> None:
-    """Make a directory of mode 0700, or give one that is there this mode, unless it belongs to somebody else; for
-    directories whose content is ours alone. Raises ``OSError`` when it cannot be made."""
+    """Create a directory of mode 0700, or set this mode on an existing one, unless it belongs to another user; for
+    directories that only this project uses. Raises ``OSError`` when it cannot be created."""
     directory = Path(path)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _restrict(directory, 0o700)
 
 
 def _restrict(path: Path, mode: int) -> None:
-    """Take from a path what ``mode`` does not allow."""
+    """Remove the permissions of a path that ``mode`` does not allow."""
     with contextlib.suppress(PermissionError):  # another user's
         found = path.stat().st_mode & 0o777
         if found & ~mode:

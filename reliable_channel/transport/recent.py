@@ -20,7 +20,7 @@ class RecentHashes:
             self.add(one)
 
     def add(self, message_hash: bytes) -> bool:
-        """Remember a hash; whether it is new."""
+        """Remember a hash; returns whether it is new."""
         if message_hash in self._seen:
             self._seen.move_to_end(message_hash)
             return False
@@ -30,7 +30,7 @@ class RecentHashes:
         return True
 
     def discard(self, message_hash: bytes) -> None:
-        """Forget a hash: what was seen could not be kept."""
+        """Forget a hash whose envelope could not be stored."""
         self._seen.pop(message_hash, None)
 
     def __contains__(self, message_hash: object) -> bool:

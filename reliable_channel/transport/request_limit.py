@@ -1,7 +1,7 @@
 """Bounds how many requests a server works on at once, without counting those that only wait.
 
-A long poll, a stream of events or a body that arrives slowly uses no processor while it waits. Such a request gives its
-place to others meanwhile by :func:`waiting`.
+A long poll, a stream of events or a body that arrives slowly uses no processor while it waits. Such a request frees its
+slot meanwhile with :func:`waiting`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reliable_channel.transport.http_protocol import Refusal
 
 
 class _RequestSlot:
-    """The place of one request among those that run."""
+    """The slot of one running request."""
 
     def __init__(self, limit: RequestLimit) -> None:
         self._limit = limit
@@ -45,8 +45,9 @@ _PLACE: ContextVar[_RequestSlot | None] = ContextVar("reliable_channel_request",
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Within this block the current request waits for something outside and does not count as running. Outside a
-    server it does nothing. What goes on afterwards may exceed the bound by a moment: it was admitted once."""
+    """Within this block the current request waits for something outside and does not count as running. Outside a server
+    it does nothing. A request that continues afterwards may briefly exceed the bound, because it was already
+    admitted."""
     place = _PLACE.get()
     if place is None:
         yield

@@ -30,9 +30,9 @@ STOP_TIMEOUT_S = 5
 class HttpServer(Server):
     """Uvicorn over ``app`` with every bound set. ``run()`` blocks until SIGTERM or SIGINT.
 
-    ``limits`` bound connections and requests; ``refusal`` forms the answers that no handler gives; ``on_stop`` is
-    called when the server begins to stop, before it waits for requests to end, so that long polls can answer.
-    ``lifespan`` "on" runs the application's own start and end."""
+    ``limits`` bound connections and requests; ``refusal`` formats the answers that are sent without a handler;
+    ``on_stop`` is called when the server begins to stop, before it waits for requests to end, so that long polls can
+    answer. ``lifespan`` "on" runs the application's own start and end."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def url_of(host: str, sock: socket.socket) -> str:
-    """The address of a server that listens on ``sock``, for people."""
+    """The address of a server that listens on ``sock``, for output."""
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{sock.getsockname()[1]}"
 
@@ -125,7 +125,7 @@ def allows_host(hosts: Collection[str], headers: Headers) -> bool:
 
 
 def same_token(given: str, token: str) -> bool:
-    """Whether a request's token is ours, in a time that does not tell how much of it is."""
+    """Whether a request has the right token, compared in constant time."""
     # Compared as bytes: compare_digest refuses text that is not ASCII.
     return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
 

@@ -15,7 +15,7 @@ class PubsubTopics(Protocol):
     """Content topic → pubsub topic."""
 
     def topic_for(self, content_topic: str) -> str:
-        """Raises ``LocalError`` when the content topic has no place on this network."""
+        """Raises ``LocalError`` when this network has no shard for the content topic."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Calls a Waku node's REST API in both dialects, and interprets its responses (docs/spec/waku-rest.md).
 
-One method per call; the only state is which variants the node knows; no threads. Success is ``OK``, ``true`` or
-nothing; failures are text, JSON or nothing, sometimes inside a 200.
+One method per call; the only state is the set of variants that the node supports; no threads. Success is ``OK``,
+``true`` or an empty body; failures are text, JSON or empty, sometimes inside a 200.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class WakuApi:
         )
 
     def relay_publish(self, pubsub_topic: str, message: WakuMessage) -> Published:
-        """Publish a message. Success means that the node took it, not that anybody received it."""
+        """Publish a message. Success means that the node accepted it, not that anybody received it."""
         response = self.http.post(f"/relay/v1/messages/{segment(pubsub_topic)}", message_to_json(message))
         return Published() if response.ok else _publish_failure(response)
 
@@ -106,7 +106,7 @@ class WakuApi:
     # lightpush
 
     def lightpush(self, pubsub_topic: str | None, message: WakuMessage) -> Published:
-        """Publish through a service node: v3, or v1 where the node does not know v3."""
+        """Publish through a service node: v3, or v1 if the node does not support v3."""
         body: dict[str, Any] = {"message": message_to_json(message)}
         if pubsub_topic is not None:
             body["pubsubTopic"] = pubsub_topic
@@ -136,7 +136,7 @@ class WakuApi:
         return None
 
     def filter_unsubscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> CallRefused | None:
-        """End subscriptions. go-waku tells of a failure inside a 200."""
+        """End subscriptions. go-waku reports a failure inside a 200."""
         body = _filter(pubsub_topic, list(content_topics))
         return _filter_refusal(self.http.delete("/filter/v2/subscriptions", body, timeout_s=UNSUBSCRIBE_TIMEOUT_S))
 
@@ -152,7 +152,7 @@ class WakuApi:
     # about the node
 
     def health(self) -> HttpResponse:
-        """``/health`` as it is; go-waku without RLN answers 501."""
+        """``/health`` unchanged; go-waku without RLN answers 501."""
         return self.http.get("/health")
 
     def info(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _filter(pubsub_topic: str, content_topics: list[str]) -> dict[str, Any]:
 
 
 def _description(response: HttpResponse) -> str:
-    """The error text, wherever the node put it."""
+    """The error text, from any of the fields that nodes use."""
     found = response.json()
     if isinstance(found, dict):
         for key in ("statusDesc", "status_desc", "error_message", "error"):

@@ -22,8 +22,8 @@ _CONNECTION = {
 
 
 def node_health(api: WakuApi, mode: Mode) -> Health:
-    """Ask a node. Peers counted through the admin API stand first; without it the node's own judgement; without that
-    a node that answers is minimally healthy. Never raises: a node that does not answer is unhealthy."""
+    """Query a node's health. Peers counted through the admin API come first; without it the node's own health; without
+    that a node that answers is minimally healthy. Never raises: a node that does not answer is unhealthy."""
     try:
         peers = api.peers()
         if peers is not None:

@@ -1,6 +1,6 @@
 """Reads messages out of a node's REST caches, which are bounded and emptied by reading (docs/waku-node.md).
 
-One reader per node and topic: two would take each other's messages."""
+A node and topic may have one reader only: two would take each other's messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NWAKU_CACHE = 50
 GO_WAKU_FILTER_CACHE = 30
 """Messages go-waku keeps per filter topic by default."""
 GO_WAKU_RELAY_CACHE = 1_000
-"""Messages a go-waku relay queue holds by default. A full one stops the node's store and filter until it is read."""
+"""Messages a go-waku relay queue holds by default. A full queue stops the node's store and filter until it is read."""
 
 PING_INTERVAL_MS = 60_000
 """A filter subscription lapses after five minutes without a ping."""
@@ -32,7 +32,8 @@ PING_INTERVAL_MS = 60_000
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One round of reads. ``maybe_lost`` names why envelopes may be missing before this batch, or is empty:
-    ``cache_full`` (a read returned as much as the cache holds) or ``resubscribed`` (the node had forgotten us)."""
+    ``cache_full`` (a read returned as much as the cache holds) or ``resubscribed`` (the node had lost the
+    subscription)."""
 
     envelopes: tuple[ReceivedEnvelope, ...]
     maybe_lost: str = ""
@@ -45,12 +46,12 @@ class Batch:
 
 
 class WakuReceiver:
-    """Keeps the subscriptions of one node and reads what came. For one thread.
+    """Keeps the subscriptions of one node and reads its messages. For one thread.
 
-    In relay mode it joins pubsub topics, and gives everything that is on them; in edge mode it holds filter
-    subscriptions to content topics. Envelopes are in the order of their timestamps within a batch, those of one
-    timestamp in the order of the node; they may repeat. ``cache``: how many messages the node keeps for REST readers,
-    ``None`` for the default of its dialect.
+    In relay mode it joins pubsub topics and returns everything on them; in edge mode it holds filter subscriptions to
+    content topics. Envelopes are in the order of their timestamps within a batch, those of one timestamp in the order
+    of the node; they may repeat. ``cache``: how many messages the node keeps for REST readers, ``None`` for the default
+    of its dialect.
     """
 
     def __init__(self, api: WakuApi, mode: Mode, clock: Clock | None = None, cache: int | None = None) -> None:
@@ -67,8 +68,9 @@ class WakuReceiver:
     def read(self, topics: Collection[tuple[str, str | None]]) -> Batch:
         """One read of every topic: pairs of pubsub topic and content topic (ignored in relay mode).
 
-        Subscribes where needed, unsubscribes from what is not in ``topics`` any more. Raises ``NodeUnreachable``;
-        what was read before the fault is in its ``partial`` attribute, as reading took it out of the node."""
+        Subscribes where needed, and unsubscribes from topics that are no longer in ``topics``. Raises
+        ``NodeUnreachable``; messages read before the fault are in its ``partial`` attribute, because reading removed
+        them from the node."""
         envelopes: list[ReceivedEnvelope] = []
         lost = ""
         refused = 0
@@ -94,11 +96,11 @@ class WakuReceiver:
         return self._batch(envelopes, lost, refused)
 
     def leave(self) -> None:
-        """Give up the subscriptions that are this object's own, as far as the node answers.
+        """Remove this object's own subscriptions, as far as the node answers.
 
-        A node takes a DELETE of a pubsub topic for the wish of everybody: it leaves the shard, also when the shard is
-        of its own configuration, and a go-waku node whose shard is taken away a few times stops answering. So only
-        topics that the node did not serve before are given up."""
+        A DELETE of a pubsub topic affects everybody: the node leaves the shard, even one of its own configuration, and
+        a go-waku node whose shard is removed a few times stops answering. So only topics that the node did not serve
+        before are left."""
         try:
             if self._ours:
                 self._api.relay_unsubscribe(sorted(self._ours))
@@ -134,7 +136,8 @@ class WakuReceiver:
         return self._api.filter_read(pubsub_topic, content_topic), "resubscribed"
 
     def _hold_filters(self, wanted: set[tuple[str, str]]) -> str:
-        """Subscribe to what is new, leave what is gone, ping what is held; a cause when the node had forgotten us."""
+        """Subscribe to new topics, leave removed ones, ping the others; returns a cause if the node had lost the
+        subscription."""
         lost = ""
         if self._filtered and now_ms(self._clock) - self._pinged_ms >= PING_INTERVAL_MS:
             self._pinged_ms = now_ms(self._clock)
@@ -167,7 +170,7 @@ class WakuReceiver:
         return GO_WAKU_FILTER_CACHE if self._mode is Mode.EDGE else GO_WAKU_RELAY_CACHE
 
     def _classified(self, error: NodeUnreachable) -> NodeUnreachable:
-        """The fault, or a better sentence for a node whose relay hangs while the rest of it answers."""
+        """The fault, or a more specific one for a node whose relay hangs while the rest of it answers."""
         if self._mode is Mode.RELAY and isinstance(error, NodeTimedOut):
             try:
                 alive = bool(self._api.version())
@@ -201,7 +204,7 @@ class WakuReceiver:
 
 
 class ReadInterrupted(NodeUnreachable):
-    """A fault in the middle of a round; ``partial`` is what had been taken out of the node by then."""
+    """A fault in the middle of a round; ``partial`` has the messages removed from the node by then."""
 
     def __init__(self, error: NodeUnreachable, partial: Batch) -> None:
         super().__init__(error.cause, error.remedy)

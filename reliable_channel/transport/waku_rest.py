@@ -1,8 +1,8 @@
 """Implements a node over the REST API of a running Waku node: relay or lightpush to send, relay or filter messages
 to receive.
 
-Two threads do the I/O: one sends, in order, one reads and watches the health. Sends are not repeated here: the
-Messaging API and the reliable channel do that, and one retry layer per fault is enough.
+Two threads do the I/O: one sends, in order, one reads and watches the health. Sends are not retried here: the Messaging
+API and the reliable channel do that, and one retry layer per fault is enough.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ IDLE_S = 0.1
 FIRST_JOIN_S = 5.0
 """How long the first envelope on a topic waits for the node to join it."""
 MAX_QUEUED = 1_000
-"""Envelopes that may wait to be sent: at most 150 MB."""
+"""The number of envelopes that may wait to be sent: at most 150 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a node is asked, in seconds. ``max_backoff_s`` bounds the wait after faults, which doubles; reading
-    is tried again after ``rejoin_s`` at most. ``cache``: see ``WakuReceiver``."""
+    """How often a node is polled, in seconds. ``max_backoff_s`` bounds the wait after faults, which doubles; reading is
+    tried again after ``rejoin_s`` at most. ``cache``: see ``WakuReceiver``."""
 
     poll_s: float = 0.5
     health_s: float = 10.0
@@ -90,10 +90,10 @@ class Backoff:
 class WakuRestNode(NodeBase):
     """A :class:`~reliable_channel.transport.base.Node` behind ``api``.
 
-    In relay mode *sent* means that the node took the message: running nodes answer well to a publish that reaches
-    nobody (docs/spec/waku-rest.md *Relay*), so end-to-end acknowledgement stays the reliable channel's. Received
-    envelopes are de-duplicated by message hash, and an echo of one's own is given as well (it confirms that the network
-    has it); after a fault reading goes on where the node's cache still reaches back.
+    In relay mode *sent* means that the node accepted the message: running nodes report success for a publish that
+    reaches nobody (docs/spec/waku-rest.md *Relay*), so end-to-end acknowledgement is left to the reliable channel.
+    Received envelopes are de-duplicated by message hash, and an echo of an own one is reported as well (it confirms
+    that the network has it). After a fault, reading continues as far back as the node's cache reaches.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Queries several store nodes: time-outs, back-off, paging, look-up by hash and by time range (13/WAKU2-STORE).
 
-``query`` and ``pages`` take the first node that answers; ``ask_all`` and ``look_up`` ask every node and keep the
-answers apart, so that disagreeing stores are visible.
+``query`` and ``pages`` use the first node that answers; ``ask_all`` and ``look_up`` query every node and return the
+answers separately, so that disagreeing stores are visible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reliable_channel.transport.store.rest_node import RETRIABLE, StoreFault, St
 _T = TypeVar("_T")
 
 MAX_PAGES = 10_000
-"""Pages read for one question: a million messages."""
+"""The maximum number of pages of one query: a million messages."""
 
 
 class StoreNode(Protocol):
@@ -39,7 +39,7 @@ class StoreNode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often one node is asked again, and the waits between in seconds (exponential, with jitter)."""
+    """How often one node is queried again, and the waits between in seconds (exponential, with jitter)."""
 
     attempts: int = 4
     first_wait_s: float = 0.5
@@ -57,14 +57,14 @@ class NodeAnswer:
     error: StoreNodeError | None = None
 
     def has(self, message_hash: bytes) -> bool | None:
-        """Whether the node had it; ``None`` when its answer is incomplete and does not say."""
+        """Whether the node had the message; ``None`` when an incomplete answer leaves that open."""
         if any(entry.message_hash == message_hash for entry in self.entries):
             return True
         return None if self.error is not None else False
 
 
 class StoreClient:
-    """Several store nodes, asked with back-off. ``sleep`` is injectable so that tests do not wait. Thread-safe."""
+    """Several store nodes, queried with back-off. ``sleep`` is injectable so that tests do not wait. Thread-safe."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class StoreClient:
         return tuple(node.name for node in self._nodes)
 
     def query(self, query: StoreQuery) -> StorePage:
-        """One page from the first node that gives one. Raises ``StoreUnavailable``, naming every node's fault."""
+        """One page from the first node that returns one. Raises ``StoreUnavailable``, naming every node's fault."""
         return self._first(lambda node: self._page(node, query))
 
     def pages(self, query: StoreQuery) -> Iterator[StorePage]:
-        """Every page, all from one node: the first that gives the first page. Raises ``StoreUnavailable`` before the
+        """Every page, all from one node: the first that returns the first page. Raises ``StoreUnavailable`` before the
         first page, ``StoreNodeError`` after it."""
         if not self._nodes:
             raise _nobody([])
@@ -107,7 +107,7 @@ class StoreClient:
         self, query: StoreQuery, only: Collection[str] | None = None
     ) -> Iterator[tuple[str, StorePage | StoreNodeError]]:
         """Every page of every node, one node after the other and a page at a time; a node's fault ends its pages.
-        ``only``: the names of the nodes that are asked, ``None`` for all."""
+        ``only``: the names of the nodes to query, ``None`` for all."""
         for node in (node for node in self._nodes if only is None or node.name in only):
             try:
                 for page in self._walk(node, query):
@@ -123,7 +123,8 @@ class StoreClient:
             return list(pool.map(lambda node: self._all(node, [query]), self._nodes))
 
     def look_up(self, hashes: Sequence[bytes], include_data: bool = True) -> list[NodeAnswer]:
-        """These hashes from every node, at most 99 a question (docs/spec/waku-rest.md); repeats are asked once."""
+        """Query these hashes from every node, at most 99 per query (docs/spec/waku-rest.md); repeats are queried
+        once."""
         wanted = list(dict.fromkeys(hashes))
         queries = [
             StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)

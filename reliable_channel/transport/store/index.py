@@ -1,8 +1,8 @@
 """Indexes files of envelopes on disk by (timestamp, message hash), so that reading a page does not scan the files.
 
-SQLite, disposable: it holds no payloads, only the file and row of each envelope, and is built again whenever it is
-missing, of another version or of another table. An envelope may be in several files (received twice, or copied by a
-compaction); it is shown once. Reads use a connection of their own, so they do not wait while a file is indexed.
+A disposable SQLite database: it holds no payloads, only the file and row of each envelope, and is rebuilt if it is
+missing or belongs to another version or table. An envelope may be in several files (received twice, or copied by a
+compaction); it is returned once. Reads use a separate connection, so they do not wait while a file is indexed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Location(NamedTuple):
 
 
 class EnvelopeIndex:
-    """The index of one table. ``table_id`` tells tables apart: another one empties the index. Thread-safe."""
+    """The index of one table. ``table_id`` identifies the table: another one empties the index. Thread-safe."""
 
     def __init__(self, path: Path | str, table_id: str) -> None:
         self._lock = threading.RLock()
@@ -106,7 +106,7 @@ class EnvelopeIndex:
             return {path for (path,) in self._db.execute("SELECT path FROM files")}
 
     def add_file(self, path: str, rows: Iterable[IndexRow]) -> int:
-        """Index one file, all or nothing; the number of its envelopes."""
+        """Index one file, all or nothing; returns the number of its envelopes."""
         topics: dict[str, int] = {}
         with self._writing() as db:
             file = db.execute("INSERT INTO files (path) VALUES (?)", (path,)).lastrowid
@@ -120,8 +120,8 @@ class EnvelopeIndex:
             return cursor.rowcount
 
     def complete(self) -> None:
-        """Make queries quick, once the files of a new index are in. Built at the end its three indexes cost half of
-        what they would row by row. Afterwards it does nothing: files that are added keep them current."""
+        """Build the SQL indexes after the files of a new index were added. Built at the end, the three indexes cost
+        half of what they would row by row. Later calls do nothing, because added files keep them current."""
         with self._writing() as db:
             for statement in _INDEXES.split(";"):
                 db.execute(statement)
@@ -139,7 +139,7 @@ class EnvelopeIndex:
 
     @contextmanager
     def unless_busy(self) -> Iterator[bool]:
-        """Whether no other thread reads; none does until the block ends."""
+        """Yield whether no other thread reads; no thread reads until the block ends."""
         free = self._lock.acquire(blocking=False)
         try:
             yield free

@@ -20,7 +20,7 @@ class MemorySource:
         self._envelopes: dict[bytes, tuple[str, WakuMessage]] = {}
 
     def add(self, pubsub_topic: str, message: WakuMessage) -> bytes:
-        """Store an envelope; its message hash."""
+        """Store an envelope; returns its message hash."""
         found = message_hash(pubsub_topic, message)
         with self._lock:
             if found not in self._envelopes:
@@ -29,7 +29,7 @@ class MemorySource:
         return found
 
     def remove(self, found: bytes) -> None:
-        """Forget an envelope, as a store that lost it."""
+        """Remove an envelope, to simulate a store that lost it."""
         with self._lock:
             if (entry := self._envelopes.pop(found, None)) is not None:
                 self._order.remove(Position(entry[1].timestamp or 0, found))

@@ -9,21 +9,21 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage
 
 MAX_PAGE_SIZE = 100
-"""Messages a page holds at most; running nodes cut larger wishes to it."""
+"""The maximum number of messages on a page; running nodes reduce larger requests to it."""
 
 DEFAULT_PAGE_SIZE = 20
-"""Messages a page holds when the query does not say."""
+"""The number of messages on a page when the query does not set it."""
 
 MAX_HASHES = 99
-"""Hashes a client asks for at once: exactly 100, 200 … bring unrelated messages from Postgres nodes
+"""The number of hashes in one query: exactly 100, 200 … return unrelated messages from Postgres nodes
 (docs/spec/waku-rest.md)."""
 
 HASH_BYTES = 32
 
 
 def is_message_hash(hint: bytes | None) -> bool:
-    """Whether a retrieval hint can be a Waku message hash, which is all that a store can be asked for. Hints are opaque
-    and kept as they came: status-go, for one, writes a protobuf of hashes there."""
+    """Whether a retrieval hint can be a Waku message hash, the only kind of hint that a store can be queried for. Hints
+    are opaque and kept as received: status-go, for example, writes a protobuf of hashes there."""
     return hint is not None and len(hint) == HASH_BYTES
 
 
@@ -32,9 +32,9 @@ class StoreQuery:
     """A query to a store: either ``hashes``, or a content filter and a time range.
 
     Times are Unix ns of the *sender's* timestamps, **both ends included**: running nodes include the end, the
-    specification excludes it, and the client makes both look the same. ``cursor`` is the message hash that the last
-    page gave, exclusive. Every page is oldest first; ``forward=False`` begins with the newest page.
-    Raises ``LocalError`` for hashes beside filters (the specification forbids them together) and for wrong lengths.
+    specification excludes it, and the client hides the difference. ``cursor`` is the message hash returned by the last
+    page, exclusive. Every page is oldest first; ``forward=False`` begins with the newest page. Raises ``LocalError``
+    for hashes beside filters (the specification forbids them together) and for wrong lengths.
     """
 
     pubsub_topic: str | None = None
@@ -58,7 +58,7 @@ class StoreQuery:
             raise LocalError(f"A page size of {self.page_size} is not between 1 and {MAX_PAGE_SIZE}.")
 
     def after(self, cursor: bytes | None) -> StoreQuery:
-        """The same question for the next page."""
+        """The same query for the next page."""
         return replace(self, cursor=cursor)
 
 
@@ -66,8 +66,8 @@ class StoreQuery:
 class StoreEntry:
     """One stored envelope. ``message`` and ``pubsub_topic`` are ``None`` when the query did not include data.
 
-    ``verified`` says that the hash was recomputed from the message and agreed; an old store protocol that returns no
-    ``meta`` cannot be verified."""
+    ``verified`` means that the hash was recomputed from the message and matched; answers of an old store protocol
+    without ``meta`` cannot be verified."""
 
     message_hash: bytes
     message: WakuMessage | None = None
@@ -79,8 +79,8 @@ class StoreEntry:
 class StorePage:
     """One page of one node's answer, oldest first. ``cursor`` is ``None`` on the last page.
 
-    ``refused`` counts entries the node returned that were not what was asked: hashes that do not fit their message,
-    hashes never asked for, messages outside the filter. They are left out of ``entries``.
+    ``refused`` counts returned entries that do not match the query: hashes that do not fit their message, hashes never
+    asked for, messages outside the filter. They are left out of ``entries``.
     """
 
     entries: tuple[StoreEntry, ...]
@@ -93,5 +93,5 @@ class StoreQuerying(Protocol):
     """Anything that answers queries with pages: a client of several nodes, one node, a source in this process."""
 
     def query(self, query: StoreQuery) -> StorePage:
-        """One page. Raises ``StoreUnavailable`` when nobody gives one."""
+        """One page. Raises ``StoreUnavailable`` when no node returns one."""
         ...

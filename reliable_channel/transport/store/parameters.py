@@ -17,7 +17,7 @@ from reliable_channel.transport.store.source import Selection
 
 MAX_CONTENT_TOPICS = 10
 MAX_REQUESTED_HASHES = 100
-"""More would not fit one page; look-ups of running clients stay below it."""
+"""The maximum number of hashes: more would not fit one page, and running clients stay below it."""
 
 _TRUE = frozenset({"true", "1", "yes", "on", "y"})
 _FALSE = frozenset({"false", "0", "no", "off", "n"})

@@ -31,22 +31,22 @@ _MAX_V1_CURSORS = 1_000
 
 
 class StoreFault(StrEnum):
-    """Why a store node gave no page."""
+    """Why a store node returned no page."""
 
     UNREACHABLE = "unreachable"
     BUSY = "busy"
-    """429, 503, 504: ask again later."""
+    """429, 503, 504: retry later."""
     PEER_FAILED = "peer_failed"
     """The node asked a peer and that failed: 300, 400, 5xx inside HTTP 200, or an error of the node itself."""
     UNKNOWN_CURSOR = "unknown_cursor"
     NEEDS_CONTENT_TOPICS = "needs_content_topics"
     """The node answers only queries that name content topics."""
     REFUSED = "refused"
-    """The node calls the query malformed, or cannot serve it."""
+    """The node rejects the query as malformed, or cannot serve it."""
 
 
 _NO_V3 = ("protocols not supported", "dial to self", "no suitable peers", "stream reset")
-"""What a go-waku node answers when neither it nor its peer speaks Store v3; Store v1 may well work."""
+"""The answer of a go-waku node when neither it nor its peer supports Store v3; Store v1 may work."""
 
 RETRIABLE = frozenset({StoreFault.UNREACHABLE, StoreFault.BUSY, StoreFault.PEER_FAILED})
 
@@ -165,7 +165,7 @@ class RestStoreNode:
     # reading
 
     def _checked(self, response: HttpResponse) -> dict[str, Any]:
-        """The answer's body, or the fault that it tells of."""
+        """The answer's body, or the fault that it reports."""
         body = response.json()
         found = body if isinstance(body, dict) else {}
         text = next(
@@ -200,7 +200,7 @@ class RestStoreNode:
         return self._sorted(query, found, None if query.hashes else cursor)
 
     def _entry(self, query: StoreQuery, value: Any) -> StoreEntry | None:
-        """One entry, ``None`` when it is not what was asked for."""
+        """One entry, ``None`` when it does not match the query."""
         if not isinstance(value, dict):
             return None
         stated_hash = hash_from_text(value.get("messageHash", value.get("message_hash")))
@@ -277,7 +277,7 @@ def _v1_may_answer(error: StoreNodeError, dialect: NodeDialect) -> bool:
 
 
 def _impossible(query: StoreQuery) -> bool:
-    """A range that ends before it begins, or before time began: nodes would take such an end as unset."""
+    """Whether a range ends before it begins, or before time 0: nodes would treat such an end as unset."""
     if query.end_time_ns is None:
         return False
     return query.end_time_ns < (query.start_time_ns or 0) or query.end_time_ns < 0

@@ -31,10 +31,10 @@ from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
 _log = logging.getLogger(__name__)
 
 UNKNOWN_CURSOR = "BAD_RESPONSE: archive error: DIRVER_ERROR: cursor not found"
-"""nwaku's words, its misspelling included: the interop tests compare them."""
+"""nwaku's wording, its misspelling included, because the interop tests compare it."""
 
 _SMALL_PAGE = 20
-"""Messages of a page that is made without a thread of its own."""
+"""The maximum number of messages of a page that is built without a separate thread."""
 
 _PEER_BAD_RESPONSE = 300
 """13/WAKU2-STORE as running nodes use it: the status of a peer that could not answer the query."""
@@ -44,7 +44,7 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
     """The application. ``allowed_hosts`` bounds the ``Host`` header, against web pages that rebind a name to loopback;
     ``None`` allows all. ``version`` is the answer of ``/version``.
 
-    Starlette without FastAPI: parameters are read by hand here, and its share of a look-up would be a third.
+    Starlette without FastAPI: parameters are parsed here, and FastAPI would take a third of a look-up's time.
     """
     middleware = [] if allowed_hosts is None else [Middleware(_KnownHosts, hosts=allowed_hosts)]
 
@@ -117,8 +117,8 @@ def _page(source: EnvelopeReading, asked: PageRequest) -> StorePage:
 
 
 def _small_page(source: EnvelopeSource, asked: PageRequest) -> StorePage | None:
-    """A page that needs a few walks of one index and payloads in memory; None for any other. It is made where the
-    request is: handing it to a thread and back would take as long again."""
+    """A page that needs only a few reads of one index and payloads in memory; None for any other. It is built on the
+    request's thread: passing it to another thread and back would take as long again."""
     by = asked.selection
     topics = (by.pubsub_topic is not None) + len(by.content_topics or ())
     if topics > 1 or max(asked.page_size, len(by.hashes or ())) > _SMALL_PAGE:
@@ -144,7 +144,7 @@ async def _unforeseen(request: Request, error: Exception) -> Response:
 
 
 def page_to_json(page: StorePage) -> dict[str, Any]:
-    """A page as nwaku writes it: ``message`` and ``pubsubTopic`` with data only, the cursor only when more follows."""
+    """A page in nwaku's format: ``message`` and ``pubsubTopic`` with data only, the cursor only when more follows."""
     answer = _response(200, "OK", [_entry_to_json(entry) for entry in page.entries])
     if page.cursor is not None:
         answer["paginationCursor"] = hash_to_hex(page.cursor)

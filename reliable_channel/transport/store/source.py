@@ -39,11 +39,11 @@ class EnvelopeReading(Protocol):
         ...
 
     def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
-        """At most ``limit`` places that match, beyond ``after`` in the direction of walking, nearest first."""
+        """At most ``limit`` matching places beyond ``after`` in the direction of the query, nearest first."""
         ...
 
     def load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
-        """Pubsub topic and envelope of each; what is gone meanwhile is left out."""
+        """Pubsub topic and envelope of each; envelopes deleted meanwhile are left out."""
         ...
 
 
@@ -55,8 +55,8 @@ class EnvelopeSource(EnvelopeReading, Protocol):
         ...
 
     def at_once(self) -> AbstractContextManager[EnvelopeReading | None]:
-        """The same envelopes for a caller that must not wait: ``load`` gives what is in memory, at most some tens of
-        KiB, and raises ``BlockingIOError`` otherwise. None while another query holds the index."""
+        """The same envelopes for a caller that must not wait: ``load`` returns envelopes in memory, at most some tens
+        of KiB, and raises ``BlockingIOError`` otherwise. None while another query holds the index."""
         ...
 
 
