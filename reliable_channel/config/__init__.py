@@ -6,8 +6,8 @@ unless ``--config`` or ``RELIABLE_CHANNEL_CONFIG`` names another), environment v
 ``ConfigurationError`` that names the key and where it was set. Secrets are ``SecretStr``: ``to_yaml()`` masks them, and
 no error text shows them.
 
-The protocol core does not know this module: ``settings.segmentation`` etc. are (subclasses of) the core's own frozen
-dataclasses, checked here.
+The protocol core does not import this module: ``settings.segmentation`` etc. are (subclasses of) the core's own frozen
+dataclasses, validated here.
 """
 
 from reliable_channel.config.channels import ChannelsSettings, ChannelTopic

@@ -10,12 +10,12 @@ from reliable_channel.config.section import Count, PositiveMilliseconds, Section
 
 
 class AlertSettings(Section):
-    """Configures alerts. If ``rules`` is unset, ``conf/alerts.yaml`` as shipped applies. Without ``webhook_url``
+    """Configures alerts. If ``rules`` is unset, the shipped ``conf/alerts.yaml`` applies. Without ``webhook_url``
     changes are written to the table ``alerts`` only.
 
     The URL is a secret (for many services it is the only one): ``RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL``;
-    ``webhook_token`` goes out as ``Authorization: Bearer``. ``webhook_attempts`` are those of one run; what could not
-    be told is tried again at the next.
+    ``webhook_token`` is sent as ``Authorization: Bearer``. ``webhook_attempts`` counts the attempts of one run; changes
+    that could not be sent are tried again at the next run.
     """
 
     rules: str | None = None

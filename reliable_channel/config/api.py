@@ -1,4 +1,4 @@
-"""The REST server of the Messaging API: ``reliable-channel api serve``."""
+"""Configures the REST server of the Messaging API: ``reliable-channel api serve``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from reliable_channel.config.section import Bytes, Section
 class ApiSettings(Section):
     """Loopback by default. On any other address a token is required (``RELIABLE_CHANNEL__API__TOKEN``).
 
-    ``transport``: ``kafka`` goes through the bridge or the local loop, ``waku-rest`` straight to ``node.url``.
+    ``transport``: ``kafka`` uses the bridge or the local loop, ``waku-rest`` connects directly to ``node.url``.
     ``allowed_hosts``: names in the Host header, beside the loopback ones; ``*`` is any. ``database`` unset is
-    ``messaging.sqlite`` in the run directory. ``feed``: what is sent and received also goes to Kafka, for the pipeline.
+    ``messaging.sqlite`` in the run directory. ``feed``: sent and received messages are also written to Kafka, for the
+    pipeline.
     """
 
     host: str = "127.0.0.1"

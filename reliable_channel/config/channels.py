@@ -1,6 +1,6 @@
 """Lists the content topics that carry reliable channels, with their SDS family, segmentation dialects and keys.
 
-Everything else in ``waku.envelopes`` is plain Waku traffic: kept, never an error (14/WAKU2-MESSAGE).
+All other traffic in ``waku.envelopes`` is plain Waku traffic: kept, never an error (14/WAKU2-MESSAGE).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from reliable_channel.core.wire.segment import Dialect
 class ChannelTopic(Section):
     """One content topic, or a pattern of them (``*`` matches anything), that carries channels.
 
-    ``decryption_key_files``: files that executors can read, several for rotation; keys never stand in this file.
+    ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the
+    configuration file.
     """
 
     content_topic: str = Field(min_length=1, max_length=512)
@@ -31,12 +32,12 @@ class ChannelTopic(Section):
 
 
 class ParticipantSettings(Section):
-    """How our own participants behave: commands, ``jobs/send.py`` and the channels of ``api serve``.
+    """The behaviour of this project's participants: commands, ``jobs/send.py`` and the channels of ``api serve``.
 
-    ``query_on_connect`` unset: whether ``store.nodes`` names any. ``process_task_min_elapse_ms``: incoming messages are
-    taken in batches at least this far apart. ``verify_chunk_chain``: chunks are used only in a verified chain (the
-    March 2026 revision). ``max_queued_bytes``: what may wait for the node before ``send`` waits, ``send_timeout_ms`` at
-    most.
+    ``query_on_connect`` unset: on if ``store.nodes`` names any. ``process_task_min_elapse_ms``: incoming messages are
+    processed in batches at least this far apart. ``verify_chunk_chain``: chunks are used only in a verified chain (the
+    March 2026 revision). ``max_queued_bytes``: how many bytes may wait for the node before ``send`` blocks, for at most
+    ``send_timeout_ms``.
     """
 
     query_on_connect: bool | None = None
@@ -73,7 +74,7 @@ class ChannelsSettings(Section):
         return None
 
     def sds_config(self, sds: SdsParameters, content_topic: str, pubsub_topic: str | None = None) -> SdsParameters:
-        """The section ``sds`` as it counts on a content topic: in the family of the entry that matches."""
+        """The effective section ``sds`` of a content topic, with the family of the matching entry."""
         topic = self.topic_for(content_topic, pubsub_topic)
         return sds if topic is None else sds.in_family(topic.family)
 

@@ -1,7 +1,7 @@
 """Makes the frozen dataclasses of the protocol core usable as configuration sections.
 
-The core defines names, defaults and ranges once and knows nothing of pydantic; here pydantic is configured to refuse
-unknown keys in them. Importing this module is enough.
+The core defines names, defaults and ranges once and does not depend on pydantic; this module makes pydantic refuse
+unknown keys in them. Importing it is enough.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The live dashboard: ``reliable-channel dashboard``."""
+"""Configures the live dashboard: ``reliable-channel dashboard``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DashboardSettings(Section):
     asks for it as a password, with any user name.
 
     ``allowed_hosts``: names in the Host header, beside the loopback ones; ``*`` is any. ``refresh_ms``: how often a
-    page that is looked at asks whether there is something new."""
+    visible page checks for changes."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, lt=65_536)] = 8648

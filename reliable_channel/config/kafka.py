@@ -1,7 +1,8 @@
 """Configures the Kafka brokers, authentication and topics (docs/howto/kafka.md).
 
 One set of TLS and SASL settings serves both clients: ``client_options()`` for kafka-python, ``spark_options()`` for the
-Kafka source and sink of Spark. Everything those do not cover passes through ``client`` and ``spark``, unread.
+Kafka source and sink of Spark. Options that these do not cover are passed on unchanged through ``client`` and
+``spark``.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ def _text(value: Any) -> Any:
 
 
 PassThrough = Annotated[SecretStr, BeforeValidator(_text)]
-"""A value that we do not read; as it may be a secret, it is shown as one."""
+"""A value that is passed on unread; it is masked, because it may be a secret."""
 
 
 class TopicSettings(Section):
-    """The topics and the settings they are created with; existing topics are left as they are.
+    """The topics and the settings they are created with; existing topics are not changed.
 
-    ``max_message_bytes`` is well above the network's 150 KiB: what a gateway was made to write by a hostile peer must
-    arrive and become a quarantine row, not a producer error that nobody sees.
+    ``max_message_bytes`` is well above the network's 150 KiB: oversized envelopes that a hostile peer makes a gateway
+    write must arrive and be quarantined, not become a producer error that nobody sees.
     """
 
     envelopes: TopicName = "waku.envelopes"
     outgoing: TopicName = "waku.outgoing"
     dispatched: TopicName = Field(
-        default="waku.dispatched", description="what became of each outgoing envelope, written by the bridge"
+        default="waku.dispatched", description="the result of each outgoing envelope, written by the bridge"
     )
     partitions: Count = 3
     replication_factor: Count = 1
@@ -43,7 +44,7 @@ class TopicSettings(Section):
     max_message_bytes: Bytes = 16 * 1024 * 1024
     timestamp_type: Literal["LogAppendTime", "CreateTime"] = Field(
         default="LogAppendTime",
-        description="CreateTime takes the producer's word for the time: only to replay recorded or simulated traffic",
+        description="CreateTime trusts the producer's time: only to replay recorded or simulated traffic",
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads ``Settings`` from a file and the environment, and reports faults in sentences that name the file and key."""
+"""Reads ``Settings`` from a file and the environment, and reports errors that name the file and key."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def shipped(name: str, folder: str = "conf") -> Traversable:
 def load(source: str | Path | None = None, **overrides: Any) -> Settings:
     """The effective configuration.
 
-    ``source``: a YAML file, or the name of one in ``conf/`` without suffix; None asks ``RELIABLE_CHANNEL_CONFIG`` and
-    then takes ``local``. ``overrides``: whole or partial sections, before everything else (for tests and commands).
-    Raises ``ConfigurationError`` naming the file (or environment variable) and the key.
+    ``source``: a YAML file, or the name of one in ``conf/`` without suffix; None uses ``RELIABLE_CHANNEL_CONFIG``, else
+    ``local``. ``overrides``: whole or partial sections that override everything else (for tests and commands). Raises
+    ``ConfigurationError`` naming the file (or environment variable) and the key.
     """
     name = str(source or os.environ.get(FILE_VARIABLE) or DEFAULT_NAME)
     file = _find(name)
@@ -109,7 +109,7 @@ class _Given(PydanticBaseSettingsSource):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without its silent trap: of two equal keys the last would win."""
+    """Parses YAML and refuses duplicate keys, of which YAML would silently use the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -153,7 +153,7 @@ def _read(file: Traversable) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables() -> None:
-    """pydantic-settings drops variables whose section it does not know; a typing error must not pass unseen."""
+    """Refuse variables of unknown sections, which pydantic-settings ignores: a typing error must not go unnoticed."""
     for variable in os.environ:
         if variable.upper().startswith(ENVIRONMENT_PREFIX):
             section = variable[len(ENVIRONMENT_PREFIX) :].split("__")[0].lower()
@@ -165,7 +165,7 @@ def _refuse_unknown_variables() -> None:
 
 
 def _explained(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> ConfigurationError:
-    """All wrong keys with where they were set; the values only of those that are certainly not secret."""
+    """All wrong keys with where they were set; values are shown only if they are certainly not secret."""
     return ConfigurationError("; ".join(_sentences(error, file, from_file)) + ".", _remedy(error))
 
 
@@ -231,7 +231,7 @@ def _secret(path: list[str]) -> bool:
 
 
 def _remedy(error: ValidationError) -> str:
-    """For unknown keys those that exist there; for wrong values, to correct them."""
+    """The remedy: for unknown keys, the list of existing ones; for wrong values, to correct them."""
     known: dict[str, str] = {}
     for item in error.errors():
         if item["type"] in _UNKNOWN:

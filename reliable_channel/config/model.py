@@ -36,7 +36,7 @@ def default_cache_dir() -> str:
 
 
 def _absolute(place: str) -> str:
-    """A URI as it is, a path made absolute: Spark, executors and delta-rs have other working directories."""
+    """A URI unchanged, a path made absolute: Spark, executors and delta-rs have other working directories."""
     return place if "://" in place else str(Path(place).expanduser().resolve())
 
 
@@ -71,7 +71,7 @@ class PathSettings(Section):
         return {**given, **{k: _absolute(str(given[k])) if given.get(k) else d for k, d in defaults.items()}}
 
     def table(self, name: str) -> str:
-        """The place of one Delta table."""
+        """The location of one Delta table."""
         return f"{self.data_dir.rstrip('/')}/{name}"
 
     def checkpoint(self, query: str) -> str:
@@ -80,7 +80,7 @@ class PathSettings(Section):
 
 
 class SparkSettings(Section):
-    """The local session; under ``spark-submit`` what that was given stands before ``master``, memory and ``conf``.
+    """The local session; options given to ``spark-submit`` override ``master``, memory and ``conf``.
 
     ``shuffle_partitions`` is frozen in every checkpoint: it is set here, never taken from the machine.
     """
@@ -94,23 +94,23 @@ class SparkSettings(Section):
     max_offsets_per_trigger: Count = 50_000
     max_bytes_per_trigger: Bytes = Field(
         default=2**30,
-        description="bytes; ingest reads fewer records at a time where the topic's newest ones, looked at when it"
-        " starts, are so large that `max_offsets_per_trigger` of them are more",
+        description="bytes; ingest reads fewer records per micro-batch if `max_offsets_per_trigger` records of the"
+        " mean size of the topic's newest ones, measured at start, would exceed this",
     )
     trigger_interval_ms: PositiveMilliseconds = Field(
         default=10_000,
-        description="ms; how often ingest reads Kafka; the jobs after it follow at once",
+        description="ms; how often ingest reads Kafka; the other queries run as soon as they have rows",
     )
     arrow_batch_rows: Count = 2_000
-    conf: dict[str, str] = Field(default={}, description="more Spark configuration, as it is")
+    conf: dict[str, str] = Field(default={}, description="more Spark configuration, passed on unchanged")
 
 
 class PipelineSettings(Section):
     """Settings of the jobs (docs/pipeline.md).
 
-    Expiry and bounds of segment sets stand in ``segmentation``, those of missing dependencies in ``sds``, and what
-    is refused before it reaches either in ``quotas``. A
-    dependency missing for ``timeout_for_lost_messages_ms`` is lost: the observer's value, ``sds`` has a participant's.
+    Expiry and bounds of segment sets are in ``segmentation``, those of missing dependencies in ``sds``, and the limits
+    applied before both in ``quotas``. A dependency missing for ``timeout_for_lost_messages_ms`` is declared lost; this
+    is the observer's value, ``sds`` has a participant's.
     """
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
@@ -118,20 +118,22 @@ class PipelineSettings(Section):
     timeout_for_lost_messages_ms: PositiveMilliseconds = 300_000
     settle_delay_ms: Milliseconds = 300_000
     verdict_interval_ms: Milliseconds = Field(
-        default=60_000, description="ms; `run --continuous` judges so often, and at most a tenth of the time; 0: never"
+        default=60_000,
+        description="ms; how often `run --continuous` computes verdicts, in at most a tenth of the time; 0: never",
     )
     channel_expiry_ms: PositiveMilliseconds = Field(
-        default=7 * 24 * 3_600_000, description="ms; of a channel that is silent so long only how far it came is kept"
+        default=7 * 24 * 3_600_000,
+        description="ms; a channel silent for this time keeps only its counters and last position",
     )
     clock_interval_ms: PositiveMilliseconds = Field(
         default=5_000,
-        description="ms; while no record comes, the first idle tick comes after so long, later ones up to six times",
+        description="ms; without records, the first idle tick comes after this time, later ones up to six times",
     )
     quarantine_raw_bytes: Bytes = 65_536
     store_plaintext: bool = True
     vacuum_retention_ms: Milliseconds = Field(
         default=7 * 24 * 3_600_000,
-        description="ms; replaced files stay so long, for readers of old versions; a minute at least while jobs run",
+        description="ms; how long replaced files stay for readers of old versions; at least a minute while jobs run",
     )
 
 

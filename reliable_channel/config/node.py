@@ -24,7 +24,8 @@ DialectName = Literal["auto", "nwaku", "go-waku"]
 
 
 class RestSettings(Section):
-    """How one REST address is spoken to. ``headers`` are for gateways that want a token; nodes themselves want none."""
+    """The settings of calls to a REST address. ``headers`` are for gateways that require a token; nodes themselves
+    require none."""
 
     dialect: DialectName = "auto"
     headers: dict[str, SecretStr] = Field(default={}, description="sent with every request, such as Authorization")
@@ -69,7 +70,7 @@ class StoreServerSettings(Section):
 
 
 class StoreAuditSettings(Section):
-    """Store nodes are asked, by the refetch job, whether they hold a sample of what was seen here."""
+    """The refetch job asks store nodes whether they hold a sample of the envelopes seen here."""
 
     share: float = Field(default=0.01, ge=0, le=1, description="of the envelopes; 0 asks for none")
     after_ms: Milliseconds = Field(default=120_000, description="a node has had this long to store it")
@@ -77,7 +78,7 @@ class StoreAuditSettings(Section):
 
 
 class StoreSettings(Section):
-    """The store nodes that are asked, in order of preference."""
+    """The store nodes to query, in order of preference."""
 
     nodes: list[StoreNodeSettings] = Field(default=[])
     attempts: Count = 4

@@ -1,5 +1,5 @@
-"""Configures how much one sender, channel or content topic, and all together, may use of the pipeline
-(docs/quarantine.md, *Quotas*)."""
+"""Configures the quotas of one sender, channel and content topic, and of all together (docs/quarantine.md,
+*Quotas*)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Quota(Section):
 
 
 class QuotaSettings(Section):
-    """Checked in ingest, before anything reaches keyed state; what is above is quarantined as ``over_quota``.
+    """Checked in ingest, before rows reach keyed state; messages above a quota are quarantined as ``over_quota``.
 
     Windows of ``window_ms`` of event time, counted per Kafka partition. ``pattern`` bounds all content topics together
-    that one entry of ``channels.content_topics`` with a wildcard matches, ``pubsub_topic`` all of a pubsub topic. What
-    several share is never used up for the modest: above it only those are refused who have more than an equal share,
-    and all from twice the quota on. The defaults are far above what honest traffic needs; a network with a rate limit
-    can be held much tighter."""
+    that one entry of ``channels.content_topics`` with a wildcard matches, ``pubsub_topic`` all of a pubsub topic. A
+    shared quota cannot be used up for moderate senders: above it only senders with more than an equal share are
+    refused, and all from twice the quota on. The defaults are far above honest traffic; if the network has a rate
+    limit, set them much tighter."""
 
     window_ms: PositiveMilliseconds = 600_000
     sender: Quota = Quota(messages=100_000, bytes=2**30, segments=50_000, named_ids=5_000_000)

@@ -1,6 +1,6 @@
 """Simulates participants, channels and lossy links in virtual time, deterministically from a seed.
 
-It speaks with the real protocol core (real SDS participants, real segments, real envelope bytes) and keeps the *truth*
-from what the network did: who sent what, what was dropped on the way to the point of observation, what can be rebuilt.
-Nothing here reads a clock or global randomness, and nothing here asks the pipeline under test.
+It uses the real protocol core (real SDS participants, real segments, real envelope bytes) and derives the *truth* from
+what the network did: who sent what, which envelopes were lost on the way to the observer, what can be rebuilt. It uses
+no clock, no global randomness and no result of the pipeline under test.
 """

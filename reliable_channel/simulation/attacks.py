@@ -1,7 +1,7 @@
-"""Defines the attacks of hostile senders: each makes envelopes from what it overheard and states the expected outcome.
+"""Defines the attacks of hostile senders: each makes envelopes from overheard traffic and states the expected outcome.
 
-An attacker hears all honest traffic, may publish any bytes, and reaches the observer before or after the envelope it
-attacks. It cannot delete or alter the envelopes of others. Recipes are values of the scene and its draws alone.
+An attacker receives all honest traffic, may publish any bytes, and reaches the observer before or after the envelope it
+attacks. It cannot delete or alter the envelopes of others. An attack depends only on the scene and its random draws.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_
 from reliable_channel.core.wire.segment import Segment, decode_segment, encode_segment
 
 BEFORE_MS, AFTER_MS = 1, 4_000
-"""After how many ms an attack reaches the observer: before any honest link brings the attacked envelope, or after."""
+"""After how many ms an attack reaches the observer: before any honest link delivers the attacked envelope, or after."""
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 FILTER = FilterFormat()
 
@@ -27,9 +27,9 @@ class Fate(StrEnum):
     """The possible outcomes of a hostile SDS message at the observer."""
 
     MESSAGE = "message"
-    """It is an ordinary message of whoever it claims as its sender: delivered once."""
+    """It is an ordinary message of the sender it claims: delivered once."""
     ANY = "any"
-    """Delivered as what it is, refused or quarantined: limits decide. Never another's row."""
+    """Delivered as what it is, refused or quarantined, depending on limits. It never changes another message's row."""
     NOTHING = "nothing"
     """Never delivered: an honest message is known under its id."""
 
@@ -47,7 +47,7 @@ class Forgery:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an attacker knows just after an honest ``victim`` was dispatched.
+    """The knowledge of an attacker just after an honest ``victim`` was dispatched.
 
     ``heard`` are the honest messages so far, the newest last and the victim among them; ``now`` is in virtual Unix
     ms; ``flood`` is the number of envelopes of one flood.
@@ -95,12 +95,12 @@ Recipe = Callable[[Scene], Iterator[tuple[SdsMessage, int, Fate]]]
 
 
 def own_message(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """A stranger takes part: its message names what was said."""
+    """A stranger participates: its message names the honest messages."""
     yield scene.made(causal_history=scene.recent(2)), AFTER_MS, Fate.MESSAGE
 
 
 def spoofed_sender(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """A message in the victim's name with an id of its own. SDS has no signatures: it is a message."""
+    """A message in the victim's name with a valid id of its own. SDS has no signatures, so it is a valid message."""
     yield scene.made(sender_id=scene.victim.sender_id), AFTER_MS, Fate.MESSAGE
 
 
@@ -140,7 +140,7 @@ def refused_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
 
 
 def history_of_nothing(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Up to a thousand names of messages that never were."""
+    """Up to a thousand ids of messages that never existed."""
     names = tuple(HistoryEntry(f"{scene.text()}-{i}") for i in range(scene.draw.choice((3, 100, 1_000))))
     yield scene.made(causal_history=names), BEFORE_MS, Fate.ANY
 
@@ -154,7 +154,7 @@ def wide_ids(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 
 def hint_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Retrieval hints that are no hashes, for the victim (still on its way) and for a message that never was."""
+    """Retrieval hints that are not hashes, for the victim (still on its way) and for a message that never existed."""
     sizes = (0, 1, 31, 33, 500)
     hints = [scene.draw.randbytes(scene.draw.choice(sizes)) for _ in range(2)]
     names = (HistoryEntry(scene.victim.message_id, hints[0]), HistoryEntry(scene.text(), hints[1], "\x00" * 8))
@@ -162,13 +162,14 @@ def hint_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 
 def forged_acknowledgement(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """A message in another participant's name that names what was said: its acknowledgements are false."""
+    """A message in another participant's name that names the honest messages: its acknowledgements are false."""
     forged = scene.made(sender_id=scene.one_of_the_others(), causal_history=scene.recent(2))
     yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
 
 
 def forged_filter(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """All ones, all of what was said, junk below the saturation limit, or no filter at all, in another's name."""
+    """A filter in another participant's name: all ones, all honest messages, junk below the saturation limit, or no
+    filter."""
     words = bytearray(FILTER.byte_count)
     kind = scene.draw.randrange(4)
     if kind == 0:
@@ -197,7 +198,7 @@ def cycle(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 
 def cycle_around_victim(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Messages that name the victim before it is there, with older clocks than the victim's."""
+    """Messages that name the victim before it arrives, with older clocks than the victim's."""
     before = (scene.victim.lamport_timestamp or scene.now) - scene.draw.randrange(3)
     for _ in range(2):
         forged = scene.made(lamport_timestamp=before, causal_history=(HistoryEntry(scene.victim.message_id),))
@@ -258,7 +259,7 @@ def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
 
 
 def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Many messages at once, each by a sender nobody ever heard of; content, ephemeral and sync messages."""
+    """Many messages at once, each by a new sender; content, ephemeral and sync messages."""
     for number in range(scene.flood):
         sender = f"{scene.attacker}-{scene.text()}"
         kind = number % 3
@@ -271,14 +272,14 @@ def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 
 def repair_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Sync messages that ask for the victim and for messages that never were."""
+    """Sync messages that request the victim and messages that never existed."""
     asked = (HistoryEntry(scene.victim.message_id), *(HistoryEntry(scene.text(), b"", "nobody") for _ in range(50)))
     yield scene.made(b"", repair_request=asked), AFTER_MS, Fate.ANY
 
 
 def strange_channels(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """The victim and a message of the attacker in channels that nobody knows, a new one each time; whose name is as
-    long as it may be, or the channel's own in another spelling."""
+    """The victim and a message of the attacker in unknown channels, a new one each time, whose id has the maximum
+    length or is the channel's own in another spelling."""
     names = (scene.text(), f"{scene.channel_id} ", scene.channel_id.upper(), scene.text() + "c" * 1_008)
     for channel_id in names:
         copy = replace(scene.victim, channel_id=channel_id)
@@ -319,10 +320,10 @@ ATTACKS: dict[str, Recipe] = {
         repair_junk,
     )
 }
-"""Those from which a plan that names none draws."""
+"""The attacks used by a plan that names none."""
 
 NAMED_ONLY: dict[str, Recipe] = {recipe.__name__: recipe for recipe in (strange_channels, odd_clocks)}
-"""Those that a plan has to name."""
+"""The attacks used only if a plan names them."""
 
 
 def forgeries(attack: str, scene: Scene) -> list[Forgery]:

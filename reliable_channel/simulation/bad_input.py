@@ -1,7 +1,7 @@
 """Generates garbage, forgeries and ordinary Waku traffic, each with the quarantine reason it must get.
 
-Every recipe gives one record and the quarantine reason it must get (``docs/quarantine.md``); ``None`` where it is no
-error. Recipes are cycled through, so a few dozen records hold every kind.
+Every recipe makes one record and the quarantine reason it must get (``docs/quarantine.md``), or ``None`` if it is not
+an error. Recipes are used in turn, so a few dozen records contain every kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 
 @dataclass(frozen=True, slots=True)
 class _RecordContext:
-    """Where and when a bad record is put: a channel's topic, the time, and bytes to make it unlike its siblings."""
+    """Where and when a bad record is written: a channel's topic, the time, and bytes that make it unique."""
 
     plan: ChannelPlan
     at_ms: int

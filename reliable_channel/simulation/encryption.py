@@ -1,7 +1,7 @@
 """Encrypts simulated channels with the real cipher, using keys and nonces that follow from the plan.
 
-For made-up conversations only, which must be the same byte for byte at every run: keys are no secrets here, and nonces
-are derived from what they encrypt.
+For simulated conversations only, which must be the same byte for byte at every run: keys are not secret, and nonces are
+derived from the encrypted content.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class RepeatableAesGcm:
     overhead_bytes = OVERHEAD_BYTES
 
     def encrypt(self, content: bytes) -> bytes:
-        """``content`` encrypted under the first key."""
+        """Encrypt ``content`` with the first key."""
         nonce = hashlib.sha256(content).digest()[:NONCE_BYTES]
         return encrypt(self.keys[0], nonce, (self.plan.pubsub_topic, self.plan.content_topic), content)
 
     def decrypt(self, payload: bytes) -> bytes:
-        """The content back. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for anything else."""
+        """Decrypt. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for anything else."""
         by_id = {key_id(key): key for key in self.keys}
         return decrypt(by_id, (self.plan.pubsub_topic, self.plan.content_topic), payload)
 

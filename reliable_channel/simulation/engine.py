@@ -1,4 +1,4 @@
-"""Plays one channel in virtual time: participants send, links carry, timers fire, the observer records.
+"""Simulates one channel in virtual time: participants send, links carry envelopes, timers fire, the observer records.
 
 A discrete-event loop. Everything in it follows from the plan and the seed: events at the same time go in the order in
 which they were scheduled.
@@ -30,11 +30,11 @@ from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 from reliable_channel.simulation.workload import PlannedMessage, planned_messages
 
 REFETCH_AFTER_MS = (15_000, 60_000, 150_000)
-"""When an operated pipeline asks the stores for what was named: in time, before it is declared lost."""
+"""When an operated pipeline queries the stores for a named message: before it is declared lost."""
 
 
 def play_channel(plan: ChannelPlan, scenario: Scenario) -> ChannelJournal:
-    """Play the channel to the end of the scenario and return what happened."""
+    """Simulate the channel to the end of the scenario and return its journal."""
     play = _Play(plan, scenario)
     play.run()
     return play.journal
@@ -111,7 +111,7 @@ class _Play:
             )
 
     def _follow(self, participant: SimulatedParticipant, step: SdsStep, now: int, message: int | None = None) -> None:
-        """Dispatch what a step wants sent, note its events, and see that the participant's next timer fires."""
+        """Dispatch a step's outgoing messages, record its events, and schedule the participant's next timer."""
         ordinal = 0
         for outgoing in step.outgoing:
             own = outgoing.reason in _FIRST
@@ -189,7 +189,7 @@ class _Play:
             self._attack(forgery, "", now)
 
     def _store(self, outgoing: Outgoing, envelope: Envelope, fate: Treatment, now: int) -> None:
-        """Let every store node keep the envelope that hears it and may keep it."""
+        """Store the envelope at every node that receives it and may keep it."""
         for store, link in self.stores.values():
             heard = bool(link.carry())
             off = store.off_ms is not None and 0 <= now - self.start - store.off_ms < store.off_for_ms
@@ -197,8 +197,8 @@ class _Play:
                 self.journal.stored[store.name][envelope.hash] = Stored(envelope.sds_id, envelope.data)
 
     def _attack(self, forgery: Forgery, by: str, now: int) -> None:
-        """Bring a hostile message to the observer and, where the plan wants it, to everybody but ``by``. The network
-        never loses it: what an attacker sends again and again arrives."""
+        """Deliver a hostile message to the observer and, if the plan says so, to everybody but ``by``. The network
+        never loses it, because an attacker can repeat it until it arrives."""
         value = self.attackers.envelope(forgery, now)
         self._at(now + forgery.delay_ms, lambda at: self._observe_attack(forgery, value, at))
         if self.plan.hostile is None or not self.plan.hostile.heard_by_participants:
@@ -268,7 +268,7 @@ class _Play:
                         self._at(now + wait_ms, lambda at, n=named: self._refetch(n, at))  # type: ignore[misc]
 
     def _refetch(self, sds_id: str, now: int) -> None:
-        """Ask the stores for a message that was named and has not come; the first that has it gives it back."""
+        """Query the stores for a message that was named and has not arrived; the first that has it returns it."""
         if sds_id in self._arrived:
             return
         kept = (one for held in self.journal.stored.values() for one in held.values() if one.sds_id == sds_id)

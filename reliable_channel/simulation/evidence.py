@@ -1,7 +1,7 @@
 """Generates evidence other than the observer's: the senders' own records, and what bridges saw.
 
-The rows are those of ``sender_events``, in the JSON form of the evidence topic (hashes as lower-case hex, absent
-fields left out), so that verdicts on messages which left no trace on the wire can be held against the truth.
+The rows are those of ``sender_events``, in the JSON form of the evidence topic (hashes as lower-case hex, absent fields
+left out), so that verdicts on messages which left no trace on the wire can be compared with the truth.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SIGHTED_EVERY_MS = 30_000
 
 
 def sender_events(journals: Iterable[ChannelJournal]) -> Iterator[dict[str, Any]]:
-    """Every SDS message as ``queued`` when it was made and ``sent`` at each dispatch; what a fault withheld as
-    ``rate_limited``, or as ``failed`` (the sender stopped before the network). Times in virtual Unix ms."""
+    """Every SDS message as ``queued`` when it was made and ``sent`` at each dispatch; messages withheld by a fault as
+    ``rate_limited``, or as ``failed`` (the sender stopped before dispatch). Times in virtual Unix ms."""
     for journal in journals:
         for sent in journal.sds.values():
             yield _row(journal, sent.sds_id, "queued", sent.made_at_ms)
@@ -36,8 +36,8 @@ def sender_events(journals: Iterable[ChannelJournal]) -> Iterator[dict[str, Any]
 
 
 def sightings(records: Iterable[ObserverRecord], vantages: tuple[tuple[str, float], ...], seed: int) -> Iterator[Row]:
-    """Which bridge saw which of the observer's envelopes: each with its share of them, and every envelope by one at
-    least. One row for the envelopes that a bridge saw within :data:`SIGHTED_EVERY_MS`."""
+    """Which bridge saw which of the observer's envelopes: each bridge sees its share of them, and at least one sees
+    every envelope. One row for the envelopes that a bridge saw within :data:`SIGHTED_EVERY_MS`."""
     found: dict[tuple[int, str, str], list[str]] = defaultdict(list)
     for number, record in enumerate(records):
         waku = decode_waku_message(record.value or b"")

@@ -1,4 +1,4 @@
-"""Defines what each injected fault does to the segments of its message."""
+"""Defines the effect of each injected fault on the segments of its message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.simulation.scenario import Fault
 
 LATE_BY_MS = 390_000
-"""More than an observer waits for a dependency until it is lost (``timeout_for_lost_messages``, 300 s)."""
+"""Longer than an observer waits before it declares a dependency lost (``timeout_for_lost_messages``, 300 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Treatment:
     """How much later than by the link it reaches the observer."""
 
     def delays_to_observer(self, delays: Sequence[int], delay_ms: int) -> list[int]:
-        """The copies (delays in ms) that reach the observer, given those the link would have brought."""
+        """The copies (delays in ms) that reach the observer, given those the link would have delivered."""
         if self.hidden_from_observer:
             return []
         shown = [delay_ms] if self.shown_to_observer and not delays else delays

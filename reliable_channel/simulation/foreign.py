@@ -1,8 +1,8 @@
 """Simulates participants that behave like other SDS implementations, so that interoperability is tested independently
 of our core.
 
-Each is a small SDS of its own, written from the published behaviour of js-waku and nim-sds and sharing no rule with
-:mod:`reliable_channel.core.sds`: only the wire formats and the value types are ours. Neither asks for repairs.
+Each is a small separate SDS implementation, written from the published behaviour of js-waku and nim-sds. It shares no
+rule with :mod:`reliable_channel.core.sds`, only the wire formats and the value types. Neither asks for repairs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Foreign(StrEnum):
     """The implementation whose behaviour is simulated."""
 
     JS_WAKU = "js-waku"
-    """Ids are the hash of the content, 200 ids of history, and a message whose dependencies merely wait in the
+    """Ids are the hash of the content, 200 ids of history, and a message whose dependencies are only waiting in the
     incoming buffer is delivered and named."""
     NIM_SDS = "nim-sds"
     """Another wire family and filter, a clock in seconds, 10 ids of history, and sync messages that are logged and
@@ -56,7 +56,7 @@ class _Unacknowledged:
 
 
 class ForeignSds:
-    """One participant of one channel; the calls are those of our :class:`~reliable_channel.core.sds.SdsChannel` that a
+    """One participant of one channel; it has the methods of our :class:`~reliable_channel.core.sds.SdsChannel` that a
     simulated participant uses. Times are Unix ms."""
 
     def __init__(self, channel_id: str, name: str, kind: Foreign) -> None:
@@ -76,7 +76,7 @@ class ForeignSds:
     # ---- sending -------------------------------------------------------------------------------------------------
 
     def send(self, contents: Sequence[bytes], now: int, required: int | None = None) -> SdsStep:
-        """Wrap every content in a message of its own."""
+        """Wrap every content in a separate message."""
         del required  # neither knows of parity
         made = []
         for content in contents:
@@ -97,7 +97,7 @@ class ForeignSds:
         return SdsStep((self._outgoing(message, OutgoingReason.EPHEMERAL),))
 
     def sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
-        """Neither notes when an envelope went out, nor gives retrieval hints."""
+        """Does nothing: neither implementation records dispatches or sends retrieval hints."""
 
     def _message(self, content: bytes, now: int) -> SdsMessage:
         clock = now // self._manner.clock_unit_ms
@@ -134,7 +134,7 @@ class ForeignSds:
         data: bytes | None = None,
         id_verified: bool | None = None,
     ) -> SdsStep:
-        """Take a message of somebody else; neither recomputes its id."""
+        """Receive another participant's message; neither implementation recomputes its id."""
         if message.sender_id == self._name or message.lamport_timestamp is None:
             return SdsStep()
         self._review(message)
@@ -175,7 +175,7 @@ class ForeignSds:
     # ---- time ----------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> SdsStep:
-        """Resend, synchronize and sweep the incoming buffer, whatever of it is due."""
+        """Run the due timers: resend, sync, and sweep of the incoming buffer."""
         out = []
         for sds_id, own in list(self._unacknowledged.items()):
             if own.due <= now:

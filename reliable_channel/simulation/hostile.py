@@ -1,6 +1,6 @@
 """Simulates the attackers of one channel: they overhear honest envelopes and respond to some of them with an attack.
 
-What they do follows from the plan, the seed and the number of the overheard envelope.
+Their actions depend on the plan, the seed and the number of the overheard envelope.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Attackers:
         self._sent = 0
 
     def overhear(self, message: SdsMessage, now: int) -> list[Forgery]:
-        """An honest message was dispatched at ``now`` (virtual Unix ms): the attacks that answer it."""
+        """The attacks that respond to an honest message dispatched at ``now`` (virtual Unix ms)."""
         hostile = self._plan.hostile
         if hostile is None or not hostile.senders:
             return []
@@ -51,7 +51,7 @@ class Attackers:
         return forgeries(draw.choice(names), scene)
 
     def envelope(self, forgery: Forgery, now: int) -> bytes:
-        """The bytes of one more Waku envelope around a hostile message; never the same bytes twice."""
+        """The bytes of a new Waku envelope around a hostile message; never the same bytes twice."""
         self._sent += 1
         return encode_waku_message(
             WakuMessage(

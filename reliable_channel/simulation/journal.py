@@ -39,7 +39,8 @@ class SentMessage:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeDispatch:
-    """One envelope put on the network: the first, a retransmission, or somebody's repair. Time in virtual Unix ms."""
+    """One envelope put on the network: the first, a retransmission, or a participant's repair. Time in virtual Unix
+    ms."""
 
     sds_id: str
     by: str
@@ -49,8 +50,8 @@ class EnvelopeDispatch:
 
 @dataclass(frozen=True, slots=True)
 class ObserverRecord:
-    """One record as it reaches the observer's Kafka topic. ``sds_id`` is ``None`` for what is no SDS message of ours;
-    ``reason`` is the quarantine reason expected for it, ``None`` when it can be decoded."""
+    """One record as it reaches the observer's Kafka topic. ``sds_id`` is ``None`` if the record is not an SDS message
+    of an honest participant; ``reason`` is the quarantine reason expected for it, ``None`` when it can be decoded."""
 
     at_ms: int
     key: bytes | None
@@ -60,7 +61,7 @@ class ObserverRecord:
     reason: str | None = None
     label: str = ""
     forgery: Forgery | None = None
-    """The attack, when the record is one; then ``sds_id`` is ``None``."""
+    """The attack, if the record is one; ``sds_id`` is then ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,14 @@ class ChannelJournal:
     sds: dict[str, SentSds] = field(default_factory=dict)
     dispatches: list[EnvelopeDispatch] = field(default_factory=list)
     withheld: list[EnvelopeDispatch] = field(default_factory=list)
-    """What a fault kept from the network."""
+    """The messages that a fault withheld from the network."""
     stored: dict[str, dict[bytes, Stored]] = field(default_factory=dict)
-    """Store node → envelope hash (32 bytes) → what it keeps of the channel."""
+    """Store node → envelope hash (32 bytes) → the stored envelope of the channel."""
     observed: list[ObserverRecord] = field(default_factory=list)
     heard: dict[tuple[str, str], int] = field(default_factory=dict)
     joined: dict[str, int] = field(default_factory=dict)
     """Participant → since when it is on the channel."""
     confirmed: dict[int, int] = field(default_factory=dict)
-    """Message number → when its sender learned that everybody it needs has it."""
+    """Message number → when its sender learned that enough recipients have it."""
     failed: dict[int, int] = field(default_factory=dict)
     """Message number → when its sender gave up (send error)."""

@@ -1,4 +1,4 @@
-"""Computes what is true at the observer from what happened on the network, by counting and without the pipeline's code.
+"""Computes the truth at the observer from the network's journal, by counting and without the pipeline's code.
 
 :mod:`reliable_channel.simulation.observation` tracks what the observer knows; this module turns it into rows.
 """
@@ -58,8 +58,8 @@ def _bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
 
 def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> list[TrueAttack]:
     """The records of hostile senders. Content under the id of an honest message that is known by then has no effect.
-    Ephemeral and sync messages are in no log, so each is identified by its sender and content. What strangers put in a
-    channel of their own is beside the honest ones."""
+    Ephemeral and sync messages are in no log, so each is identified by its sender and content. Messages that strangers
+    send in invented channels do not concern the honest ones."""
     honest = {journal.plan.channel_id: (journal.sds, observe(journal)) for journal in journals}
     found = []
     for number, record in enumerate(records):

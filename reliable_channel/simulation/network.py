@@ -9,7 +9,7 @@ from reliable_channel.simulation.randomness import stream
 from reliable_channel.simulation.scenario import LinkQuality, Partition
 
 OBSERVER = "observer"
-"""The name of the pipeline's point of observation on the network."""
+"""The name of the observer (the pipeline) on the network."""
 
 
 def separated(partitions: tuple[Partition, ...], since_start_ms: int, sender: str, receiver: str) -> bool:
@@ -22,7 +22,7 @@ def separated(partitions: tuple[Partition, ...], since_start_ms: int, sender: st
 @dataclass(slots=True)
 class Link:
     """One directed link. :meth:`carry` returns after how many ms each copy of an envelope arrives: none when it is
-    lost, two when it is duplicated. The draws belong to the link and the number of the envelope on it."""
+    lost, two when it is duplicated. The draws depend on the link and the number of the envelope on it."""
 
     quality: LinkQuality
     seed: int

@@ -1,4 +1,4 @@
-"""Tracks what the observer knows of a channel, record by record: arrivals, completions, and ids named before they are
+"""Tracks the observer's knowledge of a channel, record by record: arrivals, completions, and ids named before they are
 known. It uses plain sets and counting, not the protocol's state machines."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Naming:
 @dataclass(slots=True)
 class Observation:
     """All times are virtual Unix ms. ``complete`` is by message number; ``repaired`` are segments that never arrived
-    before their message was complete; ``named`` are ids that were unknown when a message named them; ``acks`` are
-    (SDS id, by whom) as causal histories say."""
+    before their message was complete; ``named`` are ids that were unknown when a message named them; ``acks`` are (SDS
+    id, participant) from causal histories."""
 
     arrived: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
@@ -36,11 +36,10 @@ class Observation:
     observed_since: int | None = None
     """The Lamport timestamp of the first message observed, or its arrival if that is earlier."""
     first: ObserverRecord | None = None
-    """The record of the first message observed: whatever it names is older than the observation."""
+    """The record of the first message observed: all ids it names are older than the observation."""
 
     def is_before(self, record: ObserverRecord, lamport: int | None) -> bool:
-        """Whether what a record with this Lamport timestamp names, and what is not known, is older than the
-        observation."""
+        """Whether unknown ids named by a record with this Lamport timestamp are older than the observation."""
         return record is self.first or (lamport is not None and lamport <= (self.observed_since or 0))
 
     def known_at(self, sds_id: str) -> int | None:
@@ -95,12 +94,13 @@ def _is_taken(journal: ChannelJournal, record: ObserverRecord) -> bool:
 
 
 def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Observation) -> None:
-    """A message is whole when k of its k + m segments arrived and one of them says k: v0.1 parity does not. Sends of
-    one payload lend each other what is lost: when none has k segments and all of them together have k places, the one
-    that was heard of first is whole, and the others keep what they lent (docs/segmentation.md, *Sets and sends*).
+    """A message is complete when k of its k + m segments arrived and one of them carries k (v0.1 parity does not).
+    Sends of one payload lend each other missing segments: when none has k segments and all of them together have k
+    places, the one that was seen first is complete, and the others keep what they lent (docs/segmentation.md, *Sets and
+    sends*).
 
-    Then its other segments are known as well (*verified repair*): the data segments always, the parity segments when
-    one of its own, or one that was needed, said how many there are."""
+    Its other segments are then known as well (*verified repair*): the data segments always, the parity segments if one
+    of its own segments, or a borrowed one, carried their number."""
     if message.fault is Fault.HASH_MISMATCH:
         return
     k = message.data_count
@@ -121,7 +121,7 @@ def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Obs
 
 
 def _waiting_sends(journal: ChannelJournal, message: SentMessage, seen: Observation) -> list[SentMessage]:
-    """The sends of one payload that are not whole and of which something arrived, the one heard of first first."""
+    """The incomplete sends of one payload of which a segment arrived, in the order in which they were first seen."""
     same = [
         each
         for each in journal.messages.values()

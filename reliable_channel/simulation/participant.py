@@ -44,8 +44,8 @@ class SentSegments:
 
 
 def sds_config(family: WireFamily, **settings: Any) -> SdsParameters:
-    """How ours and the observer speak a wire family, as they do where it is configured. ``settings`` are further
-    fields."""
+    """The SDS parameters of a wire family, as our participants and the observer use them when it is configured.
+    ``settings`` are further fields."""
     return SdsParameters(**settings).in_family(family)
 
 
@@ -103,7 +103,7 @@ class SimulatedParticipant:
         return Envelope(encode_waku_message(waku), digest, outgoing.message.message_id)
 
     def receive(self, envelope: Envelope, now: int) -> SdsStep:
-        """An envelope arrives: unwrap it as any receiver would."""
+        """Receive an envelope and unwrap it as any receiver would."""
         waku = decode_waku_message(envelope.data)
         if isinstance(waku, Malformed):
             raise AssertionError(f"a participant's own envelope is malformed: {waku}")
@@ -114,7 +114,7 @@ class SimulatedParticipant:
         return self._take(message, now, envelope.hash, data)
 
     def receive_bytes(self, data: bytes, now: int) -> SdsStep:
-        """Envelope bytes of a stranger arrive: what cannot be decoded does nothing."""
+        """Receive envelope bytes of a stranger; undecodable bytes have no effect."""
         waku = decode_waku_message(data)
         message = waku if isinstance(waku, Malformed) else decode_sds_message(waku.payload, self._plan.family)
         if isinstance(waku, Malformed) or isinstance(message, Malformed):
@@ -127,7 +127,7 @@ class SimulatedParticipant:
         return self._sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
 
     def tick(self, now: int) -> SdsStep:
-        """Let the timers that are due fire."""
+        """Run the due timers."""
         return self._sds.tick(now)
 
     def next_due(self) -> int | None:

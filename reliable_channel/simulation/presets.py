@@ -22,7 +22,7 @@ _NAMES = ("alice", "bob", "carol", "dave", "erin", "frank", "grace", "heidi")
 
 
 def demo_scenario(seed: int = 7) -> Scenario:
-    """Five channels on four content topics, ten virtual minutes: each shows other troubles."""
+    """Five channels on four content topics, ten virtual minutes, each with different faults."""
     lossy = LinkQuality(loss=0.02, duplicate=0.03, reorder=0.05)
     bursts = GilbertElliott(good_to_bad=0.08, bad_to_good=0.2)
     ten = 10 * MINUTE_MS
@@ -122,7 +122,7 @@ def small_scenario(seed: int = 1) -> Scenario:
 
 def hostile_scenario(seed: int = 7) -> Scenario:
     """The two channels of the small scenario with three hostile senders on each, who try every attack. They begin when
-    the observer has seen the channel: whoever is seen first decides since when it is observed."""
+    the observer has seen the channel, because the first message seen decides since when it is observed."""
     small = small_scenario(seed)
     hostile = HostilePlan(senders=("mallory", "eve", "trudy"), per_envelope=0.5, begins_after=4)
     return replace(small, channels=tuple(replace(plan, messages=24, hostile=hostile) for plan in small.channels))

@@ -1,4 +1,4 @@
-"""Draws random values that depend on *what* is decided, never on the order or place in which it is asked.
+"""Draws random values that depend on *what* is decided, never on the order or place of the draws.
 
 Every draw is keyed by the seed and a path (channel, message number, link …), so a workload split over partitions,
 processes or runs stays the same data.
@@ -27,5 +27,5 @@ def stream(seed: int, *path: Key) -> random.Random:
 
 
 def random_bytes(size: int, seed: int, *path: Key) -> bytes:
-    """``size`` bytes that belong to the place ``path``; as incompressible as an encrypted payload."""
+    """``size`` bytes for the place ``path``; as incompressible as an encrypted payload."""
     return hashlib.shake_128(_digest(seed, path)).digest(size)

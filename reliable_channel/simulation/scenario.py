@@ -1,4 +1,4 @@
-"""Describes what to simulate: channels, participants, links, faults. Values only; the engine plays them."""
+"""Describes what to simulate: channels, participants, links, faults. Values only; the engine runs them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ START_MS = 1_767_225_600_000
 
 
 class Fault(StrEnum):
-    """What can be done to one message on purpose, so that each cause of a loss has a known example."""
+    """Faults that can be injected into one message, so that each cause of a loss has a known example."""
 
     NEVER_SENT = "never_sent"
     """The sender took it into its log and dispatched nothing (it stopped before the network)."""
     RATE_LIMITED = "rate_limited"
     """Held by the sender's rate limit until after the end of the observation."""
     NOT_STORED = "propagated_not_stored"
-    """Other participants got it and say so; neither the observer nor a store ever did."""
+    """Other participants received it and name it; neither the observer nor a store ever received it."""
     SEGMENT_MISSING = "segment_missing"
     """One segment more than parity could replace reaches neither the observer nor a store."""
     UNDECODABLE = "undecodable"
@@ -31,7 +31,7 @@ class Fault(StrEnum):
     UNDECRYPTABLE = "undecryptable"
     """Its envelopes are encrypted with a key that the observer has not (on an encrypted channel)."""
     LATE = "late"
-    """It reaches the observer so late that it has been declared lost before."""
+    """It reaches the observer after it has been declared lost."""
     PARITY_SAVES = "parity_saves"
     """As many data segments as there are parity segments never reach the observer: parity must rebuild them."""
 
@@ -72,8 +72,8 @@ PERFECT = LinkQuality(delay_ms=20, jitter_ms=0)
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """From ``start_ms`` to ``end_ms`` (after the start of the scenario) ``members`` and the rest do not hear each
-    other. The observer is ``observer``."""
+    """From ``start_ms`` to ``end_ms`` (after the start of the scenario) ``members`` and the rest do not receive each
+    other's envelopes. The observer is ``observer``."""
 
     start_ms: int
     end_ms: int
@@ -129,13 +129,13 @@ class ChannelPlan:
     ephemeral: float = 0.0
     encrypted: bool = False
     repeats: float = 0.05
-    """Share of short messages that are the same word again, and of large ones that are the same file again."""
+    """Share of short messages that repeat the same word, and of large ones that repeat the same file."""
     faults: tuple[tuple[int, Fault], ...] = ()
     """(message number, fault)."""
     family: WireFamily = WireFamily.SPEC
-    """The wire family that everybody on the channel speaks."""
+    """The wire family that everybody on the channel uses."""
     foreign: tuple[tuple[str, Foreign], ...] = ()
-    """(participant, whose implementation it behaves like); the others are ours."""
+    """(participant, the implementation it behaves like); the others use our implementation."""
     hostile: HostilePlan | None = None
     """Attacks on this channel; not possible on an encrypted one, whose key strangers do not have."""
 
@@ -148,8 +148,8 @@ class ChannelPlan:
 
 @dataclass(frozen=True, slots=True)
 class StorePlan:
-    """A store node: its name, and the link over which it hears all channels. What the link loses it does not hold.
-    From ``off_ms`` on, if set, for ``off_for_ms`` it keeps nothing (ms after the start of the scenario)."""
+    """A store node: its name, and the link over which it receives all channels. It does not store envelopes that the
+    link loses. From ``off_ms`` on, if set, for ``off_for_ms`` it keeps nothing (ms after the start of the scenario)."""
 
     name: str
     link: LinkQuality = LinkQuality()
@@ -159,9 +159,9 @@ class StorePlan:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole simulation. ``drain_ms`` is how long the participants go on (syncs, retransmissions, repairs) after the
-    last send; ``bad_input`` the number of records that are no Waku traffic of ours. ``vantages`` are the bridges that
-    brought the observer its records, each with the share of the envelopes that it saw."""
+    """A whole simulation. ``drain_ms`` is how long the participants continue (syncs, retransmissions, repairs) after
+    the last send; ``bad_input`` is the number of records that must be quarantined. ``vantages`` are the bridges that
+    wrote the observer's records, each with the share of the envelopes that it saw."""
 
     seed: int
     channels: tuple[ChannelPlan, ...]
@@ -175,5 +175,5 @@ class Scenario:
 
     @property
     def end_ms(self) -> int:
-        """The virtual time at which the participants fall silent."""
+        """The virtual time at which the participants stop."""
         return self.start_ms + max((c.duration_ms for c in self.channels), default=0) + self.drain_ms

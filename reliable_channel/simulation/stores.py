@@ -13,7 +13,7 @@ from reliable_channel.simulation.world import World
 
 
 def given_back(world: World, hashes: Sequence[bytes], at_ms: int) -> list[ObserverRecord]:
-    """The records that reach the observer at ``at_ms`` (virtual Unix ms) when its stores give it these envelopes."""
+    """The records that reach the observer at ``at_ms`` (virtual Unix ms) when its stores return these envelopes."""
     held = {
         hash_: (journal.plan, kept)
         for journal in world.journals

@@ -29,9 +29,9 @@ def write_records(
     on_written: Callable[[int], None] = lambda _: None,
 ) -> list[Coordinates]:
     """Produce ``records`` with acks from all replicas, in order, with their virtual arrival times as record times
-    (which a ``LogAppendTime`` topic replaces). ``rate`` is records per second, ``None`` as fast as the broker takes
-    them. ``client`` are kafka-python settings: servers, TLS, SASL. Raises :class:`EnvironmentFault` when Kafka does
-    not take a record."""
+    (which a ``LogAppendTime`` topic replaces). ``rate`` is records per second, ``None`` as fast as the broker accepts
+    them. ``client`` are kafka-python settings: servers, TLS, SASL. Raises :class:`EnvironmentFault` when Kafka does not
+    accept a record."""
     with _producer(client, topic) as producer:
         futures = [
             producer.send(topic, value=r.value, key=r.key, headers=list(r.headers), timestamp_ms=r.at_ms)
@@ -42,8 +42,8 @@ def write_records(
 
 
 def write_events(events: Iterable[Mapping[str, Any]], topic: str, client: Mapping[str, Any]) -> int:
-    """Produce what senders and bridges record (:mod:`reliable_channel.simulation.evidence`) to the evidence topic; how
-    many. Raises :class:`EnvironmentFault` when Kafka does not take one."""
+    """Produce the records of senders and bridges (:mod:`reliable_channel.simulation.evidence`) to the evidence topic;
+    returns how many. Raises :class:`EnvironmentFault` when Kafka does not accept one."""
     with _producer(client, topic) as producer:
         futures = [
             producer.send(

@@ -21,7 +21,7 @@ from reliable_channel.core.errors import EnvironmentFault
 
 
 class MessageOutcome(StrEnum):
-    """What the observer can know of a message in the end: the outcome by the truth."""
+    """The true outcome of a message: what the observer can know of it in the end."""
 
     DELIVERED = "delivered"
     """Enough of its segments arrived to rebuild it."""
@@ -67,7 +67,8 @@ class TrueMessage:
 @dataclass(frozen=True, slots=True)
 class TrueSegment:
     """One SDS message: a segment (identified by ``message`` and ``ordinal``) or a sync message. ``arrived_at_ms`` is
-    the first decodable arrival at the observer, ``repaired_at_ms`` when its siblings revealed it before that."""
+    the first decodable arrival at the observer, ``repaired_at_ms`` when the other segments of its message revealed it
+    before that."""
 
     channel_id: str
     sds_id: str
@@ -85,13 +86,13 @@ class TrueSegment:
 
     @property
     def history_seen(self) -> bool:
-        """Whether it came to the observer by itself before its siblings made it known: only then is its causal
-        history known there."""
+        """Whether it arrived at the observer before the other segments of its message revealed it: only then is its
+        causal history known there."""
         return self.arrived_at_ms is not None and self.repaired_at_ms is None
 
     @property
     def known_at_ms(self) -> int | None:
-        """When the observer knew it, by itself or by its siblings; ``None`` when never."""
+        """When the observer knew it, from its arrival or from other segments of its message; ``None`` when never."""
         times = [t for t in (self.arrived_at_ms, self.repaired_at_ms) if t is not None]
         return min(times) if times else None
 
@@ -128,7 +129,7 @@ class Presence:
 @dataclass(frozen=True, slots=True)
 class TrueDependency:
     """An SDS id that a message named when the observer did not know it. It is waited for, unless it is older than the
-    first observation of the channel (LIP-109). ``known_at_ms`` is ``None`` when it never came."""
+    first observation of the channel (LIP-109). ``known_at_ms`` is ``None`` when it never arrived."""
 
     channel_id: str
     sds_id: str
@@ -157,7 +158,7 @@ class TrueAttack:
 
     ``sender`` is the claimed one; ``payload`` is a bare content and ``payload_hash`` (hex) what a segment announces;
     ``names`` are the ids in its causal history. ``before_observation``: its clock is at or before that of the first
-    message observed, so nobody waits for what it names. ``record`` is its number in the written order; topic,
+    message observed, so nobody waits for the ids it names. ``record`` is its number in the written order; topic,
     partition and offset are where Kafka put it. ``at_ms`` is in virtual Unix ms."""
 
     channel_id: str
@@ -179,7 +180,7 @@ class TrueAttack:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Everything that is known about one simulated run."""
+    """The complete truth about one simulated run."""
 
     messages: list[TrueMessage]
     segments: list[TrueSegment]

@@ -1,4 +1,4 @@
-"""Plays a whole scenario: every channel's conversation, the bad input, and the truth about all of it."""
+"""Runs a whole scenario: every channel's conversation, the bad input, and the truth about both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reliable_channel.simulation.truth import Truth
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A played scenario. ``records`` is what the observer's topic holds, in the order of reception."""
+    """A completed scenario. ``records`` are the records of the observer's topic, in the order of reception."""
 
     scenario: Scenario
     records: list[ObserverRecord]
@@ -24,7 +24,7 @@ class World:
 
 
 def simulate(scenario: Scenario, on_channel: Callable[[str], None] = lambda _: None) -> World:
-    """Play the scenario; the same scenario gives the same world, byte for byte. ``on_channel`` is called for each
+    """Run the scenario; the same scenario gives the same world, byte for byte. ``on_channel`` is called for each
     finished channel. Channels do not influence each other, so a scenario with fewer channels gives the same records for
     them."""
     journals = []
