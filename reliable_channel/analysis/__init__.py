@@ -1,2 +1,2 @@
-"""Shows the tables to people: reports, charts, the dashboard, alerts and the status. It writes no table but
+"""Presents the tables to users: reports, charts, the dashboard, alerts and the status. The only table it writes is
 ``alerts``."""

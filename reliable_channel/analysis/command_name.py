@@ -1,5 +1,5 @@
-"""Returns the command under which the reader of a hint can start this program: its name, or its path where the name
-is not found."""
+"""Returns the command with which the reader of a hint can start this program: its name, or its path if the name is not
+found."""
 
 from __future__ import annotations
 

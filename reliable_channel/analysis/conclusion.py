@@ -1,4 +1,4 @@
-"""Sums the figures up in one or two sentences: how much is missing, in which channel most, and the most frequent
+"""Summarises the figures in one or two sentences: how much is missing, in which channel most, and the most frequent
 cause."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from reliable_channel.analysis.report import text
 MUCH_MORE = 1.5
 """How many times the loss of all others a channel must have to be named."""
 FEWEST = 10
-"""Settled messages below which a channel is not named: its share would be chance."""
+"""The minimum of settled messages for a channel to be named; below it, its share would be chance."""
 
 
 def conclusion(
@@ -40,7 +40,7 @@ def conclusion(
 
 
 def _worst(channels: Sequence[Mapping[str, Any]], missing: int, settled: int) -> tuple[str, float, float] | None:
-    """Name and loss of the channel that misses much more than the others do, and the loss of the others."""
+    """Name and loss of the channel whose loss is much larger than that of the others, and the loss of the others."""
     enough = [row for row in channels if row["missing"] and row["missing"] + row["delivered"] >= FEWEST]
     worst = max(enough, key=lambda row: row["missing"] / (row["missing"] + row["delivered"]), default=None)
     if worst is None or settled == (mine := worst["missing"] + worst["delivered"]):

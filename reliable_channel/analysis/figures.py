@@ -36,7 +36,7 @@ _PLACE = "kafka_topic, kafka_partition, kafka_offset"
 
 
 def records(where: str = "true") -> str:
-    """Records read: those with an envelope, and those that are none. A record may have several rows in quarantine."""
+    """Records read: those with an envelope, and those without. A record may have several rows in quarantine."""
     return f"""((SELECT count(*) FROM envelopes WHERE {where})
         + (SELECT count(*) FROM (SELECT DISTINCT {_PLACE} FROM quarantine WHERE {where})
            ANTI JOIN (SELECT {_PLACE} FROM envelopes WHERE {where}) USING ({_PLACE})))"""
@@ -51,8 +51,8 @@ def refused(where: str = "true") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the messages of a span of time. ``latency_ms``: ``network``, ``waiting`` and ``acknowledgement``
-    → the :data:`QUANTILES`. ``newest``: when ingest last wrote its clock, ``None`` before it did."""
+    """The outcome of the messages of a time span. ``latency_ms``: ``network``, ``waiting`` and ``acknowledgement`` →
+    the :data:`QUANTILES`. ``newest``: when ingest last wrote its clock, ``None`` before it did."""
 
     verdicts: dict[str, int]
     causes: dict[str, int]

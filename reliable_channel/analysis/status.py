@@ -31,10 +31,10 @@ from reliable_channel.lake.tables import (
 )
 
 KAFKA_PATIENCE_S = 1.0
-"""How long the newest Kafka offsets may take, from the start on; a broker that is away must not hold up the rest."""
+"""How long the newest Kafka offsets may take, from the start on; an unreachable broker must not delay the rest."""
 
 HISTORY_LIMIT = 1_000
-"""Commits looked at per table; a job further behind is at least that far behind."""
+"""Commits examined per table; a job further behind is at least that far behind."""
 
 _DEPENDENCY = [*CHANNEL_KEY, "sds_id"]
 
@@ -45,7 +45,7 @@ Newest = Callable[[str], Mapping[int, int]]
 def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     """The state of the pipeline as plain values. Times are ISO 8601 in UTC, or ``None``.
 
-    ``newest`` asks Kafka, in the background; what does not answer in time is ``None``."""
+    ``newest`` queries Kafka in the background; without an answer in time the values are ``None``."""
     checkpoints = read_checkpoints(settings.paths)
     asked = _Asked(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
     opened = open_tables(settings.paths)
@@ -132,7 +132,7 @@ def _quarantine(table: DeltaTable | None) -> dict[str, int]:
 
 
 def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
-    """Dependencies asked for that neither came nor were given up: how many, and the oldest."""
+    """Requested dependencies that neither arrived nor were given up: how many, and the oldest."""
     if REFETCH_REQUESTS.name not in opened:
         return {"count": 0, "oldest": None}
     settled = [name for name in (LOST_DEPENDENCIES.name, DELIVERIES.name) if name in opened]

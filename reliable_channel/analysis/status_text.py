@@ -1,7 +1,7 @@
 """Prints the state of the pipeline: :func:`reliable_channel.analysis.status.collect` as lines of text.
 
-Strangers choose topics, channels and ids: what could move a cursor, colour a terminal or change the direction of
-writing is shown as an escape, and long ones are cut.
+Strangers choose topics, channels and ids: characters that could move a cursor, colour a terminal or change the writing
+direction are shown as escapes, and long texts are cut.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The console script ``reliable-channel``: assembles the command modules, and turns faults into one sentence.
+"""Implements the console script ``reliable-channel``: assembles the command modules, and prints a fault as one
+sentence.
 
-Knows no command: every module of ``reliable_channel.cli.commands`` registers its own. An error is printed as cause and
-remedy without a stack trace (``--debug`` shows it): :mod:`reliable_channel.runtime.faults`.
+It contains no command: every module of ``reliable_channel.cli.commands`` registers its own. An error is printed as
+cause and remedy without a stack trace (``--debug`` shows it): :mod:`reliable_channel.runtime.faults`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ EXIT_CODES = {
     130: "ended by Ctrl-C",
     143: "ended by SIGTERM, in order",
 }
-"""What the exit code of every command says."""
+"""The meaning of every command's exit codes."""
 
 
 HELP_NAMES = ["-h", "--help"]

@@ -21,7 +21,7 @@ def store_nodes(world: World) -> Iterator[list[str]]:
 
 
 def archive(world: World, store: str) -> MemorySource:
-    """What one store of the scenario holds."""
+    """The envelopes that one store of the scenario holds."""
     found = MemorySource()
     for journal in world.journals:
         for kept in journal.stored[store].values():

@@ -1,7 +1,7 @@
 """Computes which alerts are raised and which are cleared, from the open alerts and the measurements. Pure.
 
-The same measures twice give no change, so a run may be repeated at any time. What cannot be measured any more (no
-messages in the window, a channel forgotten, a rule removed) is cleared, and the detail says so.
+Equal measurements give no change, so a run may be repeated at any time. An alert whose value can no longer be measured
+(no messages in the window, a channel forgotten, a rule removed) is cleared, and the detail says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AlertState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """One row of ``alerts`` to be, without its number and times."""
+    """A future row of ``alerts``, without its number and times."""
 
     alert: str
     kind: str
@@ -43,7 +43,8 @@ def changes(
 ) -> list[AlertChange]:
     """The changes against ``open_alerts`` (raised and not cleared).
 
-    Of one rule at most ``most_open`` are open at once, the largest values first: strangers make many channels.
+    At most ``most_open`` alerts of a rule are open at once, the largest values first, because strangers can create many
+    channels.
     """
     found: list[AlertChange] = []
     known = {rule.alert for rule, _ in measured}

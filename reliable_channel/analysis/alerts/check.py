@@ -17,14 +17,14 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.tables import BY_NAME
 
 _ATTEMPTS = 10
-"""Runs at the same time that may come in between."""
+"""The number of concurrent runs that may append in between."""
 MOST_PAGES = 100
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """``changed``: rows appended now. ``open_alerts``: what is raised after it. ``sent``: how many changes the webhook
-    took; ``fault``: why it did not take the rest."""
+    """``changed``: rows appended now. ``open_alerts``: alerts raised after it. ``sent``: how many changes the webhook
+    accepted; ``fault``: why it did not accept the rest."""
 
     as_of: dt.datetime | None
     changed: tuple[AlertChange, ...]
@@ -39,11 +39,11 @@ def check(
     rules: tuple[Rule, ...] | None = None,
     webhook: Webhook | None = None,
 ) -> CheckResult:
-    """Evaluate the rules over the tables, append what changed to ``alerts``, tell the webhook what it does not know.
+    """Evaluate the rules over the tables, append the changes to ``alerts``, and send unsent changes to the webhook.
 
-    Raises ``ConfigurationError`` for a wrong rules file and ``EnvironmentFault`` for tables that cannot be read, or
-    where there is not one; a webhook that fails is part of the outcome, since the changes stand in the table and
-    are sent by the next run."""
+    Raises ``ConfigurationError`` for a wrong rules file and ``EnvironmentFault`` for tables that cannot be read, or if
+    there are none; a webhook that fails is part of the outcome, since the changes are in the table and the next run
+    sends them."""
     now = now or dt.datetime.now(dt.UTC)
     rules = load_rules(settings.alerts.rules) if rules is None else rules
     lake = TableSnapshot(settings.paths)
@@ -65,7 +65,7 @@ def check(
 
 
 def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault | None]:
-    """Page by page; what was taken is recorded before the next one, so little is said twice after a crash."""
+    """Send changes page by page. Accepted changes are recorded before the next page, so a crash repeats few."""
     sent = 0
     for _ in range(MOST_PAGES):
         log = AlertLog(settings.paths)

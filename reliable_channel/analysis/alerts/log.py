@@ -1,8 +1,8 @@
 """Reads and appends the table ``alerts``: which alerts are open, and each change exactly once.
 
 Two runs at the same time read the same state and would append the same change twice. So every append carries the number
-of the last change as Delta's application transaction: of two that start from the same state one is refused, and begins
-anew. The same table remembers the last change that was sent to the webhook.
+of the last change as Delta's application transaction: of two that start from the same state one is refused, and starts
+again. The same table remembers the last change that was sent to the webhook.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPEN = """
 
 
 class AlertLog:
-    """One look at the table, which is created when it is not there. Read it again to see what others wrote."""
+    """A snapshot of the table, which is created if it does not exist. Read it again to see what others wrote."""
 
     def __init__(self, paths: PathSettings) -> None:
         create_table(paths.table(ALERTS.name), ALERTS)
@@ -49,7 +49,7 @@ class AlertLog:
         return {(change.alert, change.subject): change for change in rows}
 
     def append(self, changes: Sequence[AlertChange], as_of: dt.datetime | None, now: dt.datetime) -> bool:
-        """Append all or none; False when another run appended since this look."""
+        """Append all or none; False when another run appended since this snapshot."""
         if not changes:
             return True
         last = self._last()

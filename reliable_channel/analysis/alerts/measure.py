@@ -1,8 +1,8 @@
 """Measures each rule with SQL over a snapshot of the tables, as of the recorded clock: one reading per subject.
 
-Deterministic: the same tables give the same readings, whenever they are read. Only ``clock_stopped`` uses the wall
-clock, which is an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``. It may
-contain text that strangers chose and is treated as data; ``detail`` contains only this program's words and numbers.
+Deterministic: the same tables give the same readings at any time. Only ``clock_stopped`` uses the wall clock, which is
+an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``. It may contain text that
+strangers chose and is treated as data; ``detail`` contains only this program's words and numbers.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Reading:
 
 
 def as_of(lake: TableSnapshot) -> dt.datetime | None:
-    """The recorded clock: the largest event time of any partition, but for closing ticks. ``None`` without one.
+    """The recorded clock: the largest event time of any partition, except closing ticks. ``None`` without one.
 
-    The tick that ends a back-fill or a demo lets every timer fire, as if time had passed: in it nobody was silent, and
-    what was lost before it was lost just now."""
+    The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during that
+    time, and messages lost before it count as just lost."""
     found: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608
     return found
 
@@ -184,7 +184,7 @@ def _channel(row: dict[str, Any]) -> str:
 
 
 def _bounded(subject: str) -> str:
-    """The subject, or its beginning and digest: a stranger chooses its length."""
+    """The subject, or its beginning and digest if it is long, because a stranger chooses its length."""
     if len(subject) <= LONGEST_SUBJECT:
         return subject
     digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Reads and validates the rules of ``conf/alerts.yaml``; an invalid rule is refused by name."""
+"""Reads and validates the rules of ``conf/alerts.yaml``; an invalid rule is rejected with an error that names it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class _Above(_Rule):
 
 
 class LossRate(_Above):
-    """Share of missing messages among those settled as delivered or missing, per channel or over all. Judged only from
-    ``at_least`` messages in the window on."""
+    """Share of missing messages among those settled as delivered or missing, per channel or over all. Evaluated only
+    with at least ``at_least`` messages in the window."""
 
     kind: Literal["loss_rate"]
     above: Share
@@ -55,7 +55,7 @@ class LossRate(_Above):
 
 
 class QuarantineRate(_Above):
-    """Share of records refused (dropped) among all that came; ``reasons`` narrows it to some."""
+    """Share of quarantined (dropped) records among all received; ``reasons`` restricts it to some reasons."""
 
     kind: Literal["quarantine_rate"]
     above: Share
@@ -86,7 +86,7 @@ class SilentChannel(_Rule):
 
 
 class TopicInPartitions(_Above):
-    """Kafka partitions in which the SDS messages of one content topic stand: more than one have no order."""
+    """Number of Kafka partitions that hold SDS messages of one content topic: more than one have no defined order."""
 
     kind: Literal["topic_in_partitions"]
     above: Annotated[float, Field(ge=1)] = 1
@@ -103,7 +103,8 @@ class Metric(_Above):
 
 
 class ClockStopped(_Rule):
-    """Time since ingest last wrote the recorded clock, ms of wall time: the one rule that a stopped pipeline raises."""
+    """Time since ingest last wrote the recorded clock, ms of wall time: the only rule that a stopped pipeline
+    raises."""
 
     kind: Literal["clock_stopped"]
     above_ms: PositiveMilliseconds

@@ -25,12 +25,12 @@ _TEMPORARY = {408, 425, 429}
 
 
 class _AgainError(Exception):
-    """The receiver is busy or away; worth another try."""
+    """The receiver is busy or unreachable; a retry may succeed."""
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where and how. ``wait`` is tenacity's pause between attempts; tests give none."""
+    """Where and how to send. ``wait`` is tenacity's pause between attempts; tests use none."""
 
     settings: AlertSettings
     wait: Callable[[tenacity.RetryCallState], float] = field(
@@ -39,7 +39,7 @@ class Webhook:
     transport: httpx.BaseTransport | None = None
 
     def tell(self, changes: Sequence[dict[str, Any]]) -> None:
-        """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not take them."""
+        """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not accept them."""
         body = json.dumps({"version": 1, "alerts": [_shown(row) for row in changes]}, ensure_ascii=True).encode()
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self.settings.webhook_attempts),

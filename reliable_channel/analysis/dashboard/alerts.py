@@ -1,4 +1,4 @@
-"""Builds the page of alerts: what is raised now, and every change."""
+"""Builds the page of alerts: those raised now, and every change."""
 
 from __future__ import annotations
 

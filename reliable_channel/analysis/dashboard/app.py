@@ -48,7 +48,7 @@ STATIC = {
 
 @dataclass(frozen=True)
 class PageContent:
-    """A template with what it shows; ``known`` are the parameters of the address that its links keep."""
+    """A template with its data; ``known`` are the parameters of the address that its links keep."""
 
     template: str
     values: dict[str, Any]
@@ -72,7 +72,7 @@ def create_app(
     _install_faults(app, renderer)
 
     def cached_page(request: Request, tables: Sequence[str], make: Callable[[TableSnapshot], PageContent]) -> Response:
-        """The page, or 304 when the browser has it; made once while its tables stay as they are."""
+        """The page, or 304 when the browser has it; rendered once while its tables stay unchanged."""
         lake = cache.lake()
         wanted = str(request.url.path) + "?" + request.url.query
         tag = cache.tag(lake, wanted, tables)
@@ -278,7 +278,7 @@ def _nothing(cause: str, remedy: str) -> PageContent:
 
 
 def _install_faults(app: FastAPI, renderer: Renderer) -> None:
-    """Every fault is a page with one sentence of cause and one of remedy; no stack trace leaves."""
+    """Show every fault as a page with one sentence of cause and one of remedy, without a stack trace."""
 
     def page(request: Request, status: int, title: str, cause: str, remedy: str) -> Response:
         values = {"title": title, "cause": cause, "remedy": remedy}

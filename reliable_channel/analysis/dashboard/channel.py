@@ -44,7 +44,7 @@ def page(
 
 
 def known(lake: TableSnapshot, key: ChannelFilter) -> bool:
-    """Whether any table tells of the channel."""
+    """Whether any table contains the channel."""
     tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies")
     found = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names
     return bool(lake.select(f"SELECT {' OR '.join(found)} AS known", key.parameters)[0]["known"])
@@ -83,7 +83,7 @@ def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict
 
 
 def missing_dependencies(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, number: int) -> Rows:
-    """SDS messages that others name and that are not here: still awaited, or given up; the oldest first."""
+    """SDS messages that others name and that have not arrived: still awaited, or given up; the oldest first."""
     return Rows.of(
         lake,
         f"""

@@ -24,13 +24,13 @@ from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.source import Window as Rows
 
 MOST_ROWS = 200
-"""Rows of the table beside a picture."""
+"""The maximum number of rows in the table below a picture."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """``draw`` makes the chart for a plot of so many pixels (altair is loaded only then); ``columns`` and ``rows`` say
-    the same as text. ``more``: rows that the table leaves out."""
+    """``draw`` makes the chart for a plot of so many pixels (altair is loaded only then); ``columns`` and ``rows`` show
+    the same as text. ``more``: the number of rows that the table leaves out."""
 
     title: str
     alt: str
@@ -125,7 +125,7 @@ def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
 
 
 def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
-    """Everything that is known to have happened to a message."""
+    """Every known event of a message."""
     frame = timeline(source(lake, window, message), message)
 
     def draw(width: int) -> Any:
@@ -148,7 +148,7 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
 
 
 def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
-    """The messages that this one names, and those that name it."""
+    """The messages named by this one, and the messages that name it."""
     found = causal_graph(source(lake, window, message), message)
 
     def draw(width: int) -> Any:
@@ -196,7 +196,7 @@ MESSAGE_FIGURES: Mapping[str, Callable[[TableSnapshot, TimeWindow, MessageFacts]
 }
 
 _NAMES = frozenset({"data", "datasets", "domain", "sort", "values", "field"})
-"""Where names stand, which may be called like a colour."""
+"""The parts of a specification that hold names, which may equal the name of a colour."""
 
 WIDTHS = {"wide": 1_040, "narrow": 290}
 """Width of the plot, pixels."""

@@ -1,7 +1,7 @@
 """Checks every request (host name, method, token), and adds the security headers to every response.
 
-The host allow-list stops web pages that point their own name at this address. The policy allows nothing but our own
-files, so that markup which slipped through an escape could neither run nor load anything.
+The host allow-list stops web pages that point their own name at this address. The policy allows only our own files, so
+that markup that was not escaped could neither run nor load anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-"""For a chart that is opened alone: it carries styles of its own and may do nothing else."""
+"""The policy for a chart opened alone: it allows the chart's own styles and nothing else."""
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -34,7 +34,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class DashboardGuard:
-    """``token`` None lets everybody in; ``allowed_hosts`` are names without port, ``*`` any."""
+    """``token`` None allows everybody; ``allowed_hosts`` are names without port, ``*`` any."""
 
     token: str | None
     allowed_hosts: frozenset[str]

@@ -13,7 +13,7 @@ from reliable_channel.analysis.report.investigate import MessageFacts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 MOST_ROWS = 600
-"""A message has at most 256 segments; as many participants may confirm it."""
+"""The maximum number of rows: a message has at most 256 segments, and the same bound applies to participants."""
 
 
 def page(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _mine(message: MessageFacts) -> dict[str, Any]:
 
 
 def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
-    """One row per SDS message that is known of it: received, rebuilt or neither."""
+    """One row per known SDS message of the message: received, rebuilt or neither."""
     here = _key(message).where()
     return lake.select(
         f"""

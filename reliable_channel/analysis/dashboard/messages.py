@@ -19,12 +19,13 @@ VerdictFilter = Literal["", "delivered", "missing", "unknown"]
 MOST_FOUND = 50
 MOST_NAMES = 5_000
 MOST_CHOICES = 200
-"""Causes and channels that can be chosen; others are reached by their page."""
+"""The number of causes and channels that can be selected; others are reached by their page."""
 
 
 @dataclass(frozen=True)
 class MessageFilter:
-    """Which judged messages are listed; an empty text is no condition. ``channel`` is the whole channel id."""
+    """The filter of listed messages that have a verdict; an empty text is no condition. ``channel`` is the whole
+    channel id."""
 
     verdict: VerdictFilter = ""
     cause: str = ""
@@ -32,7 +33,7 @@ class MessageFilter:
 
 
 def page(lake: TableSnapshot, window: TimeWindow, wanted: str, chosen: MessageFilter, number: int) -> dict[str, Any]:
-    """The parts of the page: what was found, or the newest messages and what there is to choose from."""
+    """The parts of the page: the matches, or the newest messages and the available filters."""
     if wanted:
         found = section(lake, ("sds_messages",), lambda: search(lake, wanted))
         like = [] if found.data else section(lake, ("delivery_status",), lambda: names_like(lake, wanted)).data
@@ -63,7 +64,7 @@ def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
 
 
 def names_like(lake: TableSnapshot, wanted: str) -> list[str]:
-    """Channels and senders with a name much like this one, the likest first."""
+    """Channels and senders with a similar name, the most similar first."""
     rows = lake.select(
         f"""SELECT channel_id AS name FROM delivery_status UNION SELECT sender_id FROM delivery_status
             ORDER BY name LIMIT {MOST_NAMES}"""  # noqa: S608 - a number of ours
@@ -96,7 +97,7 @@ def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> d
 
 
 def newest(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter, number: int) -> Rows:
-    """Judged messages, newest first."""
+    """Messages that have a verdict, newest first."""
     return Rows.of(
         lake,
         """

@@ -68,7 +68,7 @@ def causes(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
 
 
 def concluded(lake: TableSnapshot, window: TimeWindow) -> str | None:
-    """What the figures come to, in words."""
+    """The summary of the figures in words."""
     channels = lake.select(
         f"""SELECT channel_id, {VERDICTS} FROM delivery_status WHERE first_seen > $since AND first_seen <= $until
             GROUP BY pubsub_topic, content_topic, channel_id ORDER BY channel_id""",  # noqa: S608 - text of our own
@@ -79,7 +79,7 @@ def concluded(lake: TableSnapshot, window: TimeWindow) -> str | None:
 
 
 def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[float]]]:
-    """Where the time went: the part of the way, and its quantiles in ms."""
+    """How long each part of the delivery took: the part, and its quantiles in ms."""
     found = latencies(lake, IN_WINDOW, window.bounds)
     return [(name, found[stage]) for stage, name in STAGES.items() if found[stage]]
 
@@ -103,7 +103,7 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
 
 
 def jobs(lake: TableSnapshot) -> list[dict[str, Any]]:
-    """Every query as its last micro-batch left it."""
+    """The state of every query after its last micro-batch."""
     newest = ", ".join(
         f"arg_max(value, (recorded_at, batch_id)) FILTER (metric = '{metric}') AS {name}"
         for name, metric in _METRICS.items()

@@ -1,7 +1,7 @@
 """Shares one snapshot of the tables between requests, and caches rendered pages while their tables stay unchanged.
 
-Tables are looked at again at most once per ``fresh_s``: however many pages are open, the logs are listed once. What a
-page shows depends on its address and on the versions of its tables only, so these are its entity tag.
+Tables are checked at most once per ``fresh_s``: however many pages are open, the logs are listed once. What a page
+shows depends on its address and on the versions of its tables only, so these are its entity tag.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from reliable_channel.config import PathSettings
 FRESH_S = 1.0
 MOST_KEPT = 128
 AT_ONCE = 4
-"""Answers that are made at the same time; others wait. Each may take a query's memory."""
+"""The maximum number of answers rendered at the same time; others wait. Each may take a query's memory."""
 
 
 class PageCache:
-    """Gives the current :class:`TableSnapshot`. ``monotonic`` is the clock in seconds, for tests."""
+    """Provides the current :class:`TableSnapshot`. ``monotonic`` is the clock in seconds, for tests."""
 
     def __init__(
         self, paths: PathSettings, fresh_s: float = FRESH_S, monotonic: Callable[[], float] = time.monotonic
@@ -36,7 +36,7 @@ class PageCache:
         self._making = threading.BoundedSemaphore(AT_ONCE)
 
     def lake(self) -> TableSnapshot:
-        """The tables as they are now, or were a moment ago."""
+        """A snapshot of the tables, at most ``fresh_s`` old."""
         with self._lock:
             if self._monotonic() >= self._until:
                 self._lake, self._until = TableSnapshot(self.paths), self._monotonic() + self._fresh_s

@@ -8,7 +8,7 @@ from typing import Any
 from reliable_channel.analysis.dashboard.render import address
 
 _HERE = "https://dashboard.invalid"
-"""Vega takes only absolute addresses; this one never leaves this module."""
+"""A placeholder, because Vega accepts only absolute addresses; it never leaves this module."""
 _LINK = re.compile(f'<a xlink:href="{re.escape(_HERE)}(/[^"]*)">')
 _MARK = re.compile(r'<(\w+) (aria-label="([^"]*)" role="graphics-symbol"[^>]*)/>')
 

@@ -1,4 +1,4 @@
-"""Builds the page of the quarantine: counts by reason, samples as hex, and the command that tries again."""
+"""Builds the page of the quarantine: counts by reason, samples as hex, and the command that requeues them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def page(lake: TableSnapshot, window: TimeWindow, reason: str, number: int) -> d
 
 
 def reasons(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
-    """Reason, stage, how many, by what became of them."""
+    """Reason, stage and number of records, by disposition."""
     return lake.select(
         """
         SELECT reason, any_value(stage) AS stage, count(*) AS records,

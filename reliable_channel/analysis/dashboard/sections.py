@@ -15,7 +15,7 @@ PAGE_ROWS = 50
 
 @dataclass(frozen=True)
 class PageSection:
-    """``data``: what the template shows; ``fault``: why there is none. ``absent``: tables that do not exist yet, with
+    """``data``: the data of the template; ``fault``: why there is none. ``absent``: tables that do not exist yet, with
     the job that writes each."""
 
     data: Any = None

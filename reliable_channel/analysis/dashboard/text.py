@@ -14,7 +14,7 @@ LONGEST = 48
 
 
 def words(value: object, longest: int = LONGEST) -> str:
-    """A string from the network, printable and cut in the middle: beginnings and ends tell ids apart."""
+    """A string from the network, printable and cut in the middle, since beginnings and ends distinguish ids."""
     if value is None:
         return "–"
     text = shown(value, 10_000)
@@ -55,7 +55,7 @@ def count(value: float | None) -> str:
 
 
 def share(part: float | None, whole: float | None) -> str:
-    """``part`` of ``whole`` in percent; never 100 % or 0 % when it is not."""
+    """``part`` of ``whole`` in percent; 100 % and 0 % only if exact."""
     if part is None or not whole:
         return "–"
     percent = 100 * part / whole
@@ -89,7 +89,7 @@ def dump(raw: bytes | None, most: int = 256) -> str:
 
 
 def prose(text: str) -> Markup:
-    """A sentence of ours (or one that quotes a fault), escaped, with what stands between backticks as code."""
+    """A sentence of this program (or one that quotes a fault), escaped, with text between backticks as code."""
     parts = [escape(words(part, 600)) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 

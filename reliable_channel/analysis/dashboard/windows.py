@@ -22,7 +22,7 @@ SPANS: dict[Last, tuple[str, int | None]] = {
 BINS_S = (15, 60, 300, 900, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400)
 MOST_BINS = 120
 LIVE = dt.timedelta(minutes=2)
-"""As far as the recorded clock of a live pipeline may be from the wall clock."""
+"""The maximum distance between the recorded clock of a live pipeline and the wall clock."""
 BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -44,14 +44,14 @@ class TimeWindow:
 
     @property
     def now(self) -> dt.datetime | None:
-        """The recorded clock while it follows the wall clock: then axes run to it, and a silence at their end is seen.
-        None for a recording, which ends with its last record."""
+        """The recorded clock while it follows the wall clock: axes then extend to it, and a silence at their end is
+        visible. None for a recording, which ends with its last record."""
         if self.clock is None or self.newest is None or abs(self.newest - self.clock) > LIVE:
             return None
         return self.clock
 
     def bin_s(self, first: dt.datetime | None, last: dt.datetime | None) -> int:
-        """A width of bins, seconds, of which the time from ``first`` to ``last`` fills at most :data:`MOST_BINS`."""
+        """A bin width in seconds with which the time from ``first`` to ``last`` has at most :data:`MOST_BINS` bins."""
         length = 0.0 if first is None or last is None else (last - first).total_seconds()
         return next((width for width in BINS_S if width * MOST_BINS >= length), BINS_S[-1])
 

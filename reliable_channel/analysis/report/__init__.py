@@ -1,4 +1,4 @@
-"""Reads the Delta tables without Spark and analyses them for people.
+"""Reads the Delta tables without Spark and analyses them for users.
 
 * ``source`` (a window of the tables, SQL with bound values), ``dimensions``, ``times``; ``snapshot``: single questions
 * what is asked: ``delivery``, ``depth``, ``loss``, ``quarantine``, ``capacity``, ``investigate``, ``graph``

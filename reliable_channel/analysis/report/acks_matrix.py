@@ -10,7 +10,7 @@ from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 MOST_NAMES = 24
-"""Rows and columns; who says most comes first. A stranger can invent participants."""
+"""The maximum of rows and columns, the most active first, because a stranger can invent participants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """``senders``: name → SDS messages delivered here; ``participants``: who acknowledges; ``more``: names left out."""
+    """``senders``: name → SDS messages delivered here; ``participants``: those that acknowledge; ``more``: number of
+    names left out."""
 
     senders: dict[str | None, int]
     participants: list[str | None]
@@ -35,7 +36,7 @@ class Matrix:
 def acks_matrix(lake: TableSnapshot, key: ChannelFilter, since: dt.datetime, until: dt.datetime) -> Matrix:
     """The matrix of one channel, of SDS messages delivered in the window.
 
-    Each message counts once per participant, by its surest evidence; latency is that of the first evidence, ms."""
+    Each message counts once per participant, by its strongest evidence; latency is that of the first evidence, ms."""
     parameters = {**key.parameters, "since": since, "until": until}
     sent = lake.select(
         f"""

@@ -39,7 +39,7 @@ PHASES = {
     "wal_commit_ms": "write-ahead log",
     "commit_offsets_ms": "committing",
 }
-"""The phases of a micro-batch as Spark names them, and what they are."""
+"""The phases of a micro-batch: Spark's name and its meaning."""
 
 
 def metric(source: TableWindow, name: str) -> pd.DataFrame:
@@ -52,7 +52,7 @@ def metric(source: TableWindow, name: str) -> pd.DataFrame:
 
 
 def throughput(source: TableWindow) -> pd.DataFrame:
-    """Rows per second of every micro-batch that read something."""
+    """Rows per second of every micro-batch that read rows."""
     return source.query(
         f"""SELECT time, query, input_rows / (took_ms / 1000) AS rows_per_s, input_rows, took_ms FROM ({_WIDE})
             WHERE input_rows > 0 AND took_ms > 0 ORDER BY time, query"""  # noqa: S608

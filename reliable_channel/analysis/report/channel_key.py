@@ -15,7 +15,7 @@ class ChannelFilter(NamedTuple):
 
     @classmethod
     def named_by(cls, subject: str | None) -> ChannelFilter | None:
-        """The channel that is the subject of an alert (a JSON list of the three), where it is one."""
+        """The channel that is the subject of an alert (a JSON list of the three), or None."""
         try:
             key = json.loads(subject or "")
         except (ValueError, RecursionError):
@@ -25,7 +25,7 @@ class ChannelFilter(NamedTuple):
 
     def where(self, table: str = "") -> str:
         """The condition for rows of this channel, of ``table`` if more than one has such columns. Plain equality, which
-        reaches the files: of tables that maintenance has ordered, only some are read."""
+        can skip files: of tables that maintenance has ordered, only some files are read."""
         dot = f"{table}." if table else ""
         return " AND ".join(
             f"{dot}{name} IS NULL" if value is None else f"{dot}{name} = $key_{name}"

@@ -12,8 +12,8 @@ TABLES = ("delivery_status", "deliveries", "sds_messages")
 
 
 def require_channel(source: TableWindow) -> None:
-    """Raise :class:`LocalError`, with what is known instead, when the window names a channel that no table knows at any
-    time. One that was merely silent in the window is no error."""
+    """Raise :class:`LocalError` with the known channels when the window names a channel that is in no table at any
+    time. A channel that was only silent in the window is not an error."""
     wanted = source.window.channel_id
     if wanted is None or any(source.rows(table, ["channel_id"]).num_rows for table in TABLES):
         return

@@ -23,8 +23,8 @@ def check(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) 
     """All differences, in the order of the promises below. ``lost_after_ms`` is the pipeline's
     ``timeout_for_lost_messages``.
 
-    Rows of hostile senders are judged by rules of their own and taken out first; the promises about honest messages
-    are then the same with and without them."""
+    Rows of hostile senders are checked by separate rules and removed first; the promises about honest messages are then
+    the same with and without them."""
     numbers = check_numbers(observed)
     observed, of_attacks = without_attacks(truth, observed)
     return [
@@ -86,7 +86,8 @@ def check_positions(truth: Truth, observed: Observed) -> list[Difference]:
 
 
 def check_segments(truth: Truth, observed: Observed) -> list[Difference]:
-    """Every content segment that became known (arrived, or rebuilt from its siblings) is delivered once; no other is.
+    """Every content segment that became known (arrived, or rebuilt from the other segments of its message) is delivered
+    once; no other is.
 
     A parity segment that could be encoded again need not be, unless a message names it."""
     promise = "delivered segments"
@@ -134,10 +135,10 @@ def check_numbers(observed: Observed) -> list[Difference]:
 
 
 def check_causal_order(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) -> list[Difference]:
-    """Within a channel every segment comes after what it depends on, unless that was not to be waited for: it is older
-    than the observation, or it came after its time was up.
+    """Within a channel every segment comes after its dependencies, except those that are not waited for: they are older
+    than the observation, or arrived after their time-out.
 
-    What was rebuilt has no causal history here: parity carries contents, not headers."""
+    A rebuilt segment has no causal history here, because parity carries contents, not headers."""
     position = {(row.channel_id, row.sds_id): row.row_seq for row in observed.segments}
     segments = {(s.channel_id, s.sds_id): s for s in truth.segments}
     patience = _patience(truth, lost_after_ms)
@@ -159,9 +160,9 @@ def check_causal_order(truth: Truth, observed: Observed, lost_after_ms: int = LO
 
 
 def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) -> list[Difference]:
-    """A message comes after every message whose *last* segment one of its own segments depends on, unless that one
-    was still incomplete when its time was up. (Of a message whose last segment is not named, the sender may itself
-    have had but a part.)"""
+    """A message comes after every message whose *last* segment one of its own segments depends on, unless that one was
+    still incomplete at its time-out. (If a message's last segment is not named, the sender itself may have had only a
+    part of it.)"""
     messages = {(m.channel_id, m.number): m for m in truth.messages}
     seq = {(row.channel_id, row.first_sds_id): row.delivery_seq for row in observed.messages}
     last = {(m.channel_id, m.last_sds_id): m for m in truth.messages if not m.ephemeral}
@@ -192,7 +193,7 @@ def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = L
 
 
 def check_incomplete(truth: Truth, observed: Observed) -> list[Difference]:
-    """Every message of which too little arrived is named, with exactly the data segments that are missing."""
+    """Every message of which too few segments arrived is reported, with exactly the data segments that are missing."""
     promise = "incomplete messages"
     expected: Counter[tuple[str, str, str, tuple[int, ...]]] = Counter()
     unknown_count: Counter[tuple[str, str, str]] = Counter()
@@ -219,8 +220,8 @@ def check_incomplete(truth: Truth, observed: Observed) -> list[Difference]:
 
 
 def check_lost(truth: Truth, observed: Observed) -> list[Difference]:
-    """Every id that arrived messages name and that never became known is given up by name, once, as lost or as older
-    than the observation; no other is, in the end."""
+    """Every id that arrived messages name and that never became known is reported once, as lost or as older than the
+    observation; in the end no other id is."""
     promise = "lost dependencies"
     expected = Counter(
         (d.channel_id, d.sds_id, BEFORE_OBSERVATION if d.before_observation else LOST)
@@ -231,10 +232,10 @@ def check_lost(truth: Truth, observed: Observed) -> list[Difference]:
 
 
 def check_acknowledgements(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) -> list[Difference]:
-    """The certain acknowledgements that arrived are all there; none is false: whoever is said to have a message had
-    it, and nobody acknowledges their own.
+    """All certain acknowledgements that arrived are recorded, and none is false: a participant with an acknowledgement
+    had the message, and nobody acknowledges their own.
 
-    What was named when it was no longer, or not yet, waited for leaves no acknowledgement behind."""
+    An id that was named while nobody waited for it any more, or yet, leaves no acknowledgement."""
     promise = "acknowledgements"
     rows = {(a.channel_id, a.sds_id, a.by) for a in observed.acks if a.certain}
     segments = {(s.channel_id, s.sds_id): s for s in truth.segments}
@@ -257,7 +258,8 @@ def check_acknowledgements(truth: Truth, observed: Observed, lost_after_ms: int 
 
 
 def check_quarantine(truth: Truth, observed: Observed) -> list[Difference]:
-    """Each bad record is one quarantine row, with its Kafka coordinates, its reason and its bytes; nothing else is."""
+    """Each invalid record is one quarantine row, with its Kafka coordinates, its reason and its bytes; nothing else
+    is."""
     promise = "quarantine"
     expected = {(b.topic, b.partition, b.offset): b for b in truth.bad}
     found = Counter((row.topic, row.partition, row.offset) for row in observed.quarantine)
@@ -280,7 +282,7 @@ def check_quarantine(truth: Truth, observed: Observed) -> list[Difference]:
 
 
 def _kept(raw: bytes | None, value: bytes | None) -> bool:
-    """Raw bytes are bounded: what is kept must be the beginning."""
+    """Whether stored raw bytes, which are bounded, are the beginning of the record."""
     if value is None or raw is None:
         return not raw and not value
     return bool(raw) and value.startswith(raw)
@@ -299,8 +301,8 @@ def _differ(promise: str, expected: Counter[Key], found: Counter[Key], absent: s
 
 
 def _patience(truth: Truth, lost_after_ms: int) -> dict[tuple[str, str], int]:
-    """(channel, SDS id) of what was named before it was known → until when (ms) it was waited for. A stranger may
-    name it first, so the wait may have begun with any name."""
+    """(channel, SDS id) of ids named before they were known → until when (ms) they were waited for. A stranger may name
+    an id first, so the wait may have begun with any naming."""
     until = {
         (d.channel_id, d.sds_id): 0 if d.before_observation else d.first_named_ms + lost_after_ms
         for d in truth.dependencies

@@ -2,7 +2,7 @@
 truth.
 
 A hostile message may be delivered as what it is: its own content under the sender it claims. It may never change,
-double or remove a row of an honest message: such rows stay, and the promises about honest messages name them.
+duplicate or remove a row of an honest message: such rows stay, and the promises about honest messages report them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def without_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Difference]]:
-    """The tables without the rows that attacks explain, and what is wrong with those rows."""
+    """The tables without the rows that attacks explain, and the differences in those rows."""
     if not truth.attacks:
         return observed, []
     messages, differences = _messages(truth, observed.messages)
@@ -89,7 +89,7 @@ def _is_content_of(attack: TrueAttack, row: DeliveredMessage) -> bool:
 
 def _segments(truth: Truth, rows: Sequence[DeliveredSegment]) -> list[DeliveredSegment]:
     """Rows of ``deliveries`` under a hostile message's id and claimed sender; of those that are also an honest
-    content's, the last is the honest one: what comes after an honest message under its id is nothing."""
+    content's, the last is the honest one, because a hostile message after an honest one under its id has no effect."""
     allowed = {(a.channel_id, a.sds_id, a.sender) for a in truth.attacks if a.fate != Fate.NOTHING}
     content = [s for s in truth.segments if s.message is not None and s.lamport is not None]
     honest = {(s.channel_id, s.sds_id, s.sender) for s in content if s.known_at_ms is not None}
@@ -106,8 +106,8 @@ def _segments(truth: Truth, rows: Sequence[DeliveredSegment]) -> list[DeliveredS
 
 def _arrived_or_rebuilt(truth: Truth) -> dict[tuple[str, str], bool]:
     """Segments (channel, SDS id) that arrived, of messages to which a hostile segment pretends to belong, and whether
-    the truth calls them rebuilt. Such a message may be rebuilt earlier or later than without the attack, so either
-    word is right for them."""
+    the truth calls them rebuilt. Such a message may be rebuilt earlier or later than without the attack, so both values
+    are right for them."""
     touched = {(a.channel_id, a.payload_hash) for a in truth.attacks if a.payload_hash is not None}
     messages = {(m.channel_id, m.number) for m in truth.messages if (m.channel_id, m.announced_keccak) in touched}
     return {
@@ -118,8 +118,8 @@ def _arrived_or_rebuilt(truth: Truth) -> dict[tuple[str, str], bool]:
 
 
 def _incomplete(truth: Truth, rows: Iterable[IncompleteMessage]) -> list[IncompleteMessage]:
-    """Sets that hold a hostile segment may name other places as missing. What must hold: a set is reported for each
-    honest message of which too little came."""
+    """Sets that hold a hostile segment may report other places as missing. A set must be reported for each honest
+    message of which too few segments arrived."""
     touched = {(a.channel_id, a.sender, a.payload_hash) for a in truth.attacks if a.payload_hash is not None}
     rest, reported = [], Counter[tuple[str, str, str]]()
     for row in rows:

@@ -1,6 +1,6 @@
 """Compares ``delivery_status`` with the simulation's truth: one verdict for every message of which there is evidence.
 
-The senders of a simulation record what they do, so that messages without a trace on the wire are judged as well.
+The senders of a simulation record their actions, so that messages without a trace on the wire get a verdict as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAUSES = {
     Fault.HASH_MISMATCH: "hash_mismatch",
     Fault.NOT_STORED: "propagated_not_stored",
 }
-"""What must be named as the cause of an injected fault."""
+"""The expected cause of an injected fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Judged:
 
 
 def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
-    """All differences. An empty list: every message has its verdict, once, every injected fault its cause, and there is
-    no verdict about anything else than what hostile senders sent or named.
+    """All differences. An empty list: every message has its verdict, once, every injected fault its cause, and all
+    other verdicts are about messages that hostile senders sent or named.
 
-    A hostile message under an honest id may have a verdict of its own. Where the honest one never came it stands for
-    the id, and where it could not be decoded that is named as the cause: nobody can tell them apart."""
+    A hostile message under an honest id may have a verdict of its own. If the honest one never arrived, the hostile one
+    counts for the id; if it could not be decoded, the cause says so: the two cannot be distinguished."""
     rows: dict[tuple[str, str], list[Judged]] = defaultdict(list)
     for row in judged:
         for sds_id in row.sds_ids:
@@ -71,7 +71,7 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
 
 
 def _is_explained(message: TrueMessage, mine: list[Judged], forged: set[tuple[str, str]]) -> bool:
-    """Whether verdicts are right but for those about hostile messages under ids of an honest one."""
+    """Whether verdicts are right except those about hostile messages under ids of an honest one."""
     touched = [row for row in mine if any((row.channel_id, sds_id) in forged for sds_id in row.sds_ids)]
     if any(_wrong(message, [row]) is None for row in mine):
         return len(touched) >= len(mine) - 1

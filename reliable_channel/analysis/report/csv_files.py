@@ -13,8 +13,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def safe(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe before it (OWASP,
-    *CSV Injection*). Numbers stay numbers; characters that do not print are left out."""
+    """A cell that no spreadsheet interprets as a formula: text that begins like one gets an apostrophe before it
+    (OWASP, *CSV Injection*). Numbers stay numbers; characters that do not print are left out."""
     if not isinstance(value, str):
         return value
     begins = value.lstrip(" ")

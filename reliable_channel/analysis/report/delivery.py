@@ -13,7 +13,7 @@
 ============================  ==========================================================================================
 
 ``name`` is the value of the dimension that was asked for (``dimensions.py``), for acknowledgements also ``evidence``.
-Latencies are ms. The *latency* runs from the sender's own timestamp (its word) to the delivery here, so it may be
+Latencies are ms. The *latency* runs from the sender's own timestamp (untrusted) to the delivery here, so it may be
 negative; *waiting* runs from the first segment's arrival to the delivery, both in event time.
 """
 # ruff: noqa: S608 - the text that is put into queries comes from constants of this package
@@ -85,7 +85,7 @@ def overall_latency(source: TableWindow) -> pd.DataFrame:
 
 
 def rate(source: TableWindow, by: Dimension = "channel_id", seconds: int | None = None) -> pd.DataFrame:
-    """Messages and bytes delivered in bins of ``seconds``, by default as wide as the time asks for."""
+    """Messages and bytes delivered in bins of ``seconds``, by default as wide as the time span needs."""
     width = seconds or bin_seconds(source, "delivered_messages")
     found = source.query(
         f"""
@@ -110,7 +110,7 @@ def latency(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
 
 
 def waiting(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
-    """How long messages waited here, from their first segment to their delivery: for segments, and for their past."""
+    """How long messages waited here, from their first segment to their delivery: for segments, and for dependencies."""
     return source.query(_distribution(f"{_WAITING} FROM ({_delivered()})", by, "messages"))
 
 

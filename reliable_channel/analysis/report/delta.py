@@ -62,24 +62,24 @@ def opened(data_dir: str, name: str) -> DeltaTable | None:
 
 
 def absent(data_dir: str, name: str) -> EnvironmentFault:
-    """That there is no such table, to be raised."""
+    """The error for a table that does not exist."""
     return EnvironmentFault(f"There is no Delta table at {place_of(data_dir, name)}.", REMEDY)
 
 
 def none_at_all(data_dir: str) -> EnvironmentFault:
-    """That not one table of the pipeline is there, to be raised: a wrong place must not pass for a quiet one."""
+    """The error when no table of the pipeline exists: a wrong location must not look like an idle pipeline."""
     return EnvironmentFault(f"There are no Delta tables under {data_dir}.", REMEDY)
 
 
 def unreadable(data_dir: str, name: str, error: BaseException) -> EnvironmentFault:
-    """That its rows cannot be read, to be raised."""
+    """The error for a table whose rows cannot be read."""
     return EnvironmentFault(
         f"The Delta table at {place_of(data_dir, name)} cannot be read ({first_line(error)}).", REBUILD
     )
 
 
 def dataset(table: DeltaTable) -> ds.Dataset:
-    """Its files, to be scanned, with dictionaries for :data:`REPEATED` columns."""
+    """The table's files as a data set, with dictionaries for :data:`REPEATED` columns."""
     repeated = {f.name for f in table.schema().fields if f.name in REPEATED and f.type == _STRING}
     return public_dataset(table, repeated)
 

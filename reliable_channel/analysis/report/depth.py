@@ -8,7 +8,7 @@ from reliable_channel.analysis.report.dimensions import BINS_S, MOST_BINS
 from reliable_channel.analysis.report.source import TableWindow
 
 NEWEST = 100_000
-"""So many rows of segments are looked at, the newest: a walk through a graph is slower than SQL."""
+"""The number of newest segment rows that are examined, because walking a graph is slower than SQL."""
 
 
 def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
@@ -54,7 +54,8 @@ def _of_newest(source: TableWindow, newest: int) -> TableWindow:
 
 def depth_over_time(depths: pd.DataFrame) -> pd.DataFrame:
     """The deepest chain by channel and bin: time, channel_id, depth, from the rows of :func:`causal_depth`. A line that
-    rises as steeply as messages come is a chain; a flat one is many who talk at once, or somebody who names nothing."""
+    rises as fast as messages arrive is a chain; a flat one means many concurrent senders, or a sender who names
+    nothing."""
     if depths.empty:
         return depths[["time", "channel_id", "depth"]]
     wanted = (depths["time"].max() - depths["time"].min()).total_seconds() / MOST_BINS

@@ -33,7 +33,7 @@ def expression(by: str) -> str:
 
 
 def bin_seconds(source: TableWindow, table: str, column: str = "event_time") -> int:
-    """A width of bins, seconds, of which the rows of ``table`` fill at most :data:`MOST_BINS`."""
+    """A bin width in seconds with which the rows of ``table`` have at most :data:`MOST_BINS` bins."""
     span = source.query(f"SELECT coalesce(epoch(max({column}) - min({column})), 0) AS s FROM {table}")  # noqa: S608  our own names
     wanted = float(span["s"][0]) / MOST_BINS
     return next((width for width in BINS_S if width >= wanted), BINS_S[-1])

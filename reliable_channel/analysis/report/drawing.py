@@ -40,8 +40,8 @@ def png(chart: alt.TopLevelMixin, scale: float = 2) -> bytes:
 
 
 def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """The Vega-Lite specification of a chart of this package, fit to be drawn, without the second that checking it
-    against the schema of Vega-Lite takes: the tests do that."""
+    """The Vega-Lite specification of a chart of this package, ready to be drawn. It is not checked against Vega-Lite's
+    schema, which takes a second; the tests do that."""
     with debug_mode(False):
         safe: dict[str, Any] = printable(chart.to_dict(validate=False))
     return safe

@@ -25,8 +25,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """An SDS message of the causal graph. ``generation``: steps from the message asked for, negative is the past;
-    ``known``: it came here or was rebuilt; ``own``: it belongs to the message itself."""
+    """An SDS message of the causal graph. ``generation``: steps from the requested message, negative is the past;
+    ``known``: it arrived here or was rebuilt; ``own``: it belongs to the message itself."""
 
     sds_id: str
     sender_id: str | None
@@ -53,8 +53,8 @@ class Graph:
 
 
 def graph(source: TableWindow, message: MessageFacts, generations: int = 2, most: int = MOST_NODES) -> Graph:
-    """The SDS messages that ``message`` names, those that they name, and those that name it, so many ``generations``
-    far in both directions; at most ``most``, the nearest ones."""
+    """The SDS messages that ``message`` names, those that they name, and those that name it, up to ``generations``
+    steps in both directions; at most ``most``, the nearest ones."""
     edges, attributes = _edges(source, message)
     past: dict[str, list[str]] = {}
     future: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ def graph(source: TableWindow, message: MessageFacts, generations: int = 2, most
 def _walk(
     generation: dict[str, int], next_of: dict[str, list[str]], generations: int, direction: int, most: int
 ) -> bool:
-    """Add what is reached to ``generation``; whether something was left out for ``most``."""
+    """Add the messages reached to ``generation``; returns whether any was left out because of ``most``."""
     border: Iterable[str] = list(generation) if direction < 0 else [i for i, step in generation.items() if step == 0]
     for step in range(1, generations + 1):
         reached = sorted({other for sds_id in border for other in next_of.get(sds_id, ())} - set(generation))

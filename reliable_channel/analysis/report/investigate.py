@@ -47,8 +47,8 @@ _HEX = re.compile(r"(0x)?[0-9a-fA-F]{2,64}")
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """A message that is known to exist: the ids of its SDS messages, and what it became. Hashes are lower-case hex;
-    ``verdict`` is None when no verdict was given yet. Times are UTC."""
+    """A message that is known to exist: the ids of its SDS messages, and its outcome. Hashes are lower-case hex;
+    ``verdict`` is None if there is no verdict yet. Times are UTC."""
 
     pubsub_topic: str
     content_topic: str
@@ -66,7 +66,7 @@ class MessageFacts:
     delivered_at: Any
 
     def _repr_html_(self) -> str:
-        """The message as a notebook shows it. Everything is escaped: these are other people's words."""
+        """The message as a notebook shows it. Everything is escaped, because it is untrusted text."""
         verdict = " ".join(filter(None, (self.verdict or "not judged", text.words(self.cause) if self.cause else "")))
         facts = {
             "verdict": verdict + (f": {self.detail}" if self.detail else ""),
@@ -124,7 +124,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
 
 
 def example(source: TableWindow) -> MessageFacts:
-    """A message worth a look: the newest one that lacks a segment, or else that is missing, or else any. Raises
+    """A message to show by default: the newest one that lacks a segment, or else that is missing, or else any. Raises
     :class:`LocalError` when no message is known."""
     rows = source.query(
         """SELECT message_key FROM delivery_status
@@ -137,7 +137,7 @@ def example(source: TableWindow) -> MessageFacts:
 
 
 def _not_judged(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
-    """Messages of which there is no verdict yet, from their segments."""
+    """Messages without a verdict, from their segments."""
     if not sds_ids:
         return []
     rows = source.query(
@@ -156,7 +156,7 @@ def _not_judged(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
 
 
 def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
-    """Every row of every table that tells something of ``message``, in order of time; at most the first 2 000."""
+    """Every row about ``message`` in any table, in order of time; at most the first 2 000."""
     return source.query(
         _TIMELINE,
         ids=list(message.sds_ids),

@@ -25,7 +25,7 @@ class ReportColumn:
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """A table of the report. ``empty`` is said in its place when there is no row."""
+    """A table of the report. ``empty`` is shown in its place when there is no row."""
 
     key: str
     title: str
@@ -196,7 +196,7 @@ SECTIONS: tuple[ReportSection, ...] = (
 
 
 def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The few numbers to see first: (what, value)."""
+    """The headline figures: (name, value)."""
     totals, latency = report["totals"], report["latency_ms"]
     judged = totals["messages"] or not totals["delivered_rows"]  # else nothing is known of what is missing
     return [

@@ -1,4 +1,5 @@
-"""Computes where messages were lost and what would have repaired them: frames for the notebook ``loss`` and the report.
+"""Computes where messages were lost and how they could have been repaired: frames for the notebook ``loss`` and the
+report.
 
 =====================  =================================================================================================
 ``causes``             verdict, cause (``unexplained`` where no evidence says why), messages; missing and unknown only
@@ -106,14 +107,14 @@ _SETS = """
            len(parity_held)
     FROM incomplete_messages WHERE data_count IS NOT NULL AND reason = 'expired'
 """
-"""Every set of segments that came to an end, whole or not. Of a whole one the missing data segments are those that
-parity rebuilt; a set that was whole before all of its segments came may be counted as lacking less than was lost."""
+"""Every finished set of segments, complete or not. In a complete set, the missing data segments are those that parity
+rebuilt; if a set was complete before all of its segments arrived, fewer may be counted as missing than were lost."""
 
 
 def by_segment_index(source: TableWindow) -> pd.DataFrame:
-    """Whether the place in a message matters: for every index of a data segment how many sets had one, and in how many
-    it never came. Even shares mean that segments are lost whatever their place; a rise towards the end is a sender that
-    stops, a limit that bites, or a link that fills."""
+    """Whether the position in a message matters: for every index of a data segment, how many sets had one, and in how
+    many it never arrived. Equal shares mean that loss does not depend on the position; a rise towards the end indicates
+    a sender that stops, a limit that takes effect, or a link that fills up."""
     return source.query(
         f"""
         WITH sets AS ({_SETS}), expected AS (
@@ -143,7 +144,7 @@ def parity(source: TableWindow) -> pd.DataFrame:
 
 
 def incomplete(source: TableWindow, limit: int = 100) -> pd.DataFrame:
-    """The newest sets of segments that were given up, and how many segments more would have made them whole."""
+    """The newest sets of segments that were given up, and how many more segments would have completed them."""
     return source.query(
         """
         SELECT event_time, content_topic, channel_id, sender_id, lower(hex(entire_message_hash)) AS payload_hash,
@@ -190,7 +191,7 @@ def store_disagreement(source: TableWindow, limit: int = 100) -> pd.DataFrame:
 
 def refetch(source: TableWindow) -> pd.DataFrame:
     """Requests for missing dependencies by attempt: how many went out, got an answer, were found at some node, failed
-    at every node. Requests without a hash to ask for are in :func:`refetch_outcome` only."""
+    at every node. Requests without a hash are in :func:`refetch_outcome` only."""
     return source.query(
         """
         WITH answers AS (

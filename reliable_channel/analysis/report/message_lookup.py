@@ -19,8 +19,8 @@ _CHANNEL = ", ".join(CHANNEL_KEY)
 def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, limit: int = 20) -> list[MessageFacts]:
     """The messages with exactly this key or SDS id, in one channel or in all; those with a verdict when there are any.
 
-    Without a verdict, what belongs together is known from the payload's hash; of what is only named by others the id is
-    all there is."""
+    Without a verdict, segments are grouped by the payload's hash; of a message that is only named by others, only the
+    id is known."""
     here = "true" if key is None else key.where()
     values = {"name": name, "limit": limit, **(key.parameters if key else {})}
     judged = lake.select(

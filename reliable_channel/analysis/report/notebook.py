@@ -1,5 +1,5 @@
-"""Sets up a notebook: opens the tables, lists what there is to choose from, shows tables with units and charts without
-browser extension or network, and sums the figures up in a sentence or beside those of another time."""
+"""Sets up a notebook: opens the tables, lists the available channels and senders, shows tables with units and charts
+without browser extension or network, and summarises the figures in a sentence or beside those of another time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARES = frozenset({"loss", "share", "change", "refused_share"})
 
 
 def tables() -> Path:
-    """The directory of :data:`TABLES`, or what the demo left, here or one directory up."""
+    """The directory of :data:`TABLES`, or the demo's tables, here or one directory up."""
     named = os.environ.get(TABLES)
     if named:
         return Path(named)
@@ -51,8 +51,8 @@ def open_tables(since: str = "", until: str = "", channel: str = "", sender: str
 
 
 def choices(source: TableWindow) -> pd.DataFrame:
-    """What :func:`open_tables` can be given: the channels and senders of the window with their messages, and the time
-    from the first of them to the last."""
+    """The possible arguments of :func:`open_tables`: the channels and senders of the window with their messages, and
+    the time from the first of them to the last."""
     return source.query(
         """
         SELECT channel_id AS channel, sender_id AS sender, count(*) AS messages, min(first_seen) AS since,
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
 
 
 def conclusion(source: TableWindow) -> str:
-    """What the figures of the window come to, in one to three sentences."""
+    """A summary of the window's figures in one to three sentences."""
     totals = delivery.totals(source).to_dict("records")[0]
     channels = delivery.by_channel(source).to_dict("records")
     said = sentences.conclusion(totals, channels, loss.causes(source).to_dict("records"))

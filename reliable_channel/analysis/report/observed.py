@@ -69,8 +69,8 @@ class Quarantined:
 class Observed:
     """All that is compared.
 
-    ``lost`` are (channel id, SDS id, status) of what was given up in the end; ``row_numbers`` are (channel id,
-    ``row_seq``), one for each row of ``deliveries``."""
+    ``lost`` are (channel id, SDS id, status) of ids given up in the end; ``row_numbers`` are (channel id, ``row_seq``),
+    one for each row of ``deliveries``."""
 
     messages: list[DeliveredMessage] = field(default_factory=list)
     segments: list[DeliveredSegment] = field(default_factory=list)

@@ -28,12 +28,12 @@ from reliable_channel.analysis.report.thresholds import Check
 
 MOST_ROWS = 50
 DEEPEST = 20_000
-"""So many of the newest rows of segments are walked through for the causal depth."""
+"""The number of newest segment rows that are walked through for the causal depth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart, what it says in words for who cannot see it, and its place in the page."""
+    """A chart, its alternative text, and its place in the page."""
 
     chapter: str
     alternative: str
@@ -109,5 +109,5 @@ def render(source: TableWindow, report: dict[str, Any], checks: list[Check], pai
 
 
 def _data_uri(svg: str) -> str:
-    """The ``src`` of an ``<img>``: what stands in a picture cannot act on the page around it."""
+    """The ``src`` of an ``<img>``: the content of a picture cannot act on the page around it."""
     return "data:image/svg+xml;base64," + base64.b64encode(with_dark_scheme(svg).encode()).decode("ascii")

@@ -18,9 +18,9 @@ from typing import Any, TextIO, cast
 from reliable_channel.core.errors import EnvironmentFault
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("painter_child.py")))
-"""``-P``: nothing is loaded from the folder in which the report is asked for."""
+"""``-P``: nothing is imported from the current directory."""
 PATIENCE_S = 10.0
-"""So long a process that was asked to end may take until it is ended."""
+"""How long a process that was asked to end may take before it is killed."""
 
 
 class Painter:

@@ -1,5 +1,5 @@
 """Draws charts in a child process of :mod:`reliable_channel.analysis.report.painter`: one line of JSON in, one line
-out, until the input ends. It is run as a file, so that it loads only what draws."""
+out, until the input ends. It is run as a file, so that it loads only the drawing library."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ LOOK = {
     "font": "Arial, Helvetica, Liberation Sans, DejaVu Sans Condensed, sans-serif",
     "padding": {"left": 8, "right": 12, "top": 5, "bottom": 5},
 }
-"""Fonts as wide as the one in which vl-convert measures text: in a wider one labels would be cut and legends overlap.
-And some room for what differs all the same."""
+"""Fonts as wide as the one with which vl-convert measures text: in a wider one labels would be cut and legends would
+overlap. Some room is added for remaining differences."""
 
 
 def main() -> None:
-    """Load what draws before the first chart comes, then answer ``{"svg": …}`` or ``{"fault": …}`` to each."""
+    """Load the drawing library before the first chart arrives, then answer ``{"svg": …}`` or ``{"fault": …}`` to
+    each."""
     import vl_convert
 
     def drawn(specification: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Computes what was quarantined and what was never seen: frames for the report and the dashboard.
+"""Computes quarantined records and gaps: frames for the report and the dashboard.
 
 ===============  =======================================================================================================
 ``reasons``      stage, reason, disposition, records, raw_bytes (sum), newest (UTC)
@@ -45,8 +45,8 @@ def over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
 
 
 def share(source: TableWindow) -> pd.DataFrame:
-    """How many records came, and which share of them was dropped. A restriction to a channel does not reach records
-    that could not be read."""
+    """How many records arrived, and which share of them was dropped. A filter by channel does not apply to records that
+    could not be read."""
     return source.query(
         f"""SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share
             FROM (SELECT {figures.records()} AS records, {figures.refused()} AS refused)"""  # noqa: S608
@@ -87,12 +87,13 @@ _CHAINS = f"""
 def source_gaps(source: TableWindow) -> pd.DataFrame:
     """Gaps in what was read, those that are still open first, with what each can hide.
 
-    ``sent`` messages were sent in its time by the senders' own records, and ``unseen`` of them never came: without such
-    records both are 0, which says nothing. The senders' own chains say more: each message names the one that its sender
-    sent before. ``unbroken`` senders have a chain of messages that are here over the whole gap: of them it hides
-    nothing. ``broken`` ones may each have sent one message or more that it hides, ``silent`` ones were not heard since.
-    ``named`` messages are known by the causal histories of others only, and their verdict blames a gap: the last one
-    that had begun before they were first named. ``elsewhere``: what bridges that listened saw meanwhile."""
+    ``sent`` messages were sent during the gap, by the senders' own records, and ``unseen`` of them never arrived:
+    without such records both are 0, which proves nothing. The senders' own chains tell more: each message names the
+    previous one of its sender. ``unbroken`` senders have a chain of messages that are here over the whole gap: of them
+    it hides nothing. ``broken`` ones may each have sent one message or more that it hides, ``silent`` ones were not
+    heard since. ``named`` messages are known by the causal histories of others only, and their verdict blames a gap:
+    the last one that had begun before they were first named. ``elsewhere``: what bridges that listened saw
+    meanwhile."""
     gaps = source.query(
         """WITH gaps AS (
                SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time,

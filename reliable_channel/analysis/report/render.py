@@ -50,7 +50,7 @@ def render(
 
 
 def next_steps(data_dir: str) -> str:
-    """Three commands to go on with the tables."""
+    """Three commands to continue with."""
     name, tables = command_name(), shown(data_dir)
     lines = {
         "report": "what was delivered, what is missing and why (--html FILE: with charts)",
@@ -62,7 +62,7 @@ def next_steps(data_dir: str) -> str:
 
 
 def shown(data_dir: str) -> str:
-    """The directory as somebody in the current directory would write it."""
+    """The directory relative to the current one."""
     place = Path(data_dir)
     return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else data_dir
 
@@ -87,7 +87,7 @@ def _channels(truth: Truth) -> Table:
 
 
 def bar(value: float, highest: float) -> str:
-    """A bar of at most :data:`BAR` characters; what is not nothing is seen."""
+    """A bar of at most :data:`BAR` characters; a value above zero is always visible."""
     return "█" * (max(1, round(BAR * value / highest)) if value else 0)
 
 

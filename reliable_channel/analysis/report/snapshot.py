@@ -1,12 +1,12 @@
 """Provides consistent snapshots of the Delta tables: SQL with bound parameters by DuckDB over Arrow, without Spark.
 
-For questions about a few rows of large tables, from several threads: filters reach the files, nothing is loaded before.
-(Analyses of a whole window load it once: :mod:`reliable_channel.analysis.report.source`.)
+For queries about a few rows of large tables, from several threads: filters skip files, and nothing is loaded in
+advance. (Analyses of a whole window load it once: :mod:`reliable_channel.analysis.report.source`.)
 
-A :class:`TableSnapshot` is one consistent look: a table is opened once, at its newest version then. A table that is not
-there has no rows (its columns come from :mod:`reliable_channel.lake.tables`), because a job that has not run yet is no
-fault; one that cannot be read is an ``EnvironmentFault`` that names it. Queries are bounded in memory and time and can
-reach nothing but the tables.
+A :class:`TableSnapshot` is one consistent snapshot: a table is opened once, at its newest version then. A table that
+does not exist has no rows (its columns come from :mod:`reliable_channel.lake.tables`), because a job that has not run
+yet is not a fault; one that cannot be read is an ``EnvironmentFault`` that names it. Queries are bounded in memory and
+time and can reach nothing but the tables.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from reliable_channel.lake.tables import BY_NAME
 
 MEMORY_LIMIT = "1GB"
 PATIENCE_S = 20.0
-"""No question of a person may take longer; it is then interrupted."""
+"""The longest time of a user's query, which is then interrupted."""
 
 _NAMES = re.compile(r"\b(" + "|".join(BY_NAME) + r")\b")
 
 
 class TableSnapshot:
-    """The tables under ``paths.data_dir`` as they were when each was first asked for. Safe for several threads."""
+    """The tables under ``paths.data_dir`` as they were when each was first requested. Safe for several threads."""
 
     def __init__(self, paths: PathSettings, patience_s: float = PATIENCE_S) -> None:
         self._paths, self._patience_s = paths, patience_s
@@ -66,7 +66,7 @@ class TableSnapshot:
         return found
 
     def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The rows of ``sql``, in which the tables stand by name and ``$name`` are bound parameters. Times are UTC.
+        """The rows of ``sql``, which refers to tables by name and to bound parameters as ``$name``. Times are UTC.
 
         Never put a value into the text. Raises ``EnvironmentFault`` when a table cannot be read, or it takes long."""
         rows: list[dict[str, Any]] = self.arrow(sql, parameters).to_pylist()
@@ -103,8 +103,8 @@ class TableSnapshot:
             connection.close()
 
     def ask(self, sql: str) -> pa.Table:
-        """The rows of a question that a person typed. Raises ``LocalError`` with what is wrong in it, and
-        ``EnvironmentFault`` as :meth:`select`."""
+        """The rows of a query that a user typed. Raises ``LocalError`` with the error in it, and ``EnvironmentFault``
+        as :meth:`select`."""
         connection = duckdb.connect()
         try:
             statements = connection.extract_statements(sql)

@@ -1,7 +1,7 @@
 """Provides the tables to the analyses without Spark: restricted to a window, queried in SQL by DuckDB over Arrow.
 
 A :class:`TableWindow` loads each table at most once, only the columns that analyses use and only the rows of its
-:class:`Window`; the window goes to the reader as values, never as SQL text. A table that is not there yet counts as
+:class:`Window`; the window goes to the reader as values, never as SQL text. A table that does not exist yet counts as
 empty, so that a report can say what is missing. All times are UTC.
 """
 
@@ -39,8 +39,8 @@ TIME_COLUMN: Mapping[str, str] = {
     "source_gaps": "ingest_time",
     "clock": "event_time",
 }
-"""The column a window restricts; ``event_time`` where none is named. ``delivery_status`` goes by the first trace of
-the message, so that a window holds the messages of that time whatever became of them since."""
+"""The column a window restricts; ``event_time`` where none is named. ``delivery_status`` uses the first trace of the
+message, so that a window holds the messages of that time whatever their later outcome."""
 
 TIMELESS = frozenset({"timers"})
 """Tables that no window restricts."""
@@ -53,7 +53,7 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
     "delivered_messages": frozenset({"payload"}),
     "quarantine": frozenset({"raw", "raw_digest"}),
 }
-"""Columns that are read only by those who name them: they would fill the memory."""
+"""Columns that are read only if named, because they would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class TableWindow:
         self._engine.execute("SET enable_external_access = false")
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._engine.close()
         self._loaded.clear()
         self._answers.clear()
@@ -157,9 +157,9 @@ class TableWindow:
         return self._loaded[name]
 
     def query(self, sql: str, /, **values: Any) -> pd.DataFrame:
-        """The answer to ``sql``, which names tables of the pipeline and takes ``values`` as parameters ``$name``.
-        Columns must be named for a table to be read with them: ``SELECT *`` of a table gives no more than those. The
-        same question is answered once."""
+        """The result of ``sql``, which names tables of the pipeline and takes ``values`` as parameters ``$name``. Only
+        columns that are named are read: ``SELECT *`` of a table returns no more than those. The same query runs
+        once."""
         asked = sql, repr(sorted(values.items()))
         if asked in self._answers:
             return self._answers[asked].copy()
@@ -169,7 +169,7 @@ class TableWindow:
         return frame.copy()
 
     def keep(self, name: str, sql: str) -> None:
-        """Answer ``sql`` once, for queries that name its rows ``name`` from then on."""
+        """Run ``sql`` once; later queries can refer to its rows as ``name``."""
         if name not in self._kept:
             self._load_what_is_named(sql)
             self._engine.execute(f"CREATE TEMP TABLE {name} AS {sql}")

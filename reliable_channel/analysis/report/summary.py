@@ -45,7 +45,7 @@ SECTIONS = (
 
 
 def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
-    """Everything the report says about the window of ``source``, without thresholds."""
+    """The report about the window of ``source``, without thresholds."""
     totals = _row(delivery.totals(source))
     totals["delivered_rows"] = source.rows("delivered_messages", ["payload_bytes"]).num_rows
     totals["newest_trace"] = _newest_trace(source)
@@ -96,7 +96,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
 
 
 def _newest_trace(source: TableWindow) -> str | None:
-    """When the newest trace of a message was seen, judged or not; ISO 8601 UTC."""
+    """When the newest trace of a message was seen, with or without a verdict; ISO 8601 UTC."""
     found = source.query(
         """SELECT max(seen) AS newest FROM (SELECT max(first_seen) AS seen FROM delivery_status
            UNION ALL SELECT max(event_time) FROM delivered_messages UNION ALL SELECT max(event_time) FROM deliveries)"""
@@ -131,7 +131,7 @@ def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> lis
 
 
 def _held(source: TableWindow) -> str:
-    """When the messages are that the tables do hold, for who asked for another time."""
+    """The time span of the messages in the tables, for a user who requested another one."""
     window = source.window
     if window.since is None and window.until is None:
         return ""
@@ -144,7 +144,7 @@ def _held(source: TableWindow) -> str:
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The first :data:`MOST_ROWS` rows in JSON types: times in ISO 8601 UTC, what is not known as null."""
+    """The first :data:`MOST_ROWS` rows in JSON types: times in ISO 8601 UTC, unknown values as null."""
     names = [str(name) for name in frame.columns]
     head = frame.head(MOST_ROWS)
     return [dict(zip(names, map(_plain, row), strict=True)) for row in head.itertuples(index=False, name=None)]

@@ -17,7 +17,7 @@ MOST_ROWS = 15
 
 
 def render(console: Console, report: dict[str, Any], checks: list[Check]) -> None:
-    """Print the whole report: the headline, every section that says something, notes, thresholds."""
+    """Print the whole report: the headline, every section that has rows, notes, thresholds."""
     console.print(Text(f"Delivery report: {layout.window(report)}", style="bold"), soft_wrap=True)
     boxes = [Text.assemble((value, "bold"), f" {what}") for what, value in layout.headline(report)]
     console.print(Columns(boxes, padding=(0, 3)))

@@ -1,4 +1,4 @@
-"""Formats numbers, times and strangers' strings for people, alike on a terminal and on a page."""
+"""Formats numbers, times and untrusted strings, the same for a terminal and for a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ DASH = "–"
 
 
 def name(value: Any, longest: int = LONGEST) -> str:
-    """A string from the network: bounded, what does not print as an escape. Whoever writes markup still escapes it."""
+    """A string from the network: bounded, with unprintable characters as escapes. Code that writes markup must still
+    escape it."""
     return DASH if value is None else shown(str(value), longest)
 
 
@@ -28,7 +29,7 @@ def number(value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """The first twelve characters of an id or key, as pages and searches take it."""
+    """The first twelve characters of an id or key, as pages and searches accept it."""
     return DASH if value is None else name(value, 12)
 
 

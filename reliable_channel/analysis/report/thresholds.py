@@ -29,7 +29,8 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One limit and what was found; ``value`` is None when there was nothing to measure, which crosses nothing."""
+    """One limit and the measured value; ``value`` is None when there was nothing to measure, which does not cross the
+    limit."""
 
     name: str
     limit: float
@@ -39,7 +40,7 @@ class Check:
 
     @property
     def crossed(self) -> bool:
-        """Whether the value is over the limit, or below it where it is the least there must be."""
+        """Whether the value is above the limit, or below it for a minimum."""
         if self.value is None:
             return False
         return self.value < self.limit if self.at_least else self.value > self.limit
@@ -71,8 +72,8 @@ def duration_ms(text: str) -> float:
 
 
 def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
-    """Every limit that was given, held against the report (:func:`summary.collect`). Raises :class:`EnvironmentFault`
-    when what is to be held against it was never recorded: silence must not pass for health."""
+    """Every given limit, compared with the report (:func:`summary.collect`). Raises :class:`EnvironmentFault` when the
+    value to compare was never recorded: missing data must not look healthy."""
     found: list[Check] = []
     totals = report["totals"]
     if limits.messages is not None:

@@ -1,4 +1,4 @@
-"""Parses times as people write them: absolute in ISO 8601, or back from now."""
+"""Parses times: absolute in ISO 8601, or back from now."""
 
 from __future__ import annotations
 

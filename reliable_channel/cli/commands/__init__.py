@@ -1,8 +1,8 @@
 """The command groups of the console script, one module each.
 
 A module here exposes ``register(app: typer.Typer) -> None`` and adds its commands there (or a sub-application with
-``app.add_typer``). ``reliable_channel.cli`` registers every module of this package; nothing else is to be edited.
-Heavy imports (pyspark, pandas, kafka, deltalake) belong inside the command functions: ``--help`` imports all modules.
+``app.add_typer``). ``reliable_channel.cli`` registers every module of this package; no other file needs editing. Heavy
+imports (pyspark, pandas, kafka, deltalake) belong inside the command functions: ``--help`` imports all modules.
 
 A command takes ``context: typer.Context`` when it needs the configuration: ``invocation(context).settings()``.
 """
@@ -57,7 +57,8 @@ class Invocation:
 
 
 def place_of(folder: str, name: str = "") -> Path:
-    """Where a file that comes with this package is, or its folder. Raises ``LocalError`` with the names there are."""
+    """The path of a file that comes with this package, or of its folder. Raises ``LocalError`` with the existing
+    names."""
     from reliable_channel.config.loading import shipped
     from reliable_channel.core.errors import LocalError
 
@@ -76,6 +77,6 @@ def list_files(folder: str, pattern: str, as_json: bool) -> None:
 
 
 def invocation(context: typer.Context) -> Invocation:
-    """The invocation that the global options of this command line made."""
+    """The invocation made from the global options of this command line."""
     found = context.find_object(Invocation)
     return found if found is not None else Invocation(config=os.environ.get("RELIABLE_CHANNEL_CONFIG"))

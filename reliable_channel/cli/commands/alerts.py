@@ -15,12 +15,12 @@ RAISED_EXIT_CODE = 3
 
 
 def register(app: typer.Typer) -> None:
-    alerts = typer.Typer(help="What somebody should look at, by the rules of conf/alerts.yaml.", no_args_is_help=True)
+    alerts = typer.Typer(help="Alerts by the rules of conf/alerts.yaml.", no_args_is_help=True)
     app.add_typer(alerts, name="alerts")
 
     @alerts.callback()
     def _group() -> None:
-        """What somebody should look at, by the rules of conf/alerts.yaml."""
+        """Alerts by the rules of conf/alerts.yaml."""
 
     @alerts.command()
     def check(
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
         fail: Annotated[bool, typer.Option("--fail", help="Exit with 3 while an alert is raised (cron, CI).")] = False,
         tables: TablesOption = None,
     ) -> None:
-        """Evaluate the rules over the tables, record what changed and tell the webhook. Needs no Spark."""
+        """Evaluate the rules over the tables, record the changes and send them to the webhook. Needs no Spark."""
         import json
 
         from reliable_channel.analysis.alerts.check import check as run

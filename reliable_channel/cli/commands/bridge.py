@@ -10,7 +10,7 @@ from reliable_channel.cli.commands import invocation
 
 STATUS_INTERVAL_S = 10.0
 FIRST_WORD_S = 15.0
-"""How long the command waits for the first answer of the node, or for its fault, before it says where it stands."""
+"""How long the command waits for the first answer of the node, or for its fault, before it prints its status."""
 
 
 def register(app: typer.Typer) -> None:

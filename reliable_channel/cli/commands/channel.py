@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         key_files: KeyFiles = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON document a channel.")] = False,
     ) -> None:
-        """Say what is kept of a channel, from its database alone; exit 3 when nothing is."""
+        """Show the stored state of a channel, from its database alone; exit 3 when there is none."""
         import json
         from dataclasses import replace
 
@@ -99,7 +99,7 @@ def participant_of(
 
 
 def say(event: ChannelEvent, as_json: bool) -> None:
-    """Print one event: a JSON line, or a line for people."""
+    """Print one event: a JSON line, or a line of text."""
     import json
 
     from reliable_channel.channel import ChannelProblem, MessageReceived
@@ -120,5 +120,5 @@ def say(event: ChannelEvent, as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """Text of others for a terminal: control characters, which could steer it, are shown as such."""
+    """Untrusted text for a terminal: control characters are shown as escapes."""
     return "".join(c if c.isprintable() or c in "\t\n" else f"\\x{ord(c):02x}" for c in text)

@@ -10,12 +10,12 @@ from reliable_channel.cli.commands import JsonOption, invocation, list_files, pl
 
 
 def register(app: typer.Typer) -> None:
-    config = typer.Typer(help="The configuration in effect.", no_args_is_help=True)
+    config = typer.Typer(help="The effective configuration.", no_args_is_help=True)
     app.add_typer(config, name="config")
 
     @config.callback()
     def _group() -> None:
-        """The configuration in effect."""
+        """The effective configuration."""
 
     @config.command()
     def show(context: typer.Context, as_json: JsonOption = False) -> None:

@@ -1,6 +1,6 @@
 """``reliable-channel demo``: a seeded conversation through a real broker and the jobs, and a report that is checked.
 
-Everything of a run is under one directory, which the next run replaces. Nothing is left running.
+All files of a run are under one directory, which the next run replaces. No process is left running.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LONG_AGO_MS = 100 * 365 * 24 * HOUR_MS
 """The virtual times of a simulation may be as long ago as this."""
 SETTLE_DELAY_MS = 60_000
 AUDITED = 0.1
-"""The share of the envelopes that the store nodes are asked for although they were seen."""
+"""The share of seen envelopes that the store nodes are asked for."""
 GIVEN_BACK_AFTER_MS = 1_000
-"""What the stores give back at the end comes so long after the last record."""
+"""How long after the last record the envelopes returned by the stores arrive."""
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
         small: Annotated[bool, typer.Option(help="A conversation of two channels and two virtual minutes.")] = False,
         hostile: Annotated[bool, typer.Option(help="The small conversation with hostile senders on it.")] = False,
     ) -> None:
-        """Play a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
+        """Run a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
         from rich.console import Console
 
         from reliable_channel.analysis.report.check import check
@@ -79,7 +79,8 @@ def register(app: typer.Typer) -> None:
 
 
 def prepare(place: Path) -> Path:
-    """An empty directory for the run. Only what a demo made is removed; raises ``LocalError`` for anything else."""
+    """An empty directory for the run. Only a directory made by a demo is removed; raises ``LocalError`` for anything
+    else."""
     from reliable_channel.core.errors import LocalError
 
     if place.exists() and any(place.iterdir()) and not (place / MARKER).exists():
@@ -120,8 +121,8 @@ def simulated(seed: int, small: bool, hostile: bool = False) -> World:
 
 
 def play(settings: Settings, world: World, place: Path) -> None:
-    """Write the conversation into a broker and what stores hold into store nodes, which live for this call, and run all
-    jobs on them until all is read and every timer has fired. Saves the truth under ``place``."""
+    """Write the conversation to a broker and the stored envelopes to store nodes, which run during this call, and run
+    all jobs on them until everything is read and every timer has fired. Saves the truth under ``place``."""
     from reliable_channel.cli.demo_stores import store_nodes
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.progress import progress
@@ -145,7 +146,7 @@ def play(settings: Settings, world: World, place: Path) -> None:
 
 
 def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
-    """The configuration with these store nodes, a sample of what was seen being audited whenever it was."""
+    """The configuration with these store nodes, which audits a sample of the seen envelopes of any age."""
     from reliable_channel.config import StoreAuditSettings
     from reliable_channel.config.node import StoreNodeSettings
 
@@ -155,9 +156,9 @@ def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
 
 
 def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], list[Coordinates]]:
-    """Run all jobs over what is there: the chain, evidence, refetch and what it gives back; then, as if an hour had
-    passed in silence, so that what is incomplete or lost is known to be, the chain again, verdicts and alerts.
-    Returns what the stores gave back and where it is in Kafka."""
+    """Run all jobs over the available records: the chain, evidence, refetch and the envelopes it returns. Then, as if
+    an hour had passed in silence, so that incomplete and lost messages are known to be so, run the chain again,
+    verdicts and alerts. Returns the envelopes that the stores returned and their places in Kafka."""
     from reliable_channel.cli.commands.run import collected, judged
     from reliable_channel.evidence.refetch import refetch
     from reliable_channel.pipeline.runner.metrics import measured

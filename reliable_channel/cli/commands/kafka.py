@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
     @kafka.command()
     def status(context: typer.Context, as_json: JsonOption = False) -> None:
-        """Say whether the broker runs and serves; exit code 3 when it does not run, 1 when it does not serve."""
+        """Show whether the broker runs and serves; exit code 3 when it does not run, 1 when it does not serve."""
         import json
 
         from reliable_channel.runtime import broker

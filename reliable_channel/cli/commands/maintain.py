@@ -13,10 +13,10 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def maintain(
         context: typer.Context,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
         table: Annotated[list[str] | None, typer.Option(help="Only this table; may be repeated.")] = None,
     ) -> None:
-        """Delete expired rows, compact and order files, and remove files that no stream has still to read."""
+        """Delete expired rows, compact and order files, and remove files that no stream still needs."""
         from reliable_channel.pipeline.maintenance.maintain import run
 
         settings = invocation(context).settings()

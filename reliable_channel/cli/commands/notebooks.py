@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
     @notebooks.command()
     def copy(place: Annotated[Path, typer.Argument(metavar="DIR", help="Made when it does not exist.")]) -> None:
-        """Copy the notebooks into a directory; one that is there already is left alone and named."""
+        """Copy the notebooks into a directory; existing ones are kept and named."""
         place.mkdir(parents=True, exist_ok=True)
         for source in sorted(place_of("notebooks").glob("*.ipynb")):
             target = place / source.name

@@ -90,12 +90,12 @@ def register(app: typer.Typer) -> None:
         ] = False,
         tables: TablesOption = None,
     ) -> None:
-        """Report what was delivered, what was lost and why. Needs no Spark.
+        """Report which messages were delivered, which are missing and why. Needs no Spark.
 
-        Without --from and --to it is everything in the tables. A message belongs to the window
+        Without --from and --to it covers everything in the tables. A message belongs to the window
         in which its first trace was seen, a delivery or acknowledgement to its own time.
 
-        Exit codes: 0 all well, 1 the tables cannot be read or say nothing about a threshold,
+        Exit codes: 0 all well, 1 the tables cannot be read or hold no data for a threshold,
         2 wrong usage, 3 a threshold is crossed.
 
         For cron: reliable-channel report --from 1h --max-loss 0.1% --min-messages 1 --max-age 15min

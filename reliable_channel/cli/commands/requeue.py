@@ -14,10 +14,10 @@ def register(app: typer.Typer) -> None:
     def requeue(
         context: typer.Context,
         reason: Annotated[
-            list[str] | None, typer.Option(help="Only what was refused for this reason (docs/quarantine.md); repeat.")
+            list[str] | None, typer.Option(help="Only records with this reason (docs/quarantine.md); may be repeated.")
         ] = None,
     ) -> None:
-        """Decode quarantined records again; what can be decoded now goes on, exactly once."""
+        """Decode quarantined records again; those that can be decoded now are processed, exactly once."""
         from reliable_channel.core.errors import ConfigurationError
         from reliable_channel.core.wire.malformed import Reason
         from reliable_channel.pipeline.ingest.requeue import requeue as run

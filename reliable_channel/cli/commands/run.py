@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 VERDICTS = "verdicts"
-"""The group of the Spark jobs that judge while the pipeline runs."""
+"""The job group of the verdict job while the pipeline runs."""
 LAST_ROUND_S = 20.0
 STATUS_S = 60.0
 LAST_BATCH = "reliable_channel_query_last_batch_timestamp_seconds"
 
 
 def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
-    """Ask the store nodes once; whether something came back, so that the chain has more to read."""
+    """Query the store nodes once; returns whether they returned envelopes, so that the chain has more to read."""
     from reliable_channel.evidence.refetching import refetch_once
     from reliable_channel.runtime.build import store_client
 
@@ -39,7 +39,8 @@ def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
 
 
 def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Ask the store nodes at every trigger interval until ``stop``; a fault is said and the next turn tries again."""
+    """Query the store nodes at every trigger interval until ``stop``; a fault is printed and the next round tries
+    again."""
     from reliable_channel.core.errors import ReliableChannelError
 
     while not stop.wait(settings.spark.trigger_interval_ms / 1000):
@@ -50,7 +51,7 @@ def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str]
 
 
 def collected(settings: Settings, say: Callable[[str], None]) -> None:
-    """Take what senders and the bridge gave as evidence into ``sender_events`` and ``source_gaps``."""
+    """Read the evidence of senders and the bridge into ``sender_events`` and ``source_gaps``."""
     from reliable_channel.evidence.collecting import collect_evidence
 
     if taken := collect_evidence(settings):
@@ -58,7 +59,7 @@ def collected(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Take evidence at every trigger interval until ``stop``; a fault is said and the next turn tries again."""
+    """Read evidence at every trigger interval until ``stop``; a fault is printed and the next round tries again."""
     while not stop.wait(settings.spark.trigger_interval_ms / 1000):
         try:
             collected(settings, say)
@@ -67,7 +68,7 @@ def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str]
 
 
 def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
-    """Take the evidence, judge what it tells of, then check the alerts that follow."""
+    """Read the evidence, compute the verdicts it affects, then check the alerts that follow."""
     from reliable_channel.lake.create import create_tables
     from reliable_channel.pipeline.verdict import verdicts
 
@@ -77,7 +78,7 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
 
 
 def judged_now(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
-    """Judge the messages that new rows of the tables tell of, then check the alerts that follow."""
+    """Compute the verdicts of messages about which tables have new rows, then check the alerts that follow."""
     from reliable_channel.analysis.alerts.check import check
     from reliable_channel.analysis.alerts.text import summary
     from reliable_channel.pipeline.verdict import verdicts
@@ -93,8 +94,8 @@ def judge_until(
     say: Callable[[str], None],
     metrics: PrometheusMetrics,
 ) -> None:
-    """Give verdicts and check alerts every ``pipeline.verdict_interval_ms`` until ``stop``, in at most a tenth of the
-    time: after a long round the next one waits longer. A fault is said and the next round tries again."""
+    """Compute verdicts and check alerts every ``pipeline.verdict_interval_ms`` until ``stop``, in at most a tenth of
+    the time: after a long round the next one waits longer. A fault is printed and the next round tries again."""
     from reliable_channel.analysis.figures import QUANTILES, outcome
     from reliable_channel.analysis.report.snapshot import TableSnapshot
 
@@ -115,7 +116,7 @@ def judge_until(
 
 
 def result(settings: Settings) -> str:
-    """What the tables hold after a run, in one line, and how to see it."""
+    """A one-line summary of the tables after a run, and the command that shows more."""
     from reliable_channel.analysis.command_name import command_name
     from reliable_channel.analysis.figures import LOSS, VERDICTS, records
     from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -133,7 +134,7 @@ def result(settings: Settings) -> str:
 
 
 def status_line(metrics: PrometheusMetrics, now: float) -> str:
-    """How a continuous run stands, in one line; ``now`` is the time in Unix s."""
+    """The status of a continuous run in one line; ``now`` is the time in Unix s."""
     value = metrics.registry.get_sample_value
 
     def age(name: str, **labels: str) -> str:
@@ -166,17 +167,17 @@ def register(app: typer.Typer) -> None:
     def run(
         context: typer.Context,
         continuous: Annotated[
-            bool, typer.Option("--continuous/--once", help="Until SIGTERM or Ctrl-C, or over what is there now.")
+            bool, typer.Option("--continuous/--once", help="Until SIGTERM or Ctrl-C, or only the available records.")
         ] = False,
         close_after_ms: Annotated[
             int | None,
             typer.Option(
                 min=0,
-                help="With --once: conclude as if that many ms had passed after the last record (default: wall clock).",
+                help="With --once: end with a closing tick so many ms after the last record (default: wall clock).",
             ),
         ] = None,
         verdicts: Annotated[
-            bool, typer.Option("--verdicts", help="With --once: at the end say of every message what became of it.")
+            bool, typer.Option("--verdicts", help="With --once: compute the verdicts at the end.")
         ] = False,
     ) -> None:
         """Run ingest, reassembly, ack, evidence and, with store.nodes, refetch in one local Spark session.

@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
     def setup(
         context: typer.Context,
         record: Annotated[
-            Path | None, typer.Option(help="For maintainers: resolve anew and write the checksums to this file.")
+            Path | None, typer.Option(help="For maintainers: resolve again and write the checksums to this file.")
         ] = None,
     ) -> None:
         """Download and verify the jars of Spark's sources and of the broker into the cache; once per machine."""

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         topic: Annotated[str | None, typer.Option(help="Kafka topic; kafka.topics.envelopes by default.")] = None,
         truth: Annotated[Path | None, typer.Option(help="Directory for the truth; <run_dir>/truth by default.")] = None,
     ) -> None:
-        """Write a simulated conversation to Kafka, and what is true about it to Parquet files."""
+        """Write a simulated conversation to Kafka, and the truth about it to Parquet files."""
         from reliable_channel.runtime.own_broker import require_own_broker
         from reliable_channel.runtime.progress import progress
         from reliable_channel.simulation.presets import custom_scenario

@@ -31,16 +31,16 @@ def register(app: typer.Typer) -> None:
     def sql(
         context: typer.Context,
         question: Annotated[
-            str | None, typer.Argument(metavar="[SELECT]", help="The question; a prompt with a history without it.")
+            str | None, typer.Argument(metavar="[SELECT]", help="The query; without it, a prompt with a history.")
         ] = None,
         form: Annotated[Form, typer.Option("--format", help="How the rows are printed.")] = Form.TABLE,
         as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-        max_seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="A longer question ends.")] = 60.0,
+        max_seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit.")] = 60.0,
         tables: TablesOption = None,
     ) -> None:
-        """Ask the tables in SQL (DuckDB's dialect). Needs no Spark and changes nothing.
+        """Query the tables in SQL (DuckDB's dialect). Needs no Spark and changes nothing.
 
-        The tables stand by their names: reliable-channel tables list, docs/tables.md. Times are UTC.
+        Tables have the names of reliable-channel tables list (docs/tables.md). Times are UTC.
 
         For example: reliable-channel sql "SELECT channel_id, cause, count(*) FROM delivery_status GROUP BY ALL"
         """
@@ -127,7 +127,8 @@ def cell(value: Any) -> str:
 
 
 def prompt(lake: TableSnapshot, form: Form) -> None:
-    """Questions until the end of the input. Each looks at the newest tables; a fault is said and the prompt goes on."""
+    """Run queries until the end of the input. Each reads the newest tables; a fault is printed and the prompt
+    continues."""
     import sys
 
     from reliable_channel.core.errors import ReliableChannelError

@@ -78,7 +78,7 @@ def state(frame: pd.DataFrame) -> Chart:
 
 
 def phases(frame: pd.DataFrame) -> Chart:
-    """Where the time goes (:func:`capacity.phases`)."""
+    """The share of time of each phase (:func:`capacity.phases`)."""
     title = "Where the time of a micro-batch goes"
     if frame.empty:
         return nothing(title, NO_METRICS)
@@ -98,7 +98,7 @@ def phases(frame: pd.DataFrame) -> Chart:
 
 
 def cost(frame: pd.DataFrame) -> Chart:
-    """What a record and a delivered message cost (:func:`capacity.cost`)."""
+    """The cost of a record and of a delivered message (:func:`capacity.cost`)."""
     title = "Cost of one message"
     if frame.empty:
         return nothing(title, NO_METRICS)

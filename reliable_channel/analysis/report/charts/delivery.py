@@ -29,7 +29,7 @@ MOST_CHANNELS = 15
 
 
 def outcomes(by_channel: pd.DataFrame) -> Chart:
-    """What became of the messages of each channel (:func:`delivery.by_channel`)."""
+    """The outcome of the messages of each channel (:func:`delivery.by_channel`)."""
     title = "What became of the messages, by channel"
     if by_channel.empty:
         return nothing(title, "No message is known in this window.")
@@ -65,8 +65,8 @@ def rate(frame: pd.DataFrame) -> Chart:
 
 
 def curve(frame: pd.DataFrame, title: str, how_to_read: str, counts: pd.DataFrame | None = None) -> Chart:
-    """The share of what took at most so long (``*_curve``), by name; the names with most rows when there are many.
-    ``counts`` is the matching table of quantiles, of which the first names are kept."""
+    """The share of messages that took at most a given time (``*_curve``), by name; only the names with most rows when
+    there are many. ``counts`` is the matching table of quantiles, of which the first names are kept."""
     if frame.empty:
         return nothing(title, "Nothing of this kind was seen in this window.")
     kept = frame if counts is None else frame[frame["name"].isin(list(counts["name"])[:7])]

@@ -1,7 +1,8 @@
 """Defines the look of every chart: readable in print and in grey, colours for colour blindness, safe text.
 
-The palette is that of Okabe and Ito. Names that strangers choose are shortened, and what could steer a terminal, a page
-or the direction of writing is shown as an escape (:func:`readable`); a chart has at most :data:`MOST_NAMES` of them.
+The palette is that of Okabe and Ito. Names that strangers choose are shortened, and characters that could control a
+terminal, a page or the writing direction are shown as escapes (:func:`readable`); a chart has at most
+:data:`MOST_NAMES` of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Chart: TypeAlias = "alt.Chart | alt.LayerChart | alt.FacetChart"
 
 
 def readable(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """A copy whose text in ``columns`` can be drawn: bounded, and without anything that does not print."""
+    """A copy whose text in ``columns`` can be drawn: bounded, and without unprintable characters."""
     cleaned = {c: [None if v is None or v != v else shown(str(v), LONGEST) for v in frame[c]] for c in columns}
     return frame.assign(**cleaned)
 
@@ -52,15 +53,15 @@ def titled(text: str, *how_to_read: str) -> alt.TitleParams:
 
 
 def answers(frame: pd.DataFrame) -> dict[str, Any]:
-    """Encodings for what a mark says when one points at it (column ``hover``) and where it leads (column ``link``, an
-    absolute address), if the frame has that."""
+    """Encodings for a mark's tooltip (column ``hover``) and link (column ``link``, an absolute address), if the frame
+    has them."""
     found: dict[str, Any] = {"description": alt.Description("hover:N")}
     return found | ({"href": alt.Href("link:N")} if "link" in frame else {})
 
 
 def time_axis(times: pd.Series, column: str = "time", title: str = "event time (UTC)", until: Any = None) -> alt.X:
-    """Time from left to right, in UTC wherever it is looked at, with labels as fine as the span asks for. It runs to
-    ``until`` (a time) when that is later than the last of ``times``."""
+    """A time axis in UTC, whatever the viewer's time zone, with labels as fine as the span needs. It extends to
+    ``until`` (a time) if that is later than the last of ``times``."""
     end = times.max() if until is None or not len(times) else max(times.max(), pd.Timestamp(until))
     span = (end - times.min()).total_seconds() if len(times) else 0
     form = (
@@ -75,14 +76,14 @@ def time_axis(times: pd.Series, column: str = "time", title: str = "event time (
 
 
 def _parts(time: pd.Timestamp) -> dict[str, int]:
-    """A time in the words of Vega-Lite."""
+    """A time in Vega-Lite's format."""
     day = {"year": time.year, "month": time.month, "date": time.day}
     return day | {"hours": time.hour, "minutes": time.minute, "seconds": time.second}
 
 
 def stacked(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple[pd.DataFrame, list[str]]:
     """Bars of a stack over bins of time: the rows with ``until`` (end of the bin), ``low`` and ``high``; and the names
-    from the largest sum to the smallest, which stand from the bottom to the top."""
+    from the largest sum (bottom) to the smallest (top)."""
     summed = frame.groupby(["time", name], as_index=False)[value].sum()
     totals = summed.groupby(name)[value].sum().sort_values(ascending=False, kind="stable")
     names = sorted(totals.index, key=lambda n: (n == OTHER, -totals[n]))
@@ -124,7 +125,7 @@ def _bounds(rows: pd.DataFrame) -> pd.Series:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things (a plural in ``s``) in words."""
+    """A number with its noun (a plural in ``s``)."""
     return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
 
 
@@ -152,8 +153,8 @@ def every(seconds: float) -> str:
 def named_colours(
     column: str, names: list[str], colours: list[str] | None = None, title: str | None = None
 ) -> alt.Color:
-    """One colour per name, in this order, with the legend below the chart. A colour goes by the place of its name in
-    the alphabet, so that charts of the same names agree whatever order they show them in."""
+    """One colour per name, in this order, with the legend below the chart. A colour depends on the alphabetical
+    position of its name, so that charts of the same names agree whatever order they show them in."""
     place = {name: number for number, name in enumerate(sorted({*names} - {OTHER}))}
     chosen = colours or [GREY if name == OTHER else PALETTE[place[name] % len(PALETTE)] for name in names]
     scale = alt.Scale(domain=names, range=chosen)
@@ -164,7 +165,7 @@ def named_colours(
 
 
 def nothing(text: str, why: str) -> Chart:
-    """In place of a chart without data: what it would show, and why it does not."""
+    """A placeholder for a chart without data: what it would show, and why it is empty."""
     words = alt.Chart(pd.DataFrame({"why": [why]})).mark_text(fontSize=13, color=GREY, fontStyle="italic")
     return sized(words.encode(text="why:N").properties(title=titled(text)), 60)
 

@@ -45,7 +45,7 @@ def causes(frame: pd.DataFrame) -> Chart:
 
 
 def over_time(frame: pd.DataFrame) -> Chart:
-    """What was lost and when, by cause (:func:`loss.over_time`)."""
+    """Lost messages over time, by cause (:func:`loss.over_time`)."""
     title = "What was not delivered, and when"
     if frame.empty:
         return nothing(title, NONE_LOST)
@@ -55,7 +55,7 @@ def over_time(frame: pd.DataFrame) -> Chart:
 
 
 def bursts(frame: pd.DataFrame) -> Chart:
-    """Runs of lost messages by length, beside what independent losses would give (:func:`loss.bursts`)."""
+    """Runs of lost messages by length, beside the numbers expected for independent losses (:func:`loss.bursts`)."""
     title = "Do losses come in bursts?"
     if frame.empty:
         return nothing(title, NONE_LOST)
@@ -88,7 +88,7 @@ PARITY = {"whole": GREY, "repaired": BLUE, "one short": ORANGE, "more short": VE
 
 
 def parity(frame: pd.DataFrame) -> Chart:
-    """What parity did (:func:`loss.parity`)."""
+    """The effect of parity (:func:`loss.parity`)."""
     title = "What parity saved, and what was one short"
     if frame.empty:
         return nothing(title, "No message of several segments came to an end in this window.")
@@ -109,7 +109,7 @@ def parity(frame: pd.DataFrame) -> Chart:
 
 
 def stores(frame: pd.DataFrame) -> Chart:
-    """What store nodes answered (:func:`loss.stores`)."""
+    """The answers of store nodes (:func:`loss.stores`)."""
     title = "What store nodes answered"
     if frame.empty:
         return nothing(title, "No store node was asked in this window (store.nodes names those to ask).")

@@ -66,7 +66,8 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
 
 def without_late_answers(shown: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
     """The events, with answers of store nodes that came long after everything else moved to just after it, and whether
-    there were any: asked about old records, they answer today, and the time line would be one mark at each end."""
+    there were any. Queried about old records, stores answer today, and the time line would have one mark at each
+    end."""
     asked = shown["lane"] == "store"
     if asked.all() or not asked.any():
         return shown, False
@@ -84,7 +85,7 @@ CHARACTER = 6.5
 
 def labels_of(shown: pd.DataFrame, plot: int = WIDTH) -> pd.DataFrame:
     """A label (lane, time, label, align) for every mark that has room for one in its lane of ``plot`` pixels; a mark
-    without is counted in the label before it."""
+    without a label is counted in the previous one."""
     begin = shown["time"].min()
     span = max((shown["time"].max() - begin).total_seconds(), 0.001)
     found: list[dict[str, Any]] = []
@@ -117,7 +118,7 @@ def _moment(time: pd.Timestamp) -> str:
 
 
 ROOM = 110
-"""So many pixels between two steps of the graph leave room for the sender's name beside the id."""
+"""The pixels between two steps of the graph that leave room for the sender's name beside the id."""
 KINDS = {
     Kind.OWN: (BLUE, "square"),
     Kind.OWN_ABSENT: (VERMILION, "square"),
@@ -127,8 +128,8 @@ KINDS = {
 
 
 def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str] | None = None) -> Chart:
-    """The message between its past (left) and what names it (right). ``link_of`` gives the address that the node of an
-    SDS id leads to."""
+    """The message between its past (left) and the messages that name it (right). ``link_of`` gives the address that the
+    node of an SDS id leads to."""
     title = "The causal graph around the message"
     if len(graph.nodes) <= 1 and not graph.edges:
         return nothing(title, "It names nothing that is known here, and nothing that came names it.")
