@@ -43,8 +43,10 @@ class Buckets(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; called once in every task."""
         head = handle.getValueState("head", "value binary")
-        entries = handle.getMapState("entries", "name binary, part bigint", "value binary")
-        self._state = _StoredBucket(head, entries)
+        journals, snapshots = (
+            handle.getMapState(name, "name binary, part bigint", "value binary") for name in ("journals", "snapshots")
+        )
+        self._state = _StoredBucket(head, journals, snapshots)
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
@@ -60,10 +62,13 @@ class Buckets(StatefulProcessor):
 
 
 class _StoredBucket:
-    """The bucket whose rows Spark gives now, in its state store."""
+    """The bucket whose rows Spark gives now, in its state store.
 
-    def __init__(self, head: ValueState, entries: MapState) -> None:
-        self._head, self._entries = head, entries
+    Journals (part 0 and up) have a map of their own. RocksDB sorts by map first; in one map the small entries of every
+    micro-batch would lie among the large ones, and RocksDB would write all snapshots anew to merge these in."""
+
+    def __init__(self, head: ValueState, journals: MapState, snapshots: MapState) -> None:
+        self._head, self._journals, self._snapshots = head, journals, snapshots
 
     def head(self) -> bytes | None:
         found = self._head.get()
@@ -73,11 +78,14 @@ class _StoredBucket:
         self._head.update((value,))
 
     def get(self, name: bytes, part: int) -> bytes | None:
-        found = self._entries.getValue((name, part))
+        found = self._map(part).getValue((name, part))
         return None if found is None else bytes(found[0])
 
     def put(self, name: bytes, part: int, value: bytes) -> None:
-        self._entries.updateValue((name, part), (value,))
+        self._map(part).updateValue((name, part), (value,))
 
     def remove(self, name: bytes, part: int) -> None:
-        self._entries.removeKey((name, part))
+        self._map(part).removeKey((name, part))
+
+    def _map(self, part: int) -> MapState:
+        return self._journals if part >= 0 else self._snapshots
