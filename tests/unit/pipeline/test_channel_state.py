@@ -119,6 +119,37 @@ def test_the_journal_of_a_channel_stays_a_part_of_its_snapshot() -> None:
         assert len(bucket.entries) <= channel_state.MOST_PAGES + 3
 
 
+def test_a_channel_is_restored_with_a_call_a_page_not_a_row() -> None:
+    key, bucket = KEYS[0], FakeBucket()
+    Worker(LiveChannels()).batch(bucket, {key: talk(200)})
+    for number in range(200, 230):
+        bucket.touched = 0
+        Worker(LiveChannels()).batch(bucket, {key: talk(1, number)})
+        pages = sum(name == name_of(key) and part >= 0 for name, part in bucket.entries)
+        settings = 2  # of a journal are read once a bucket, and written with its first row
+        assert bucket.touched <= 2 + pages + settings
+    assert pages <= 5, "30 rows"
+
+
+def test_a_page_is_not_written_again_once_it_is_full() -> None:
+    key, worker, bucket = KEYS[0], Worker(LiveChannels()), FakeBucket()
+    worker.batch(bucket, {key: talk(2_000)})
+    for number in range(2_000, 2_040):
+        before = dict(bucket.entries)
+        worker.batch(bucket, {key: talk(1, number)})
+        changed = [place for place, value in bucket.entries.items() if before.get(place) != value and place[1] != -2]
+        assert len(changed) == 1
+        assert len(before.get(changed[0], b"")) < channel_state.PAGE_BYTES
+
+
+def test_a_snapshot_is_compressed() -> None:
+    key, bucket = KEYS[0], FakeBucket()
+    Worker(LiveChannels()).batch(bucket, {key: talk(500)})
+    live = Channels(bucket, 0, lambda key: RULES, "query", LiveChannels()).load(key)
+    stored = bucket.entries[name_of(key), channel_state._SNAPSHOT]
+    assert live.snapshot_bytes == len(live.observer.to_bytes()) > 2 * len(stored)
+
+
 def test_what_workers_keep_is_bounded() -> None:
     live, bucket = LiveChannels(50_000), FakeBucket()
     for number in range(200):
@@ -155,6 +186,16 @@ def test_rows_are_taken_again_under_the_settings_they_came_under() -> None:
     for row in (*start, ticks[0]):
         straight.take(row)
     assert live.observer.to_bytes() == straight.to_bytes()
+
+
+def test_rows_under_other_settings_begin_with_a_snapshot() -> None:
+    other = Rules(None, SdsParameters(timeout_for_lost_messages_ms=300_000), None)
+    bucket = FakeBucket()
+    for number, rules in enumerate((RULES, RULES, other, other)):
+        Worker(LiveChannels()).batch(bucket, {KEYS[0]: talk(1, number)}, rules)
+        assert ((name_of(KEYS[0]), channel_state._SNAPSHOT) in bucket.entries) == (number >= 2)
+    live = Channels(bucket, 0, lambda key: other, "query", LiveChannels()).load(KEYS[0])
+    assert (live.rows, live.rules) == (1, other)
 
 
 def test_settings_are_restored_as_they_were() -> None:
