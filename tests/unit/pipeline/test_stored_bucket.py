@@ -11,12 +11,13 @@ class FakeMap:
     """A ``MapState``; values come back as Spark gives them."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[bytes, int], bytes] = {}
+        self.entries: dict[tuple[bytes, int], bytes | str] = {}
 
-    def getValue(self, key: tuple[bytes, int]) -> tuple[bytearray] | None:  # noqa: N802
-        return (bytearray(self.entries[key]),) if key in self.entries else None
+    def getValue(self, key: tuple[bytes, int]) -> tuple[bytearray | str] | None:  # noqa: N802
+        value = self.entries.get(key)
+        return None if value is None else (bytearray(value) if isinstance(value, bytes) else value,)
 
-    def updateValue(self, key: tuple[bytes, int], value: tuple[bytes]) -> None:  # noqa: N802
+    def updateValue(self, key: tuple[bytes, int], value: tuple[bytes | str]) -> None:  # noqa: N802
         self.entries[key] = value[0]
 
     def removeKey(self, key: tuple[bytes, int]) -> None:  # noqa: N802
@@ -43,11 +44,11 @@ def test_journals_are_not_among_the_snapshots() -> None:
     state = buckets._state
     parts = (-2, -1, 0, 1, 7)
     for part in parts:
-        state.put(b"name", part, b"%d" % part)
+        state.put(b"name", part, b"\xff\x00 %d" % part)
     assert {name: [part for _, part in found.entries] for name, found in handle.maps.items()} == {
         "journals": [0, 1, 7],
         "snapshots": [-2, -1],
     }
-    assert [state.get(b"name", part) for part in parts] == [b"%d" % part for part in parts]
+    assert [state.get(b"name", part) for part in parts] == [b"\xff\x00 %d" % part for part in parts]
     state.remove(b"name", 1)
     assert state.get(b"name", 1) is None
