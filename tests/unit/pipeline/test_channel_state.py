@@ -65,6 +65,7 @@ def sorted_rows(found: list[Any]) -> list[str]:
     cuts=st.lists(st.integers(0, 10_000), max_size=12),
     expiry_ms=st.sampled_from([None, 1, 10**7]),
     journals=st.sampled_from([(10**6, 8192), (3, 400), (3, 0)]),
+    page_bytes=st.sampled_from([0, 300, 1_000]),
     chance=st.randoms(use_true_random=False),
 )
 def test_any_worker_may_take_any_micro_batch_and_any_of_them_may_fail(
@@ -73,10 +74,12 @@ def test_any_worker_may_take_any_micro_batch_and_any_of_them_may_fail(
     cuts: list[int],
     expiry_ms: int | None,
     journals: tuple[int, int],
+    page_bytes: int,
     chance: Any,
 ) -> None:
     monkeypatch.setattr(channel_state, "MOST_PAGES", journals[0])
     monkeypatch.setattr(channel_state, "LEAST_JOURNAL_BYTES", journals[1])
+    monkeypatch.setattr(channel_state, "PAGE_BYTES", page_bytes)
     rules = Rules(None, SdsParameters(), expiry_ms)
     given = {key: list(due_in(rules.observer(key, None), some)) for key, some in zip(KEYS, rows, strict=True)}
     expected = [result for key, some in given.items() for result in whole(key, some, rules)]
