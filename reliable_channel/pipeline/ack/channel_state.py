@@ -45,8 +45,9 @@ journals in pages."""
 
 SNAPSHOT_PART = 8
 """A journal may be this part of its snapshot, half of it up to one and a half times as much by the channel's name, so
-that channels with equal traffic do not all write their snapshots at once; both as they are stored. The larger the
-number, the less is replayed, and the more is written."""
+that channels with equal traffic do not all write their snapshots at once. The larger the number, the less is replayed,
+and the more is written. Of a channel that had to be restored the snapshot counts as it is stored, compressed:
+such a channel is likely to be restored again. Of one that was kept it counts as it is in memory."""
 LEAST_JOURNAL_BYTES = 8 * 1024
 """A journal may have so many bytes, however small its snapshot is."""
 MOST_PAGES = 128
@@ -141,6 +142,8 @@ class Live:
     """The rows of the last page; ``None`` once it is full."""
     journal_bytes: int = 0
     rows: int = 0
+    was_kept: bool = False
+    """Whether this process had the channel before this micro-batch."""
     has_new_rules: bool = False
     """Whether the rows of the journal came under other settings: what comes next needs a snapshot before it."""
 
@@ -258,6 +261,7 @@ class Channels:
         live, may_lag = self._live.get(self._scope, name)
         self._live.keep(self._scope, name, None)
         if live is not None and live.rules == self._rules_now(key) and (not may_lag or self._caught_up(live, name)):
+            live.was_kept = True
             return live
         return self.restored(key)
 
@@ -308,7 +312,8 @@ class Channels:
         """The last page of the journal with these rows; ``None`` when a snapshot is to take the journal's place."""
         if live.has_new_rules or live.observer.rests or live.page - live.snapshot >= MOST_PAGES:
             return None
-        part = live.stored_bytes * (128 + name[0]) // (256 * SNAPSHOT_PART)
+        snapshot_bytes = live.snapshot_bytes if live.was_kept else live.stored_bytes
+        part = snapshot_bytes * (128 + name[0]) // (256 * SNAPSHOT_PART)
         room = max(LEAST_JOURNAL_BYTES, part) - live.journal_bytes
         if sum([len(text) // _COMPRESSION + len(some or b"") for text, some in given]) > room:
             return None
