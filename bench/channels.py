@@ -115,6 +115,8 @@ def held() -> Iterator[Result]:
         growth = last[name] / first[name]
         yield Result(f"{what}: {name} in the end / after a tenth", growth, "ratio", FLAT, lower_is_better=True)
     yield Result(f"{what}: checkpoint", last["checkpoint_bytes"] / 1e9, "GB")
+    most = max(answer.get("checkpoint_bytes", 0) for answer in answers)
+    yield Result(f"{what}: checkpoint, at most", most / 1e9, "GB")
     yield Result(f"{what}: first micro-batch after a restart", figures["restarted_s"], "s")
 
 

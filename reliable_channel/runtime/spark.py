@@ -52,6 +52,11 @@ ARROW_BATCH_BYTES = 4 * 1024 * 1024
 processor's caches and are used again. With Spark's default, 64 MiB, every batch is written to memory that the system
 has to give anew (docs/measurements.md)."""
 
+MICRO_BATCHES_KEPT = 20
+"""For so many micro-batches checkpoints keep what is needed to go back to them, a third more before Spark deletes
+some. A start needs the last two. With Spark's default, 100, every file that RocksDB has replaced by compaction in the
+last 130 micro-batches is kept: several times the state itself when the state is large."""
+
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -72,6 +77,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": str(spark.snapshot_partitions),
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.minBatchesToRetain": str(MICRO_BATCHES_KEPT),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(spark.arrow_batch_rows),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
         # Arrow's allocator in the workers gives memory back after 10 ms, and every batch takes it anew, page by page.

@@ -66,9 +66,12 @@ class AckReview:
 
     def restore(self, tracked: list[Tracked]) -> None:
         """Follow the messages of a snapshot, with the acknowledgements they had."""
+        by_sender: dict[str, list[str]] = {}
         for each in tracked:
-            if each.sender_id != self._me:
-                self._others.add(each.message_id, each.sender_id, OVERHEAD)
+            by_sender.setdefault(each.sender_id, []).append(each.message_id)
+        if self._me is not None:
+            by_sender.pop(self._me, None)
+        self._others.restore(by_sender, OVERHEAD)
         self.table.restore(tracked)
 
     def untrack(self, message_id: str) -> None:

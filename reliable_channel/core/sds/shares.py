@@ -47,6 +47,14 @@ class Shares:
         weight = share.keys[key] = size if size > self.unit else self.unit
         self._more(owner, share, weight)
 
+    def restore(self, keys: dict[str, list[str]], size: int) -> None:
+        """Count new keys, each of ``size`` bytes, for their owners, the oldest first: as :meth:`add` does, at once."""
+        weight = max(self.unit, size)
+        for owner, some in keys.items():
+            share = self._of.setdefault(owner, _Share())
+            share.keys.update(dict.fromkeys(some, weight))
+            self._more(owner, share, weight * len(some))
+
     def remove(self, key: str, owner: str) -> None:
         """Stop counting a key."""
         share = self._of[owner]

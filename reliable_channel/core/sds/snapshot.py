@@ -332,7 +332,7 @@ def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) ->
     if proto.version == 1:
         return [_read_tracked_1(tracked, participants) for tracked in proto.tracked]
     acked, certain = _bits(proto.tracked_acked), _bits(proto.tracked_certain)
-    if any(bits >> len(participants) for bits in acked):
+    if max(acked, default=0) >> len(participants):
         raise ValueError("an acknowledgement by nobody known")
     implied, reached = _bits(proto.tracked_implied), _bits(proto.tracked_reached)
     if proto.version == 2:
@@ -347,7 +347,9 @@ def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) ->
 
 
 def _bits(column: Iterable[bytes]) -> list[int]:
-    return [int.from_bytes(bits, "little") for bits in column]
+    stored = list(column)
+    numbers = {bits: int.from_bytes(bits, "little") for bits in set(stored)}  # few are different
+    return [numbers[bits] for bits in stored]
 
 
 def _read_tracked_1(proto: pb.Tracked, participants: list[str]) -> Tracked:

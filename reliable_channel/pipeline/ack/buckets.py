@@ -7,6 +7,7 @@ rows; with it that process would import all of the job, for most of a second.
 
 from __future__ import annotations
 
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,10 @@ class Buckets(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state; called once in every task."""
         head = handle.getValueState("head", "value binary")
-        entries = handle.getMapState("entries", "name binary, part bigint", "value binary")
-        self._state = _StoredBucket(head, entries)
+        name = "name binary, part bigint"
+        journals = handle.getMapState("journals", name, "value binary")
+        snapshots = handle.getMapState("snapshots", name, "value string")
+        self._state = _StoredBucket(head, journals, snapshots)
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
@@ -60,10 +63,16 @@ class Buckets(StatefulProcessor):
 
 
 class _StoredBucket:
-    """The bucket whose rows Spark gives now, in its state store."""
+    """The bucket whose rows Spark gives now, in its state store.
 
-    def __init__(self, head: ValueState, entries: MapState) -> None:
-        self._head, self._entries = head, entries
+    Journals (part 0 and up) have a map of their own. RocksDB sorts by map first; in one map the small entries of every
+    micro-batch would lie among the large ones, and RocksDB would write all snapshots anew to merge these in.
+
+    Snapshots are base64: Spark pickles bytes for Python as text, one by one. To read 84 KB takes 0.8 ms of CPU in the
+    JVM and here, as base64 0.2."""
+
+    def __init__(self, head: ValueState, journals: MapState, snapshots: MapState) -> None:
+        self._head, self._journals, self._snapshots = head, journals, snapshots
 
     def head(self) -> bytes | None:
         found = self._head.get()
@@ -73,11 +82,17 @@ class _StoredBucket:
         self._head.update((value,))
 
     def get(self, name: bytes, part: int) -> bytes | None:
-        found = self._entries.getValue((name, part))
+        if part < 0:
+            found = self._snapshots.getValue((name, part))
+            return None if found is None else a2b_base64(found[0])
+        found = self._journals.getValue((name, part))
         return None if found is None else bytes(found[0])
 
     def put(self, name: bytes, part: int, value: bytes) -> None:
-        self._entries.updateValue((name, part), (value,))
+        if part < 0:
+            self._snapshots.updateValue((name, part), (b2a_base64(value, newline=False).decode(),))
+        else:
+            self._journals.updateValue((name, part), (value,))
 
     def remove(self, name: bytes, part: int) -> None:
-        self._entries.removeKey((name, part))
+        (self._snapshots if part < 0 else self._journals).removeKey((name, part))

@@ -35,7 +35,7 @@ Given = list[tuple[str, bytes | None]]
 def bucket_of(given: Given, rules: Rules) -> FakeBucket:
     """The bucket after these rows, some a micro-batch: snapshots, and a journal after the last of them."""
     bucket, live = FakeBucket(), LiveChannels()
-    with patch.multiple(channel_state, MOST_ENTRIES=3, LEAST_JOURNAL_BYTES=10**6):
+    with patch.multiple(channel_state, MOST_PAGES=3, LEAST_JOURNAL_BYTES=10**6):
         for first in range(0, len(given), A_MICRO_BATCH):
             channels = Channels(bucket, 0, lambda key: rules, "query", live)
             list(stream.taken(channels, KEY, given[first : first + A_MICRO_BATCH]))
@@ -50,10 +50,10 @@ def state_of(bucket: FakeBucket, rules: Rules) -> bytes:
 
 def unpacked(part: int, value: bytes) -> Any:
     """An entry of a bucket without what depends on the version of zlib, or on the settings that there are."""
-    if part <= 0 or not value:
+    if part < 0 or not value:
         return value
-    entry = pb.JournalEntryProto.FromString(value)
-    return zlib.decompress(entry.rows), list(entry.with_filter), list(entry.filters)
+    page = pb.JournalPageProto.FromString(value)
+    return zlib.decompress(page.rows), list(page.with_filter), list(page.filters)
 
 
 def sets_of(segments: list[SegmentRow]) -> HashSets:

@@ -123,21 +123,25 @@ class BucketProto(_message.Message):
     def __init__(self, version: _Optional[int] = ..., tokens: _Optional[_Iterable[bytes]] = ..., settings: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ChannelSnapshotProto(_message.Message):
-    __slots__ = ("sequence", "state")
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("page", "state", "size")
+    PAGE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    sequence: int
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    page: int
     state: bytes
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[bytes] = ...) -> None: ...
+    size: int
+    def __init__(self, page: _Optional[int] = ..., state: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
 
-class JournalEntryProto(_message.Message):
-    __slots__ = ("settings", "rows", "with_filter", "filters")
+class JournalPageProto(_message.Message):
+    __slots__ = ("settings", "rows", "with_filter", "filters", "full")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     WITH_FILTER_FIELD_NUMBER: _ClassVar[int]
     FILTERS_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     settings: bytes
     rows: bytes
     with_filter: _containers.RepeatedScalarFieldContainer[int]
     filters: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, settings: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., with_filter: _Optional[_Iterable[int]] = ..., filters: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    full: bool
+    def __init__(self, settings: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., with_filter: _Optional[_Iterable[int]] = ..., filters: _Optional[_Iterable[bytes]] = ..., full: _Optional[bool] = ...) -> None: ...
