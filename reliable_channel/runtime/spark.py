@@ -47,6 +47,10 @@ Checkpoints keep Hadoop's checksums, Delta's log does without (docs/measurements
 WORKER_DAEMON = "reliable_channel.pipeline.worker_daemon"
 """What forks Python workers: with all imports done, and these left out of the garbage collection after each task."""
 
+WORKER_PATH = Path(__file__).parent / "worker_path"
+"""What Python workers find on their path before all else of ours: a ``sitecustomize`` by which they import PySpark from
+where it is installed, and not from the source in Spark's zip file."""
+
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
 """What goes to a Python worker at once, or ``spark.arrow_batch_rows`` if that is less: buffers that stay in the
 processor's caches and are used again. With Spark's default, 64 MiB, every batch is written to memory that the system
@@ -110,6 +114,7 @@ def local_conf(settings: Settings) -> dict[str, str]:
     if spark.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
         conf["spark.python.daemon.module"] = WORKER_DAEMON
+        conf["spark.executorEnv.PYTHONPATH"] = str(WORKER_PATH)
     return conf
 
 

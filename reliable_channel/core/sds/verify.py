@@ -81,15 +81,19 @@ def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
     states, and 0 when it is bare. Some come twice."""
     if not content.startswith(_SEGMENT_START):
         yield IdScheme.KECCAK, 0
-    segments = [segment for dialects in _LAYOUTS if isinstance(segment := decode_segment(content, dialects), Segment)]
     stated, unstated = [], []
-    for segment in segments:
+    for dialects in _LAYOUTS:
+        segment = decode_segment(content, dialects)
+        if not isinstance(segment, Segment):
+            continue
         if not segment.is_parity:
             stated.append(segment.index)
         elif segment.data_count is not None:
             stated.append(segment.data_count + segment.index)
         else:
             unstated.append(segment)
+            continue
+        yield IdScheme.KECCAK, stated[-1]  # before another layout is tried: nearly always it is this
     yield from _with_schemes([*stated, 0])
     for segment in unstated:
         index, parity_count = segment.index, segment.parity_count or 1

@@ -1,7 +1,9 @@
-"""Defines the events of a :class:`~reliable_channel.core.segmentation.Reassembler`, one frozen class per kind.
+"""Defines the events of a :class:`~reliable_channel.core.segmentation.Reassembler`, one class per kind.
 
 ``scope`` is whatever the caller gave ``Reassembler.add``: strings that name the sender in its channel, such as (pubsub
 topic, content topic, channel id, sender id); the last one is the sender id. Times are ms.
+
+Events must not be changed after they are made. They are not ``frozen``, for the reason given in ``core/sds/events.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from reliable_channel.core.wire.segment import Dialect
 Scope = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class HeldSegment:
     """The identity of a segment that was received; ``lamport`` is its SDS message's Lamport timestamp, if known."""
 
@@ -24,7 +26,7 @@ class HeldSegment:
     lamport: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class MessageCompleted:
     """A payload whose Keccak-256 is ``entire_message_hash`` (Segmentation 0.1, *Receiving*).
 
@@ -60,7 +62,7 @@ class MessageCompleted:
     one_send: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class CompletedSend:
     """The memory of a completed send, in a form that can be stored elsewhere: see :meth:`Reassembler.remember`.
 
@@ -77,7 +79,7 @@ class CompletedSend:
     sds_ids: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class MissingSegment:
     """A segment of a completed message that was never received: ``content`` is the SDS content (bytes) its sender
     wrote, ``lamport`` its Lamport timestamp where a sibling's determines it; its SDS id is computed from both
@@ -89,7 +91,7 @@ class MissingSegment:
     lamport: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SegmentDuplicate:
     """A segment that changed nothing: held already, or (``late``) of a message completed before."""
 
@@ -101,7 +103,7 @@ class SegmentDuplicate:
     late: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SegmentConflict:
     """Other bytes for an index under the SDS id that is held already: both are kept until the hash decides."""
 
@@ -121,7 +123,7 @@ class Refusal(StrEnum):
     """Other bytes under an SDS id that the segment held can prove to be its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SegmentRefused:
     """A segment that would break a bound on its own, or whose counts no message of this hash can have."""
 
@@ -133,7 +135,7 @@ class SegmentRefused:
     reason: Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class HashMismatch:
     """A rebuilt payload does not hash to ``entire_message_hash`` and is discarded. The segments are kept: one of them
     is false, and a further one may complete the set. Emitted with the first mismatch of a set and once more, with
@@ -150,7 +152,7 @@ class HashMismatch:
     contested: tuple[HeldSegment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PoisonedSegmentExcluded:
     """A false segment, found by comparison with the verified payload; comes right before its
     :class:`MessageCompleted`."""
@@ -173,7 +175,7 @@ class EvictionReason(StrEnum):
     LIFETIME = "set_lifetime"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class IncompleteSet:
     """An incomplete set as it was given up: what it held, and what it lacks.
 
@@ -195,7 +197,7 @@ class IncompleteSet:
     mismatch: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SetExpired:
     """No segment came for ``set_timeout_ms``."""
 
@@ -203,7 +205,7 @@ class SetExpired:
     expired_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SetEvicted:
     """A bound was reached; this was the least recently updated set of the sender that it applies to, for a bound in all
     the one that holds most; for the lifetime the set itself."""

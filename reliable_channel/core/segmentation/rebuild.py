@@ -21,7 +21,7 @@ NEAR = 1_024
 """So many lengths after the shortest are tried first, and then those that are a multiple of 64, of 8, and all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Rebuilt:
     """A verified payload, the shards it was made of, and the payload bytes of a full segment (``None``: only one)."""
 

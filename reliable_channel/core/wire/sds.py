@@ -122,9 +122,10 @@ def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> Sds
         return Malformed(Reason.SDS_WITHOUT_ID, "an SDS message needs a message id and a sender id")
     if not channel_id:
         return Malformed(Reason.SDS_WITHOUT_CHANNEL, "an SDS message needs a channel id")
-    for name, value in (("message_id", message_id), ("sender_id", sender_id), ("channel_id", channel_id)):
-        if len(value) > MAX_ID_CHARACTERS:
-            return Malformed(Reason.MALFORMED_SDS, f"{name} is longer than {MAX_ID_CHARACTERS} characters")
+    if max(len(message_id), len(sender_id), len(channel_id)) > MAX_ID_CHARACTERS:
+        own = {"message_id": message_id, "sender_id": sender_id, "channel_id": channel_id}
+        name = next(name for name, value in own.items() if len(value) > MAX_ID_CHARACTERS)
+        return Malformed(Reason.MALFORMED_SDS, f"{name} is longer than {MAX_ID_CHARACTERS} characters")
     history, repair = proto.causal_history, proto.repair_request
     if len(history) > MAX_HISTORY_ENTRIES or len(repair) > MAX_HISTORY_ENTRIES:
         return Malformed(Reason.SDS_HISTORY_TOO_LONG, f"more than {MAX_HISTORY_ENTRIES} history entries")
@@ -132,15 +133,16 @@ def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> Sds
     too_long = _too_long("causal_history", named) or _too_long("repair_request", wanted)
     if too_long:
         return Malformed(Reason.MALFORMED_SDS, too_long)
+    content = proto.content
     message = SdsMessage(
-        sender_id=sender_id,
-        message_id=message_id,
-        channel_id=channel_id,
-        lamport_timestamp=_lamport(proto, family),
-        causal_history=named,
-        bloom_filter=(proto.bloom_filter or None) if proto.HasField("bloom_filter") else None,
-        repair_request=wanted,
-        content=proto.content if proto.HasField("content") else None,
+        sender_id,
+        message_id,
+        channel_id,
+        _lamport(proto, family),
+        named,
+        proto.bloom_filter or None,
+        wanted,
+        content if content or proto.HasField("content") else None,
     )
     if message.kind is None:
         return Malformed(Reason.SDS_INVALID_KIND, "neither a Lamport timestamp nor content")
@@ -150,9 +152,10 @@ def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> Sds
 def _too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
     """Says which part of an entry is longer than allowed; ``None`` when none is."""
     for entry in entries:
-        if len(entry.message_id) > MAX_ID_CHARACTERS or len(entry.sender_id or "") > MAX_ID_CHARACTERS:
+        hint, sender_id = entry.retrieval_hint, entry.sender_id
+        if len(entry.message_id) > MAX_ID_CHARACTERS or (sender_id and len(sender_id) > MAX_ID_CHARACTERS):
             return f"{name} holds an id of more than {MAX_ID_CHARACTERS} characters"
-        if len(entry.retrieval_hint or b"") > MAX_HINT_BYTES:
+        if hint and len(hint) > MAX_HINT_BYTES:
             return f"{name} holds a retrieval hint of more than {MAX_HINT_BYTES} bytes"
     return None
 
@@ -170,8 +173,9 @@ def _entry_to_proto(entry: HistoryEntry) -> pb.HistoryEntry:
 
 
 def _entry_from_proto(entry: pb.HistoryEntry) -> HistoryEntry:
+    hint, sender_id = entry.retrieval_hint, entry.sender_id
     return HistoryEntry(
-        message_id=entry.message_id,
-        retrieval_hint=entry.retrieval_hint if entry.HasField("retrieval_hint") else None,
-        sender_id=entry.sender_id if entry.HasField("sender_id") else None,
+        entry.message_id,
+        hint if hint or entry.HasField("retrieval_hint") else None,
+        sender_id if sender_id or entry.HasField("sender_id") else None,
     )

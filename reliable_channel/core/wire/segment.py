@@ -1,5 +1,8 @@
 """Encodes, decodes and validates segments in three wire dialects, and distinguishes them from bare payloads
-(Segmentation 0.1, *Wire Format*)."""
+(Segmentation 0.1, *Wire Format*).
+
+Segments are values. They are not ``frozen``, for the reason given in ``core/sds/events.py``.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,10 @@ class Dialect(StrEnum):
 
 
 DEFAULT_DIALECTS = frozenset({Dialect.V01})
+_V01, _LIP243, _LIP243_LENGTH = Dialect
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Segment:
     """One segment, of any dialect.
 
@@ -93,30 +97,29 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
     which the caller decides. ``lip243-length`` is tried only where it is configured, and then first: no honest segment
     of the other two layouts validates as one.
     """
-    shared = Dialect.V01 in dialects or Dialect.LIP243 in dialects
-    if Dialect.LIP243_LENGTH in dialects:
+    v01, lip243 = _V01 in dialects, _LIP243 in dialects
+    if _LIP243_LENGTH in dialects:
         decoded = _decode_length(data)
-        if isinstance(decoded, Segment) or not shared:
+        if isinstance(decoded, Segment) or not (v01 or lip243):
             return decoded
     try:
         proto = pb.SegmentMessageProto.FromString(data)
     except DecodeError as error:
         return Malformed(Reason.MALFORMED_SEGMENT, str(error)[:200])
-    if len(proto.entire_message_hash) != HASH_BYTES:
-        return Malformed(
-            Reason.SEGMENT_HASH_LENGTH, f"hash of {len(proto.entire_message_hash)} bytes, not {HASH_BYTES}"
-        )
+    hash_bytes = len(proto.entire_message_hash)
+    if hash_bytes != HASH_BYTES:
+        return Malformed(Reason.SEGMENT_HASH_LENGTH, f"hash of {hash_bytes} bytes, not {HASH_BYTES}")
     if proto.segments_count == 0:
         return _decode_v01_parity(proto, dialects)
     if proto.is_parity_or_length == 1:
         return _decode_lip243_parity(proto, dialects)
-    if Dialect.LIP243 in dialects:
+    if lip243:
         # A data segment without parity counts is the same bytes in both dialects; it is called v0.1 then.
-        as_lip243 = _decode_data(proto, Dialect.LIP243)
         says_lip243 = proto.segments_count == 1 or proto.parity_segments_count > 0
-        if Dialect.V01 not in dialects or (says_lip243 and isinstance(as_lip243, Segment)):
+        as_lip243 = _decode_data(proto, _LIP243) if says_lip243 or not v01 else None
+        if as_lip243 is not None and (not v01 or isinstance(as_lip243, Segment)):
             return as_lip243
-    return _decode_data(proto, Dialect.V01)
+    return _decode_data(proto, _V01)
 
 
 def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
@@ -142,18 +145,19 @@ def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
 
 def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:
     """A data segment. lip243 counts parity in it; v0.1 does not, so there those fields are ignored."""
-    lip243 = dialect is Dialect.LIP243
+    # Every access to a field of a protobuf message makes a new object, and one to an enumeration is a call.
+    count, index, lip243 = proto.segments_count, proto.index, dialect is _LIP243
     least = 1 if lip243 else 2
-    if proto.segments_count < least:
-        return Malformed(Reason.SEGMENT_COUNT, f"segments_count {proto.segments_count}, at least {least} are needed")
-    if proto.segments_count + (proto.parity_segments_count if lip243 else 0) > MAX_TOTAL_SEGMENTS:
+    if count < least:
+        return Malformed(Reason.SEGMENT_COUNT, f"segments_count {count}, at least {least} are needed")
+    if count + (proto.parity_segments_count if lip243 else 0) > MAX_TOTAL_SEGMENTS:
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
-    if proto.index >= proto.segments_count:
-        return Malformed(Reason.SEGMENT_INDEX, f"index {proto.index} of {proto.segments_count} segments")
+    if index >= count:
+        return Malformed(Reason.SEGMENT_INDEX, f"index {index} of {count} segments")
     return Segment(
         entire_message_hash=proto.entire_message_hash,
-        index=proto.index,
-        data_count=proto.segments_count,
+        index=index,
+        data_count=count,
         parity_count=proto.parity_segments_count if lip243 else None,
         is_parity=False,
         payload=proto.payload,

@@ -1,4 +1,7 @@
-"""Encodes and decodes Waku envelopes and computes their message hash (14/WAKU2-MESSAGE)."""
+"""Encodes and decodes Waku envelopes and computes their message hash (14/WAKU2-MESSAGE).
+
+Envelopes are values. They are not ``frozen``, for the reason given in ``core/sds/events.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ RELIABLE_CHANNEL_META = b"RELIABLE-CHANNEL-API/1"
 """What our sender writes into ``meta``; a receiver never requires it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class WakuMessage:
     """One envelope. ``timestamp`` is set by the sender: Unix time in ns, signed 64-bit. ``None`` means absent."""
 
@@ -53,18 +56,20 @@ def decode_waku_message(data: bytes | None) -> WakuMessage | Malformed:
         proto = WakuMessageProto.FromString(data)
     except DecodeError as error:
         return Malformed(Reason.MALFORMED_ENVELOPE, str(error)[:200])
-    if not proto.content_topic:
+    # Every access to a field makes a new object, so each is read once.
+    content_topic, meta, timestamp = proto.content_topic, proto.meta, proto.timestamp
+    if not content_topic:
         return Malformed(Reason.EMPTY_CONTENT_TOPIC, "an envelope needs a content topic")
-    if len(proto.meta) > MAX_META_BYTES:
-        return Malformed(Reason.META_TOO_LONG, f"meta is {len(proto.meta)} bytes, at most {MAX_META_BYTES} are allowed")
+    if len(meta) > MAX_META_BYTES:
+        return Malformed(Reason.META_TOO_LONG, f"meta is {len(meta)} bytes, at most {MAX_META_BYTES} are allowed")
     return WakuMessage(
-        payload=proto.payload,
-        content_topic=proto.content_topic,
-        version=proto.version if proto.HasField("version") else None,
-        timestamp=proto.timestamp if proto.HasField("timestamp") else None,
-        meta=proto.meta if proto.HasField("meta") else None,
-        rate_limit_proof=proto.rate_limit_proof if proto.HasField("rate_limit_proof") else None,
-        ephemeral=proto.ephemeral if proto.HasField("ephemeral") else None,
+        proto.payload,
+        content_topic,
+        proto.version if proto.HasField("version") else None,
+        timestamp if timestamp or proto.HasField("timestamp") else None,
+        meta if meta or proto.HasField("meta") else None,
+        proto.rate_limit_proof if proto.HasField("rate_limit_proof") else None,
+        proto.ephemeral if proto.HasField("ephemeral") else None,
     )
 
 

@@ -10,7 +10,7 @@ from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
-from reliable_channel.core.wire.segment import Segment, decode_segment, lookalike
+from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, lookalike
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decryption import Decryptor
 
@@ -25,6 +25,10 @@ MAX_RECORD_TIME_US = 253_402_300_799_999_999
 
 MAX_VALUE_BYTES = 1_048_576
 """A record above this is refused unread: far above the network's limit of 150 KiB an envelope (14/WAKU2-MESSAGE)."""
+
+_KIND_NAMES = {kind: kind.value for kind in SdsKind}
+_DIALECT_NAMES = {dialect: dialect.value for dialect in Dialect}
+"""Looked up once: the value of a member of an enumeration is a call of a function, and made for every record."""
 
 _CACHED_TOPICS = 4_096
 _CACHED_CHARACTERS = 512
@@ -159,7 +163,7 @@ class RecordDecoder:
         row.kind = "sds"
         row.encrypted = has_keys and not (topic.store_plaintext and self._store_plaintext)
         row.channel_id, row.sender_id, row.sds_id = message.channel_id, message.sender_id, message.message_id
-        row.sds_kind = kind.value if kind else None
+        row.sds_kind = _KIND_NAMES[kind] if kind else None
         row.lamport_timestamp = lamport
         row.causal_history = message.causal_history
         row.bloom_filter = message.bloom_filter
@@ -195,7 +199,7 @@ def _take_segment(row: Decoded, segment: Segment) -> None:
     row.entire_message_hash = segment.entire_message_hash
     row.segment_index = segment.index
     row.data_count, row.parity_count = segment.data_count, segment.parity_count
-    row.segment_dialect = segment.dialect.value
+    row.segment_dialect = _DIALECT_NAMES[segment.dialect]
 
 
 def _take_bare(row: Decoded, content: bytes, malformed: Malformed | None) -> None:
