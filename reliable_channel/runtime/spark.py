@@ -8,6 +8,7 @@ stands, and only what is missing and can still be set is filled in.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,6 +47,12 @@ Checkpoints keep Hadoop's checksums, Delta's log does without (docs/measurements
 
 WORKER_DAEMON = "reliable_channel.pipeline.worker_daemon"
 """What forks Python workers: with all imports done, and these left out of the garbage collection after each task."""
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+SOCKET_PATH = 103
+"""The longest path of a Unix socket that every system takes, bytes."""
+_SOCKET_NAME = len("/.8dbc4544-b90f-92d8-3d8d-f4db26c30c11.sock")
 
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
 """What goes to a Python worker at once, or ``spark.arrow_batch_rows`` if that is less: buffers that stay in the
@@ -94,7 +101,7 @@ def local_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.master": spark.master,
         "spark.driver.memory": spark.driver_memory,
-        "spark.driver.extraJavaOptions": f"{logging} {SPAWNING} {IN_UTC}",
+        _JAVA_OPTIONS: f"{logging} {SPAWNING} {IN_UTC}",
         "spark.executor.extraJavaOptions": f"{SPAWNING} {IN_UTC}",
         "spark.jars": ",".join(str(jar) for jar in jars.paths("spark", settings.paths.cache_dir)),
         "spark.ui.enabled": str(spark.ui).lower(),
@@ -104,7 +111,21 @@ def local_conf(settings: Settings) -> dict[str, str]:
     if spark.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
         conf["spark.python.daemon.module"] = WORKER_DAEMON
+        if takes_unix_sockets(run / "spark") and _JAVA_OPTIONS not in spark.conf:
+            conf["spark.python.unix.domain.socket.enabled"] = "true"
+            conf[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={(run / 'spark').absolute()}"
     return conf
+
+
+def takes_unix_sockets(place: Path) -> bool:
+    """Whether Python workers talk to the JVM over Unix sockets in this directory, and not over TCP, because its path is
+    short and needs no quotes.
+
+    Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read: each time the
+    second write waits for the other side's delayed acknowledgement, 40 ms (docs/measurements.md). The directory must be
+    private: who can connect to a worker can run code in it, and over Unix sockets Spark asks for no secret."""
+    path = str(place.absolute())
+    return len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH and re.fullmatch(r"[\w./+-]+", path) is not None
 
 
 def open_session(settings: Settings, application: str = "reliable-channel") -> SparkSession:
