@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.checksum import remove_checksums
 from reliable_channel.lake.commit import append_files, discard
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table
@@ -96,3 +97,4 @@ def write_log_checkpoint(paths: PathSettings, table: Table, version: int) -> Non
     Every table has a round of its own, so that the tables of one micro-batch do not all write theirs at once."""
     if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
         open_table(paths, table).create_checkpoint()
+        remove_checksums(paths, table, before=version)
