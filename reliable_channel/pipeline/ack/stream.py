@@ -74,6 +74,7 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
         ticks = (
             rows.where("row_kind = 'tick'")
             .select(*RECORD_KEY, "sub_order", "event_us")
+            .coalesce(1)  # a few rows, and every Python task costs as much as reading them
             .mapInPandas(due_timer_rows(settings.paths), _TICK)
         )
         due = ticks.select(

@@ -34,7 +34,7 @@ def kafka_records(
 ) -> DataFrame:
     """The envelopes topic as a stream. Records that Kafka has already deleted do not stop it; they are recorded in
     ``source_gaps``."""
-    return (
+    records = (
         spark.readStream.format("kafka")
         .options(**kafka.spark_options())
         .option("subscribe", kafka.topics.envelopes)
@@ -44,6 +44,10 @@ def kafka_records(
         .option("includeHeaders", "true")
         .load()
     )
+    context = spark.sparkContext
+    # A task takes several partitions: two Python workers and a file of each table for every task are what a small
+    # micro-batch costs. On a cluster, where executors come and go, their number is not known.
+    return records.coalesce(context.defaultParallelism) if context.master.startswith("local") else records
 
 
 def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
