@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -36,6 +36,16 @@ class BatchSink:
     query_id: str
     batch_id: int
     announce: Callable[[str], None] = field(default=lambda _: None, compare=False, kw_only=True)
+    _opened: dict[str, Future[DeltaTable]] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def open_ahead(self, *tables: Table) -> None:
+        """Open tables that the micro-batch will probably append to, while it is being computed: the driver only waits
+        then, and opening takes longer than committing."""
+        self._opened.update({table.name: _COMMITS.submit(open_table, self.paths, table) for table in tables})
+
+    def _open(self, table: Table) -> DeltaTable:
+        ahead = self._opened.pop(table.name, None)
+        return open_table(self.paths, table) if ahead is None else ahead.result()
 
     def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
         """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted.
@@ -45,7 +55,7 @@ class BatchSink:
         own = [file for file in files if file.table == table.name]
         if not own:
             return
-        to = open_table(self.paths, table)
+        to = self._open(table)
         if _has(to, self.query_id, self.batch_id):
             discard(self.paths, own)
         else:
@@ -64,7 +74,7 @@ class BatchSink:
         """Append rows that are in the driver, as :meth:`add_files` does; in a replay they are skipped."""
         if rows.num_rows == 0:
             return
-        to = open_table(self.paths, table)
+        to = self._open(table)
         if _has(to, self.query_id, self.batch_id):
             return
         transaction = CommitProperties(app_transactions=[Transaction(self.query_id, self.batch_id)])

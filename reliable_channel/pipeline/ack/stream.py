@@ -33,6 +33,7 @@ from reliable_channel.lake.tables import (
     RECORD_KEY,
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
+    TIMERS,
 )
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.ack import output_rows
@@ -208,6 +209,7 @@ def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], I
 
 def written(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch."""
+    sink.open_ahead(DELIVERIES, DELIVERED_MESSAGES, ACKS, TIMERS)
     results = written_results(rows, sink, {DELIVERIES.name: messages_of})
     sink.together(
         *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),

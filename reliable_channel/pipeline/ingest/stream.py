@@ -18,7 +18,7 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.commit import discard
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.lake.tables import CLOCK, ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, SOURCE_GAPS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartition
 from reliable_channel.pipeline.delta import task_results
@@ -117,6 +117,7 @@ class IngestWriter:
         with self.lock:
             if self.clock.load(sink.query_id, sink.batch_id):
                 self._admission.restore(sink.paths, self.clock.reached)
+            sink.open_ahead(ENVELOPES, SDS_MESSAGES, CLOCK)
             floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
             result = admitted(records, self._settings, sink.paths, floors, self._admission)
             reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}

@@ -29,6 +29,7 @@ from reliable_channel.lake.tables import (
     ORDERED_SDS_MESSAGES,
     REASSEMBLED_MESSAGES,
     RECORD_KEY,
+    TIMERS,
 )
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.clock import TopicPartition
@@ -198,6 +199,7 @@ def _segment_row(row: dict[str, Any]) -> SegmentRow:
 
 def written(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch: payloads before the rows that lead readers to them."""
+    sink.open_ahead(REASSEMBLED_MESSAGES, ORDERED_SDS_MESSAGES, TIMERS)
     results = written_results(rows, sink)
     sink.add_files(REASSEMBLED_MESSAGES, results.files)
     given_up = _incomplete_files(results.of(GivenUpSet), sink.paths)
