@@ -2,8 +2,8 @@
 
 Floor: Spark copies the topic to Delta without Python. A stage's time is that of its micro-batches; what is compared is
 always of one process, pinned to one or two cores together with its Python workers. The broker runs beside it, unpinned.
-``--scale`` sets the sizes; ``--quick`` is small and on two cores only; ``--workload`` picks one. Every stage is a line
-of ``pipeline-stages.jsonl`` as soon as it is measured.
+``--scale`` sets the sizes; ``--quick`` is small and on two cores only; ``--workload`` picks one, ``--workload steady``
+the backlog and the steady traffic alone. Every stage is a line of ``pipeline-stages.jsonl`` as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ WARM_UP, WARM_ROUNDS = 0.25, 2
 a floor that is measured before it is compiled is none."""
 
 THROUGH_STATE = ("pairs", "large")
+STEADY = "steady"
+"""The name under which ``--workload`` picks the steady traffic alone; ``pairs`` brings it as well."""
 BACKLOG, BACKLOG_BATCHES = 100_000, 4
 """Messages of two records, and how many micro-batches of ingest they make: each as large as they are by default."""
 WARM_BATCHES, BATCHES = 40, 50
@@ -52,25 +54,31 @@ def pipeline() -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         settings = prepared(place)
         with running_broker(settings) as there:
-            stages: list[Stage] = []
             chosen = [w for w in workloads(SIZES.scale) if not SIZES.workloads or w.name in SIZES.workloads]
-            specs = [produced(there, workload) for workload in chosen]
-            warm = [produced(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
-            usable = len(os.sched_getaffinity(0))
-            SIZES.output.mkdir(parents=True, exist_ok=True)
-            kept = SIZES.output / "pipeline-stages.jsonl"
-            kept.unlink(missing_ok=True)
-            try:
-                for cores in (2,) if SIZES.quick else (2, 1):
-                    if cores <= usable:
-                        for stage in _stages(there, Path(place) / f"cores-{cores}", cores, specs, warm):
-                            stages.append(stage)
-                            _keep(stage, kept)
-            finally:
-                _print_stages(best_of(stages))
-            yield from ratios(best_of(stages))
-            if "pairs" in {workload.name for workload in chosen}:
-                yield from _steady(there, Path(place) / "steady")
+            if chosen:
+                yield from _compared(there, Path(place), chosen)
+            if not SIZES.workloads or {"pairs", STEADY} & {*SIZES.workloads}:
+                yield from _steady(there, Path(place) / STEADY)
+
+
+def _compared(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Result]:
+    """The stages of every chosen workload, and their ratios."""
+    stages: list[Stage] = []
+    specs = [produced(there, workload) for workload in chosen]
+    warm = [produced(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
+    usable = len(os.sched_getaffinity(0))
+    SIZES.output.mkdir(parents=True, exist_ok=True)
+    kept = SIZES.output / "pipeline-stages.jsonl"
+    kept.unlink(missing_ok=True)
+    try:
+        for cores in (2,) if SIZES.quick else (2, 1):
+            if cores <= usable:
+                for stage in _stages(there, place / f"cores-{cores}", cores, specs, warm):
+                    stages.append(stage)
+                    _keep(stage, kept)
+    finally:
+        _print_stages(best_of(stages))
+    yield from ratios(best_of(stages))
 
 
 def produced(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]:
@@ -135,7 +143,7 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
     """What all queries do at most as they run, over a backlog of pairs; then steady traffic at half of that:
     latency, batch time, state."""
     template = next(w for w in workloads(1) if w.name == "pairs")
-    backlog = replace(template, name="steady", messages=max(64, int(BACKLOG * SIZES.scale)))
+    backlog = replace(template, name=STEADY, messages=max(64, int(BACKLOG * SIZES.scale)))
     traffic = replace(backlog, messages=ENDLESS)
     prepared = produced(there, backlog)
     spec = {

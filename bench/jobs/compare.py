@@ -20,7 +20,7 @@ INGEST_TARGETS = {"small": 0.6, "filters": 0.75}
 CHAIN_TARGET = 0.25
 COMBINER_TARGET = 10.0
 TWO_CORES_TARGET = 1.6
-LATENCY_TARGET_S = 10.0
+LATENCY_TARGET_S = 6.0
 FLAT = 1.25
 """What counts as flat: the second half of a run against the first."""
 FEW_ROWS = 16

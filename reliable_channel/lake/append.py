@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.checksum import remove_checksums
 from reliable_channel.lake.commit import append_files, discard
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table
@@ -35,6 +36,16 @@ class BatchSink:
     query_id: str
     batch_id: int
     announce: Callable[[str], None] = field(default=lambda _: None, compare=False, kw_only=True)
+    _opened: dict[str, Future[DeltaTable]] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def open_ahead(self, *tables: Table) -> None:
+        """Open tables that the micro-batch will probably append to, while it is being computed: the driver only waits
+        then, and opening takes longer than committing."""
+        self._opened.update({table.name: _COMMITS.submit(open_table, self.paths, table) for table in tables})
+
+    def _open(self, table: Table) -> DeltaTable:
+        ahead = self._opened.pop(table.name, None)
+        return open_table(self.paths, table) if ahead is None else ahead.result()
 
     def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
         """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted.
@@ -44,7 +55,7 @@ class BatchSink:
         own = [file for file in files if file.table == table.name]
         if not own:
             return
-        to = open_table(self.paths, table)
+        to = self._open(table)
         if _has(to, self.query_id, self.batch_id):
             discard(self.paths, own)
         else:
@@ -63,7 +74,7 @@ class BatchSink:
         """Append rows that are in the driver, as :meth:`add_files` does; in a replay they are skipped."""
         if rows.num_rows == 0:
             return
-        to = open_table(self.paths, table)
+        to = self._open(table)
         if _has(to, self.query_id, self.batch_id):
             return
         transaction = CommitProperties(app_transactions=[Transaction(self.query_id, self.batch_id)])
@@ -96,3 +107,4 @@ def write_log_checkpoint(paths: PathSettings, table: Table, version: int) -> Non
     Every table has a round of its own, so that the tables of one micro-batch do not all write theirs at once."""
     if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
         open_table(paths, table).create_checkpoint()
+        remove_checksums(paths, table, before=version)

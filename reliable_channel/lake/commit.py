@@ -17,6 +17,7 @@ from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAct
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.checkpoints import filesystem
+from reliable_channel.lake.checksum import write_checksum
 
 if TYPE_CHECKING:
     from reliable_channel.lake.files import WrittenFile
@@ -39,6 +40,7 @@ def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[s
     ``batch``: an application id and a version, such as a query id and a micro-batch. The commit records them, and fails
     when another writer recorded the same application id since the table was opened."""
     _commit(table, [], files, batch)
+    write_checksum(table, files)
 
 
 def replace_files(table: DeltaTable, removed: Sequence[TableFile], files: Sequence[WrittenFile]) -> None:

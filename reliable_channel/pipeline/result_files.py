@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -168,19 +169,24 @@ def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
 def _writer(
     paths: PathSettings, derived: Mapping[str, Derive]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with ResultFiles(paths, derived) as files:
-            for batch in batches:
-                for kind in pc.unique(batch.column("kind")).to_pylist():
-                    some = batch.filter(pc.equal(batch.column("kind"), kind))
-                    if kind == RESULTS:
-                        for together in _gathered(some.column(RESULTS)):
-                            files.add(together)
-                    else:
-                        files.add_rows(BY_NAME[kind], some)
-            finished = files.finish()
-        if finished or files.for_driver:
-            for_driver = [(type(result).__name__, result) for result in files.for_driver]
-            yield task_result({"files": finished, "for_driver": for_driver})
+    """The function of the last step's tasks. Not one inside another function: such a one is pickled with all that it
+    names, here 28 KB of table definitions for every task."""
+    return partial(_write, paths, derived)
 
-    return write
+
+def _write(
+    paths: PathSettings, derived: Mapping[str, Derive], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with ResultFiles(paths, derived) as files:
+        for batch in batches:
+            for kind in pc.unique(batch.column("kind")).to_pylist():
+                some = batch.filter(pc.equal(batch.column("kind"), kind))
+                if kind == RESULTS:
+                    for together in _gathered(some.column(RESULTS)):
+                        files.add(together)
+                else:
+                    files.add_rows(BY_NAME[kind], some)
+        finished = files.finish()
+    if finished or files.for_driver:
+        for_driver = [(type(result).__name__, result) for result in files.for_driver]
+        yield task_result({"files": finished, "for_driver": for_driver})

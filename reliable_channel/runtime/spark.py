@@ -8,6 +8,7 @@ stands, and only what is missing and can still be set is filled in.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -104,7 +105,7 @@ def local_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.master": spark.master,
         "spark.driver.memory": spark.driver_memory,
-        "spark.driver.extraJavaOptions": f"{logging} {SPAWNING} {IN_UTC}",
+        _JAVA_OPTIONS: f"{logging} {SPAWNING} {IN_UTC}",
         "spark.executor.extraJavaOptions": f"{SPAWNING} {IN_UTC}",
         "spark.jars": ",".join(str(jar) for jar in jars.paths("spark", settings.paths.cache_dir)),
         "spark.ui.enabled": str(spark.ui).lower(),
@@ -116,6 +117,17 @@ def local_conf(settings: Settings) -> dict[str, str]:
         conf["spark.python.daemon.module"] = WORKER_DAEMON
         conf["spark.executorEnv.PYTHONPATH"] = str(WORKER_PATH)
     return conf
+
+
+def takes_unix_sockets(place: Path) -> bool:
+    """Whether Python workers talk to the JVM over Unix sockets in this directory, and not over TCP, because its path is
+    short and needs no quotes.
+
+    Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read: each time the
+    second write waits for the other side's delayed acknowledgement, 40 ms (docs/measurements.md). The directory must be
+    private: who can connect to a worker can run code in it, and over Unix sockets Spark asks for no secret."""
+    path = str(place.absolute())
+    return len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH and re.fullmatch(r"[\w./+-]+", path) is not None
 
 
 def open_session(settings: Settings, application: str = "reliable-channel") -> SparkSession:

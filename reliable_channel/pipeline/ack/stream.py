@@ -33,6 +33,7 @@ from reliable_channel.lake.tables import (
     RECORD_KEY,
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
+    TIMERS,
 )
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.ack import output_rows
@@ -74,6 +75,7 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
         ticks = (
             rows.where("row_kind = 'tick'")
             .select(*RECORD_KEY, "sub_order", "event_us")
+            .coalesce(1)  # a few rows, and every Python task costs as much as reading them
             .mapInPandas(due_timer_rows(settings.paths), _TICK)
         )
         due = ticks.select(
@@ -207,6 +209,7 @@ def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], I
 
 def written(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch."""
+    sink.open_ahead(DELIVERIES, DELIVERED_MESSAGES, ACKS, TIMERS)
     results = written_results(rows, sink, {DELIVERIES.name: messages_of})
     sink.together(
         *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),

@@ -18,7 +18,7 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.commit import discard
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.lake.tables import CLOCK, ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, SOURCE_GAPS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartition
 from reliable_channel.pipeline.delta import task_results
@@ -34,7 +34,7 @@ def kafka_records(
 ) -> DataFrame:
     """The envelopes topic as a stream. Records that Kafka has already deleted do not stop it; they are recorded in
     ``source_gaps``."""
-    return (
+    records = (
         spark.readStream.format("kafka")
         .options(**kafka.spark_options())
         .option("subscribe", kafka.topics.envelopes)
@@ -44,6 +44,10 @@ def kafka_records(
         .option("includeHeaders", "true")
         .load()
     )
+    context = spark.sparkContext
+    # A task takes several partitions: two Python workers and a file of each table for every task are what a small
+    # micro-batch costs. On a cluster, where executors come and go, their number is not known.
+    return records.coalesce(context.defaultParallelism) if context.master.startswith("local") else records
 
 
 def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
@@ -113,6 +117,7 @@ class IngestWriter:
         with self.lock:
             if self.clock.load(sink.query_id, sink.batch_id):
                 self._admission.restore(sink.paths, self.clock.reached)
+            sink.open_ahead(ENVELOPES, SDS_MESSAGES, CLOCK)
             floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
             result = admitted(records, self._settings, sink.paths, floors, self._admission)
             reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}

@@ -1,8 +1,8 @@
 """The combiner: rebuilds the payloads whose segments are complete within one micro-batch, without keyed state.
 
 A function for ``mapInArrow`` behind a shuffle by ``entire_message_hash``. It writes the files of what it completes, and
-returns rows for the keyed state: sets that stay open, the segments of hashes that are in state already, and its own
-reports to the driver.
+returns rows for the keyed state: sets that stay open, the segments of hashes that are in state already, the keys whose
+timers a tick makes due, and its own reports to the driver.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ ROW_COLUMNS = {
 }
 """The input of the combiner and of the keyed state. ``kind``: ``segment``, ``sets``, ``results`` or ``tick``."""
 
+TICK, TICKS = "tick", b"#tick"
+"""The kind of a tick, and the key of all ticks on their way to the combiner: one task takes them."""
+
 ROW_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in ROW_COLUMNS.items()])
 
 
@@ -57,11 +60,30 @@ class Combiner:
         self._decrypt = SegmentDecryptor(settings.channels)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the segments of one task; return rows of ``ROW_SCHEMA`` for the keyed state."""
-        collected = [batch for batch in batches if batch.num_rows]
-        if collected:
+        """Take the segments and ticks of one task; return rows of ``ROW_SCHEMA`` for the keyed state."""
+        segments: list[pa.RecordBatch] = []
+        ticks: list[dict[str, Any]] = []
+        for batch in batches:
+            is_tick = pc.equal(batch.column("kind"), TICK)
+            if pc.any(is_tick).as_py():
+                ticks += batch.filter(is_tick).to_pylist()
+                batch = batch.filter(pc.invert(is_tick))
+            if batch.num_rows:
+                segments.append(batch)
+        if segments:
             with gc_paused():
-                yield from self._combined(_Segments(pa.Table.from_batches(collected)))
+                yield from self._combined(_Segments(pa.Table.from_batches(segments)))
+        if ticks and (due := self._due(ticks)):
+            yield pa.RecordBatch.from_pylist(due, schema=ROW_SCHEMA)
+
+    def _due(self, ticks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One row for every key whose timer is due by a tick."""
+        open_keys = timers.timers_of(self._paths, JOB)
+        return [
+            {**tick, "state_key": bytes.fromhex(key)}
+            for tick in ticks
+            for key in open_keys.due((tick["kafka_topic"], tick["kafka_partition"]), tick["event_us"])
+        ]
 
     def _combined(self, segments: _Segments) -> Iterator[pa.RecordBatch]:
         in_state = timers.timers_of(self._paths, JOB)

@@ -29,11 +29,12 @@ from reliable_channel.lake.tables import (
     ORDERED_SDS_MESSAGES,
     REASSEMBLED_MESSAGES,
     RECORD_KEY,
+    TIMERS,
 )
 from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
-from reliable_channel.pipeline.reassembly.combiner import JOB, REPORTS, ROW_COLUMNS, Combiner
+from reliable_channel.pipeline.reassembly.combiner import JOB, REPORTS, ROW_COLUMNS, TICK, TICKS, Combiner
 from reliable_channel.pipeline.reassembly.set_results import GivenUpSet, failed_result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.result_files import RESULTS, Result, packed, written_results
@@ -55,24 +56,21 @@ def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataF
     state, which the benchmark compares with."""
 
     def transform(segments: DataFrame) -> DataFrame:
-        parts = segments.where("segment_kind in ('data', 'parity') and content is not null").select(*_segment_columns())
-        if combined:
-            parts = parts.repartition(F.col("state_key")).mapInArrow(Combiner(settings), _ROW)
-        ticks = (
-            segments.where("sds_kind = 'tick'")
-            .select(*RECORD_KEY, F.unix_micros("event_time").alias("event_us"))
-            .mapInPandas(due_timer_rows(settings.paths), _ROW)
+        rows = segments.where("sds_kind = 'tick' or segment_kind in ('data', 'parity') and content is not null").select(
+            *_segment_columns()
         )
-        results = (
-            parts.unionByName(ticks)
-            .groupBy("state_key")
-            .applyInPandasWithState(
-                KeyedSets(settings.segmentation, SegmentDecryptor(settings.channels)),
-                _OUT,
-                _STATE,
-                "append",
-                GroupStateTimeout.NoTimeout,
-            )
+        if combined:
+            rows = rows.repartition(F.col("state_key")).mapInArrow(Combiner(settings), _ROW)
+        else:
+            ticks = rows.where(F.col("kind") == TICK).select(*RECORD_KEY, "event_us")
+            due = ticks.mapInPandas(due_timer_rows(settings.paths), _ROW)
+            rows = rows.where(F.col("kind") != TICK).unionByName(due)
+        results = rows.groupBy("state_key").applyInPandasWithState(
+            KeyedSets(settings.segmentation, SegmentDecryptor(settings.channels)),
+            _OUT,
+            _STATE,
+            "append",
+            GroupStateTimeout.NoTimeout,
         )
         return passed_through(segments).unionByName(results, allowMissingColumns=True)
 
@@ -94,9 +92,10 @@ def passed_through(segments: DataFrame) -> DataFrame:
 
 
 def _segment_columns() -> list[Any]:
+    tick = F.col("sds_kind") == "tick"
     special = {
-        "state_key": F.col("entire_message_hash"),
-        "kind": F.lit("segment"),
+        "state_key": F.when(tick, F.lit(TICKS)).otherwise(F.col("entire_message_hash")),
+        "kind": F.when(tick, TICK).otherwise("segment"),
         "event_us": F.unix_micros("event_time"),
         "lamport_timestamp": F.col("lamport_timestamp").cast("string"),
         "sub_order": F.lit(0),
@@ -200,6 +199,7 @@ def _segment_row(row: dict[str, Any]) -> SegmentRow:
 
 def written(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch: payloads before the rows that lead readers to them."""
+    sink.open_ahead(REASSEMBLED_MESSAGES, ORDERED_SDS_MESSAGES, TIMERS)
     results = written_results(rows, sink)
     sink.add_files(REASSEMBLED_MESSAGES, results.files)
     given_up = _incomplete_files(results.of(GivenUpSet), sink.paths)

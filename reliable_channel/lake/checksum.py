@@ -1,0 +1,81 @@
+"""Writes the version checksum file of a commit (``<version>.crc``), as Delta's protocol asks writers to.
+
+delta-rs writes none. Without it Spark computes protocol and metadata of every new version with a job, a tenth of a
+second each time a stream looks for new commits (docs/measurements.md). The file is optional: a reader that does not
+find it, or finds it incomplete, reads the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.checkpoints import as_object, filesystem, read_text
+from reliable_channel.lake.tables import Table
+
+if TYPE_CHECKING:
+    from reliable_channel.lake.files import WrittenFile
+
+
+def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
+    """Write the checksum of the commit that has just added these files to ``table`` as it was opened.
+
+    None is written when others have committed since, nor when the file cannot be written: the commit stands without."""
+    uri, before = table.table_uri, table.version()
+    files, root = filesystem(url2pathname(urlsplit(uri).path) if uri.startswith("file:") else uri)
+    log = f"{root}/_delta_log/"
+    with suppress(OSError):
+        if files.get_file_info(f"{log}{before + 2:020d}.json").type is not pafs.FileType.NotFound:
+            return
+        known = as_object(read_text(files, f"{log}{before:020d}.crc") or "")
+        size, count = known.get("tableSizeBytes"), known.get("numFiles")
+        if not isinstance(size, int) or not isinstance(count, int):
+            sizes = pa.table(table.get_add_actions())["size_bytes"]
+            size, count = pc.sum(sizes, min_count=0).as_py(), len(sizes)
+        size, count = size + sum(file.bytes for file in added), count + len(added)
+        sums = {"tableSizeBytes": size, "numFiles": count, "numMetadata": 1, "numProtocol": 1}
+        with files.open_output_stream(f"{log}{before + 1:020d}.crc") as stream:
+            stream.write(json.dumps(sums | _described(table)).encode())
+
+
+def remove_checksums(paths: PathSettings, table: Table, before: int) -> None:
+    """Delete the checksums of versions ``before`` this one. Readers ask for that of the newest only, and cleaning the
+    log leaves them."""
+    files, root = filesystem(paths.table(table.name))
+    for entry in files.get_file_info(pafs.FileSelector(f"{root}/_delta_log")):
+        version, _, suffix = entry.base_name.partition(".")
+        if suffix == "crc" and version.isdigit() and int(version) < before:
+            files.delete_file(entry.path)
+
+
+def _described(table: DeltaTable) -> dict[str, Any]:
+    """Metadata and protocol of a table, as the actions of a log give them."""
+    metadata, protocol = table.metadata(), table.protocol()
+    features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
+    return {
+        "metadata": {
+            "id": metadata.id,
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": table.schema().to_json(),
+            "partitionColumns": metadata.partition_columns,
+            "configuration": metadata.configuration,
+            "createdTime": metadata.created_time,
+        },
+        "protocol": {
+            "minReaderVersion": protocol.min_reader_version,
+            "minWriterVersion": protocol.min_writer_version,
+            **{name: some for name, some in features.items() if some is not None},
+        },
+    }
