@@ -1,4 +1,5 @@
-"""What a task of reassembly looks up in tables, against the age of these tables: it must not grow with them.
+"""What is keyed or remembered costs where much of it is open (sets of segments, timers, requests for missing messages),
+and what a task of reassembly looks up in tables, against the age of these tables: it must not grow with them.
 
 No Spark: the functions that tasks call, over tables that delta-rs wrote, in a process that has run for a while and in a
 new one (CPU time, since the machine is shared). The older tables have eight times the micro-batches, and as many within
@@ -10,13 +11,17 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from bench.registry import SIZES, Result, bench, best_of
-from reliable_channel.config import PathSettings
+from reliable_channel.config import PathSettings, Settings, load
+from reliable_channel.core.segmentation import MessageCompleted, Reassembler, SegmentationConfig, SetExpired, split
+from reliable_channel.evidence.refetch import MAX_REQUESTS, open_requests
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, TIMERS
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES, TIMERS
+from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly.memory import CompletedSends
 from reliable_channel.pipeline.timers import TimerChange, TimerLog, Timers, record
 
@@ -42,6 +47,98 @@ def open_timers() -> Iterator[Result]:
 
         took = best_of(ask, seconds=0.0, repetitions=3, clock=time.thread_time) * 1_000
         yield Result(f"asking {count} timers for 4 000 keys and what is due", took, "ms", 20.0, lower_is_better=True)
+
+
+_SETS = SegmentationConfig(segment_size_bytes=64, max_open_sets=10**6, max_open_sets_per_sender=10**6)
+_COMPLETED = 10
+"""One of so many open sets is completed, and the others expire."""
+
+
+@bench
+def open_sets() -> Iterator[Result]:
+    """Opening, completing and expiring a set of two segments where few and where many sets are open."""
+    found = {count: _sets(count) for count in (1_000, 10_000)}
+    few, many = found.values()
+    for what, unit in (("opening", "µs"), ("completing", "µs"), ("expiring", "µs"), ("state", "bytes")):
+        yield Result(f"a set among 10 000 open ones: {what}", many[what], unit)
+        yield Result(f"{what}: 10 000 / 1 000 open", many[what] / few[what], "ratio", 1.5, lower_is_better=True)
+
+
+_Send = tuple[list[Any], tuple[str, ...]]
+
+
+def _sets(count: int) -> dict[str, float]:
+    """µs of CPU time, and bytes of state, a set; the best of three."""
+    sends: list[_Send] = [
+        (split(number.to_bytes(8, "big") + bytes(100), _SETS), ("/waku/2/rs/2/1", "/a", "c", f"sender {number % 20}"))
+        for number in range(count)
+    ]
+    runs = [_life_of(sends) for _ in range(3)]
+    return {what: min(run[what] for run in runs) for what in runs[0]}
+
+
+def _life_of(sends: list[_Send]) -> dict[str, float]:
+    held, some = Reassembler(_SETS), sends[::_COMPLETED]
+    events: list[object] = []
+    with gc_paused():  # as in tasks
+        opening = _cpu(lambda: _add(held, 0, sends))
+        state = len(held.to_bytes())
+        completing = _cpu(lambda: events.extend(_add(held, 1, some)))
+        expiring = _cpu(lambda: events.extend(held.expire(10**9)))
+    assert sum(isinstance(event, MessageCompleted) for event in events) == len(some)
+    left = len(sends) - len(some)
+    assert sum(isinstance(event, SetExpired) for event in events) == left
+    micros = {"opening": opening / len(sends), "completing": completing / len(some), "expiring": expiring / left}
+    return {what: seconds * 1_000_000 for what, seconds in micros.items()} | {"state": state / len(sends)}
+
+
+def _add(held: Reassembler, place: int, sends: list[_Send]) -> list[object]:
+    """Feed one segment of each send; the events."""
+    return [
+        event
+        for number, (segments, scope) in enumerate(sends)
+        for event in held.add(segments[place], 0, scope=scope, sds_id=f"{number}/{place}", lamport=number + place)
+    ]
+
+
+@bench
+def open_refetch_requests() -> Iterator[Result]:
+    """What a round of refetch asks for among few and many requests that are open."""
+    times = {count: _refetch_round(count) for count in (10_000, 100_000)}
+    yield Result("refetch: what is to be asked for among 10 000 open requests", times[10_000], "s")
+    yield Result("refetch: the same among 100 000", times[100_000], "s", 2.0, lower_is_better=True)
+
+
+def _refetch_round(count: int) -> float:
+    """CPU seconds of finding out what to ask for."""
+    with tempfile.TemporaryDirectory() as run_dir:
+        settings = load("local", paths={"run_dir": run_dir})
+        _request(settings, count)
+        return best_of(lambda: _asked(settings), seconds=0.0, repetitions=3, clock=time.process_time)
+
+
+def _request(settings: Settings, count: int) -> None:
+    """``count`` messages that nobody has, each requested twice; as many others came."""
+    create_tables(settings.paths, (REFETCH_REQUESTS, SDS_MESSAGES))
+    channel = {"pubsub_topic": "/waku/2/rs/2/1", "content_topic": "/app/1/chat/proto", "event_time": _START_MS * 1_000}
+    ids = [f"{number * 0x9E3779B97F4A7C15 % (1 << 256):064x}" for number in range(2 * count)]
+    rows = [
+        {**channel, "channel_id": f"{number % 100}", "sds_id": sds_id, "attempt": attempt}
+        | {"retrieval_hint": number.to_bytes(32, "big")}
+        for attempt in (1, 2)
+        for number, sds_id in enumerate(ids[:count])
+    ]
+    append_rows(settings.paths, REFETCH_REQUESTS, as_arrow(rows, REFETCH_REQUESTS))
+    place = {"kafka_topic": _PLACE[0], "kafka_partition": _PLACE[1]}
+    came = [
+        {**channel, **place, "kafka_offset": number, "channel_id": f"{number % 100}", "sds_id": sds_id}
+        for number, sds_id in enumerate(ids[count:])
+    ]
+    append_rows(settings.paths, SDS_MESSAGES, as_arrow(came, SDS_MESSAGES))
+
+
+def _asked(settings: Settings) -> None:
+    assert len(open_requests(settings, [])) == MAX_REQUESTS
 
 
 @bench

@@ -38,9 +38,17 @@ def verdicts() -> Iterator[Result]:
                 rounds.append(Round(**answer))
                 sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
-    seconds = {kept: [found.seconds for found in rounds if found.kept == kept] for kept in (few, many)}
-    for kept, (first, *others) in seconds.items():
-        yield Result(f"verdicts, {kept:,} messages kept: a round over all of them", first, "s")
-        yield Result(f"verdicts, {kept:,} messages kept: {NEW} new ones", median(others[-MEASURED:]), "s")
-    ratio = median(seconds[many][-MEASURED:]) / median(seconds[few][-MEASURED:])
-    yield Result(f"verdicts, {NEW} new: {many:,} kept / {few:,} kept", ratio, "ratio", FLAT, lower_is_better=True)
+    for kept in (few, many):
+        first = next(found for found in rounds if found.kept == kept)
+        yield Result(f"verdicts, {kept:,} messages kept: a round over all of them", first.seconds, "s")
+        yield Result(f"verdicts, {kept:,} messages kept: {NEW} new ones", _typical(rounds, kept, "seconds"), "s")
+        yield Result(f"verdicts, {kept:,} messages kept: {NEW} new ones, CPU", _typical(rounds, kept, "cpu_s"), "s")
+    for unit, what in (("seconds", ""), ("cpu_s", ", CPU")):
+        ratio = _typical(rounds, many, unit) / _typical(rounds, few, unit)
+        name = f"verdicts, {NEW} new: {many:,} kept / {few:,} kept{what}"
+        yield Result(name, ratio, "ratio", FLAT, lower_is_better=True)
+
+
+def _typical(rounds: list[Round], kept: int, what: str) -> float:
+    """Of the measured rounds."""
+    return median([getattr(found, what) for found in rounds if found.kept == kept][-MEASURED:])

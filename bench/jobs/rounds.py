@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.jobs.stages import pinned, settings_for
+from bench.jobs.usage import cpu_seconds
 from reliable_channel.config import Settings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -25,11 +26,12 @@ _NEW_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of verdicts over ``kept`` messages."""
+    """One round of verdicts over ``kept`` messages. ``cpu_s``: of all processes of the bench."""
 
     kept: int
     judged: int
     seconds: float
+    cpu_s: float
 
 
 class Kept:
@@ -60,9 +62,9 @@ class Kept:
         from reliable_channel.pipeline.verdict import verdicts
 
         self.append(self.new, _NEW_S)
-        started = time.perf_counter()
+        started, cpu_s = time.perf_counter(), cpu_seconds()
         judged = verdicts.run(spark, self.settings)
-        return Round(self.kept, judged, time.perf_counter() - started)
+        return Round(self.kept, judged, time.perf_counter() - started, cpu_seconds() - cpu_s)
 
 
 def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dict[str, Any]]]]:

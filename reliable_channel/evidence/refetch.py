@@ -26,7 +26,7 @@ from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.evidence.audit import Audited, to_audit
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import dataset_of, exists, open_table, public_dataset, rows_of
+from reliable_channel.lake.read import dataset_of, exists, in_our_time, open_table, public_dataset, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
     CHANNEL_KEY,
@@ -38,6 +38,7 @@ from reliable_channel.lake.tables import (
     SOURCE_GAPS,
     STORE_PRESENCE,
 )
+from reliable_channel.lake.tables.evidence import UNPROVEN
 from reliable_channel.transport.store.client import NodeAnswer, StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StoreQuery, is_message_hash
 from reliable_channel.transport.store.rest_node import StoreNodeError
@@ -114,21 +115,20 @@ def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[R
     """The newest attempt for every message that is still missing and was not fetched yet. A hint that is no message
     hash counts as none: no store knows it. Channels take turns, so that one that names much delays no other."""
     columns = [*_MESSAGE, "attempt", "retrieval_hint", "event_time"]
-    rows = rows_of(open_table(settings.paths, REFETCH_REQUESTS), columns)
-    newest: dict[tuple[str, str, str, str], dict[str, Any]] = {}
-    for row in rows:
-        if any(row[name] is None for name in columns[1:5]):  # nobody can be asked for it
+    rows = in_our_time(dataset_of(open_table(settings.paths, REFETCH_REQUESTS)).to_table(columns=columns))
+    newest: dict[tuple[str, str, str, str], tuple[int, bytes | None, dt.datetime | None]] = {}
+    for *message, attempt, hint, at in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+        if None in message[1:] or attempt is None:  # nobody can be asked for it
             continue
-        key = _message(row)
-        if row["attempt"] > newest.get(key, {"attempt": 0})["attempt"]:
-            newest[key] = row
+        if attempt > newest.get(key := tuple(message), (0,))[0]:
+            newest[key] = (attempt, hint, at)
     done = {(_message(row), row["attempt"]) for row in asked}
-    wanted = {k: r for k, r in newest.items() if (k, r["attempt"]) not in done}
+    wanted = {key: found for key, found in newest.items() if (key, found[0]) not in done}
     here = _arrived(settings, {key[3] for key in wanted})
     found = [
-        Request(*k, hint if is_message_hash(hint := r["retrieval_hint"]) else b"", r["attempt"], r["event_time"])
-        for k, r in wanted.items()
-        if k not in here
+        Request(*key, hint if hint is not None and is_message_hash(hint) else b"", attempt, at)
+        for key, (attempt, hint, at) in wanted.items()
+        if key not in here
     ]
     return in_turns(sorted(found, key=lambda r: (r.attempt, r.sds_id)))[:MAX_REQUESTS]
 
@@ -183,22 +183,23 @@ def _arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, str, 
     if not sds_ids:
         return set()
     data = public_dataset(open_table(settings.paths, SDS_MESSAGES))
-    rows = data.to_table(columns=[*_MESSAGE], filter=pc.field("sds_id").isin(sorted(sds_ids))).to_pylist()
-    return {_message(row) for row in rows}
+    rows = data.to_table(columns=[*_MESSAGE], filter=pc.field("sds_id").isin(sorted(sds_ids)))
+    return {*zip(*(rows[name].to_pylist() for name in _MESSAGE), strict=True)}
 
 
 def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
     answers = client.look_up([request.retrieval_hint for request in requests])
     found = {e.message_hash: e for answer in answers for e in answer.entries if e.message is not None}
-    other = {r for r in requests if (e := found.get(r.retrieval_hint)) is not None and not _may_be(settings, e, r)}
-    wanted = {request.retrieval_hint for request in requests if request not in other}
+    holds = {r: (e := found.get(r.retrieval_hint)) is None or _holds(settings, e, r) for r in requests}
+    wanted = {request.retrieval_hint for request in requests if holds[request] is not False}
     entries = [entry for hash_, entry in found.items() if hash_ in wanted]
     write_back(entries)
     rows = [
-        (_another_row if request in other else _presence_row)(
+        _presence_row(
             answer,
             request.retrieval_hint,
             "refetch",
+            holds[request],
             pubsub_topic=request.pubsub_topic,
             content_topic=request.content_topic,
             channel_id=request.channel_id,
@@ -212,16 +213,18 @@ def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, req
     return len(entries)
 
 
-def _may_be(settings: Settings, entry: StoreEntry, request: Request) -> bool:
-    """Whether an envelope can hold the message of a request. A hint is the word of whoever names the message: it may
-    lead to any envelope that a store has."""
+def _holds(settings: Settings, entry: StoreEntry, request: Request) -> bool | None:
+    """Whether an envelope holds the message of a request; ``None`` when it is encrypted, so that nobody can tell here.
+    A hint is the word of whoever names the message: it may lead to any envelope that a store has."""
     if not request.attempt or entry.message is None:
         return True
     if (entry.pubsub_topic, entry.message.content_topic) != (request.pubsub_topic, request.content_topic):
         return False
     topic = settings.channels.topic_for(request.content_topic, request.pubsub_topic)
-    if topic is None or topic.decryption_key_files:  # nothing is decrypted here
+    if topic is None:
         return True
+    if topic.decryption_key_files:  # the keys are the executors'
+        return None
     message = decode_sds_message(entry.message.payload, topic.family)
     if isinstance(message, Malformed):
         return False
@@ -311,17 +314,18 @@ def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -
     append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
 
 
-def _presence_row(answer: NodeAnswer, message_hash: bytes, purpose: str, **more: Any) -> dict[str, Any]:
-    """The presence of one hash at a node."""
+def _presence_row(
+    answer: NodeAnswer, message_hash: bytes, purpose: str, holds: bool | None = True, **more: Any
+) -> dict[str, Any]:
+    """The presence of one hash at a node. ``holds``: whether its envelope holds the message that is asked for. Another
+    message proves nothing about it, nor does one of which nobody can tell."""
     outcome = {True: "present", False: "absent", None: "error"}[answer.has(message_hash)]
-    fault = answer.error.fault.value if answer.error is not None else None
-    return _presence(answer.node, message_hash, outcome, purpose, fault, **more)
-
-
-def _another_row(answer: NodeAnswer, message_hash: bytes, purpose: str, **more: Any) -> dict[str, Any]:
-    """What a node says of a hash under which there is another message: nothing about the one that was asked for."""
-    fault = answer.error.fault.value if answer.error is not None else "another message"
-    return _presence(answer.node, message_hash, "error", purpose, fault, **more)
+    detail = answer.error.fault.value if answer.error is not None else None
+    if holds is False:
+        outcome, detail = "error", detail or "another message"
+    elif holds is None and outcome == "present":
+        detail = UNPROVEN
+    return _presence(answer.node, message_hash, outcome, purpose, detail, **more)
 
 
 def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:

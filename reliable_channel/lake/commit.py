@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from reliable_channel.config import PathSettings
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 REPLACED_FILES = "replacedFiles"
 """The field of a commit's information with the number of files that it removed from the table. delta-rs records every
 such commit as an append (operation ``WRITE``), so readers of the history need it to distinguish the two."""
+
+
+_ATTEMPTS = 20
+"""Of a commit that others precede again and again; a commit takes some 20 ms, and they commit every second or so."""
 
 
 class TableFile(NamedTuple):
@@ -43,10 +49,28 @@ def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[s
     write_checksum(table, files)
 
 
-def replace_files(table: DeltaTable, removed: Sequence[TableFile], files: Sequence[WrittenFile]) -> None:
-    """Remove ``removed`` from the table and add ``files``, in one commit. Streams that read with ``skipChangeCommits``
-    skip it. Fails when another writer removed one of the files since the table was opened."""
-    _commit(table, removed, files, None)
+def replace_files(
+    table: DeltaTable,
+    removed: Sequence[TableFile],
+    files: Sequence[WrittenFile],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Remove ``removed`` from the table and add ``files``, in one commit, whose information has ``metadata`` too.
+    Streams that read with ``skipChangeCommits`` skip it. Fails when another writer removed one of the files since the
+    table was opened.
+
+    When others commit first, delta-rs compares its commit with theirs, but not with a compaction: both would be in the
+    log, and rows of the removed files twice in the table. So it may not try again by itself, and what is to be removed
+    is looked for here."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            _commit(table, removed, files, None, metadata, retries=0)
+            return
+        except CommitFailedError:
+            table.update_incremental()
+            there = {*pa.table(table.get_add_actions())["path"].to_pylist()}
+            if attempt == _ATTEMPTS - 1 or not there.issuperset(file.path for file in removed):
+                raise
 
 
 def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:
@@ -57,11 +81,16 @@ def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:
 
 
 def _commit(
-    table: DeltaTable, removed: Sequence[TableFile], files: Sequence[WrittenFile], batch: tuple[str, int] | None
+    table: DeltaTable,
+    removed: Sequence[TableFile],
+    files: Sequence[WrittenFile],
+    batch: tuple[str, int] | None,
+    metadata: Mapping[str, str] | None = None,
+    retries: int | None = None,
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
     rows = sum(int(json.loads(file.stats)["numRecords"]) for file in files)
-    about = {"operationMetrics": {"numFiles": str(len(files)), "numOutputRows": str(rows)}}
+    about = {"operationMetrics": {"numFiles": str(len(files)), "numOutputRows": str(rows)}, **(metadata or {})}
     table.create_write_transaction(
         [
             *(RemoveAction(file.path, True, now_ms, file.bytes, {}) for file in removed),
@@ -72,6 +101,7 @@ def _commit(
         commit_properties=CommitProperties(
             custom_metadata={**about, REPLACED_FILES: len(removed)} if removed else about,
             app_transactions=None if batch is None else [Transaction(*batch)],
+            max_commit_retries=retries,
         ),
         # Logs are checkpointed by lake/append.py and cleaned by maintenance, which knows the slowest reader.
         post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),

@@ -52,6 +52,12 @@ WORKER_PATH = Path(__file__).parent / "worker_path"
 """What Python workers find on their path before all else of ours: a ``sitecustomize`` by which they import PySpark from
 where it is installed, and not from the source in Spark's zip file."""
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+SOCKET_PATH = 103
+"""The longest path of a Unix socket that every system takes, bytes."""
+_SOCKET_NAME = len("/.8dbc4544-b90f-92d8-3d8d-f4db26c30c11.sock")
+
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
 """What goes to a Python worker at once, or ``spark.arrow_batch_rows`` if that is less: buffers that stay in the
 processor's caches and are used again. With Spark's default, 64 MiB, every batch is written to memory that the system
@@ -116,6 +122,9 @@ def local_conf(settings: Settings) -> dict[str, str]:
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
         conf["spark.python.daemon.module"] = WORKER_DAEMON
         conf["spark.executorEnv.PYTHONPATH"] = str(WORKER_PATH)
+        if takes_unix_sockets(run / "spark") and _JAVA_OPTIONS not in spark.conf:
+            conf["spark.python.unix.domain.socket.enabled"] = "true"
+            conf[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={(run / 'spark').absolute()}"
     return conf
 
 

@@ -100,6 +100,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         "ingest_time": at(GAP[1]),
         "vantage": "north",
     }
+    found = {"node": "n", "message_hash": b"?" * 32, "outcome": "present", "detail": "unproven", "asked_at": at(90)}
     create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
     unread = {**CHANNEL, "content_topic": "/somebody/1/else/proto", "sender_id": "dave", "sds_id": "unread"}
     queued = {**unread, "event": "queued", "entire_message_hash": b"h" * 32, "event_time": at(30)}
@@ -109,6 +110,8 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         (tables.SOURCE_GAPS, [gap]),
         (tables.SENDER_EVENTS, [queued]),
         (tables.SIGHTINGS, sightings),
+        # Somebody's hint leads to an encrypted envelope, which may be any.
+        (tables.STORE_PRESENCE, [{**CHANNEL, **found, "sds_id": "lost-later-2"}]),
     ):
         append_rows(settings.paths, table, as_arrow(rows, table))
     as_of = dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)

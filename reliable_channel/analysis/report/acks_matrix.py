@@ -58,7 +58,7 @@ def acks_matrix(lake: TableSnapshot, key: ChannelFilter, since: dt.datetime, unt
             FROM acks a WHERE {key.where("a")} GROUP BY ALL)
         SELECT sender_id, acknowledged_by, count(*) FILTER (certain) AS certain,
                count(*) FILTER (NOT certain) AS weaker, median(latency_ms) AS p50_ms
-        FROM sent JOIN confirmed USING (sds_id) GROUP BY ALL ORDER BY count(*) DESC, acknowledged_by
+        FROM sent JOIN confirmed USING (sds_id) GROUP BY ALL ORDER BY count(*) DESC, acknowledged_by, sender_id
         """,  # noqa: S608 - names of our own only
         parameters,
     )

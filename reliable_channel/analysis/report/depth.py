@@ -19,16 +19,17 @@ def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
     rows = narrow.query(
         """
         SELECT min(event_time) AS time, content_topic, channel_id, sds_id,
-               arg_min(list_transform(causal_history, lambda entry: entry.sds_id), event_time) AS history,
+               arg_min(list_transform(causal_history, lambda entry: entry.sds_id),
+                       (event_time, kafka_partition, kafka_offset)) AS history,
                min(lamport_timestamp) AS lamport
         FROM (SELECT * FROM sds_messages WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
-              ORDER BY event_time DESC, lamport_timestamp DESC LIMIT $newest)
+              ORDER BY event_time DESC, lamport_timestamp DESC, sds_id, content_topic, channel_id LIMIT $newest)
         GROUP BY content_topic, channel_id, sds_id
         """,
         newest=newest,
     )
     # A message names only what it has seen, so that its Lamport timestamp is larger; who lies here shortens a chain.
-    rows = rows.sort_values(["lamport", "sds_id"], ignore_index=True)
+    rows = rows.sort_values(["lamport", "sds_id", "content_topic", "channel_id"], ignore_index=True)
     depths: dict[tuple[str, str, str], int] = {}
     found: list[int] = []
     for topic, channel, sds_id, history in zip(
@@ -71,4 +72,4 @@ def depth_by_channel(depths: pd.DataFrame) -> pd.DataFrame:
         messages=("sds_id", "count"), depth=("depth", "max"), named_mean=("named", "mean")
     )
     grouped["parallel"] = grouped["messages"] / (grouped["depth"] + 1)
-    return grouped.sort_values("messages", ascending=False, ignore_index=True)
+    return grouped.sort_values(["messages", "channel_id"], ascending=[False, True], ignore_index=True)

@@ -110,7 +110,8 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         FROM delivery_status
         WHERE list_has_any(sds_ids, $ids) OR list_contains(sds_ids, $text) OR starts_with(message_key, $text)
            OR ($digits IS NOT NULL AND starts_with(lower(hex(entire_message_hash)), $digits))
-        ORDER BY message_key <> $text AND NOT list_contains(sds_ids, $text), first_seen DESC, message_key LIMIT $limit
+        ORDER BY message_key <> $text AND NOT list_contains(sds_ids, $text), first_seen DESC, message_key,
+                 content_topic, channel_id, pubsub_topic LIMIT $limit
         """,
         ids=list(ids["sds_id"]),
         text=begin,
@@ -144,11 +145,12 @@ def _not_judged(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
         """
         SELECT pubsub_topic, content_topic, channel_id,
                coalesce(lower(hex(entire_message_hash)), min(sds_id)) AS message_key,
-               any_value(sender_id) AS sender_id, lower(hex(entire_message_hash)) AS payload_hash,
+               min(sender_id) AS sender_id, lower(hex(entire_message_hash)) AS payload_hash,
                array_agg(DISTINCT sds_id ORDER BY sds_id) AS sds_ids, NULL AS verdict, NULL AS cause, NULL AS detail,
                NULL AS data_missing, NULL AS acknowledged_by, min(event_time) AS first_seen, NULL AS delivered_at
         FROM sds_messages WHERE list_contains($ids, sds_id)
-        GROUP BY pubsub_topic, content_topic, channel_id, entire_message_hash ORDER BY first_seen DESC
+        GROUP BY pubsub_topic, content_topic, channel_id, entire_message_hash
+        ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic
         """,
         ids=sds_ids,
     )

@@ -45,7 +45,7 @@ def causes_by_channel(source: TableWindow) -> pd.DataFrame:
     return source.query(
         f"""SELECT content_topic, channel_id, verdict, {_CAUSE}, count(*) AS messages FROM delivery_status
             WHERE verdict <> 'delivered' GROUP BY ALL
-            ORDER BY messages DESC, channel_id, cause"""
+            ORDER BY messages DESC, channel_id, content_topic, verdict, cause"""
     )
 
 
@@ -54,7 +54,8 @@ def missing(source: TableWindow, limit: int = 100) -> pd.DataFrame:
     return source.query(
         f"""SELECT first_seen, content_topic, channel_id, sender_id, message_key, {_CAUSE}, detail,
                    array_to_string(acknowledged_by, ', ') AS acknowledged_by
-            FROM delivery_status WHERE verdict = 'missing' ORDER BY first_seen DESC, message_key LIMIT $limit""",
+            FROM delivery_status WHERE verdict = 'missing'
+            ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic LIMIT $limit""",
         limit=limit,
     )
 
@@ -80,7 +81,8 @@ def bursts(source: TableWindow) -> pd.DataFrame:
         """
         WITH ordered AS (
             SELECT content_topic, channel_id, verdict = 'missing' AS lost,
-                   row_number() OVER (PARTITION BY content_topic, channel_id ORDER BY first_seen, message_key) AS n
+                   row_number() OVER (PARTITION BY content_topic, channel_id
+                                      ORDER BY first_seen, message_key, pubsub_topic) AS n
             FROM delivery_status WHERE verdict <> 'unknown'),
         gone AS (
             SELECT content_topic, channel_id,
@@ -151,7 +153,8 @@ def incomplete(source: TableWindow, limit: int = 100) -> pd.DataFrame:
                reason, data_count, coalesce(parity_count, 0) AS parity_count, len(data_held) AS data_held,
                len(parity_held) AS parity_held, data_count - len(data_held) - len(parity_held) AS short,
                array_to_string(data_missing, ', ') AS data_missing
-        FROM incomplete_messages ORDER BY event_time DESC, payload_hash LIMIT $limit
+        FROM incomplete_messages
+        ORDER BY event_time DESC, payload_hash, content_topic, channel_id, sender_id, sds_ids, pubsub_topic LIMIT $limit
         """,
         limit=limit,
     )
@@ -167,8 +170,8 @@ def stores(source: TableWindow) -> pd.DataFrame:
 
 
 _ANSWERS = """
-    SELECT message_hash, node, any_value(channel_id) AS channel_id, any_value(sds_id) AS sds_id,
-           arg_max(outcome, asked_at) AS outcome, max(asked_at) AS asked_at
+    SELECT message_hash, node, min(channel_id) AS channel_id, min(sds_id) AS sds_id,
+           arg_max(outcome, (asked_at, outcome)) AS outcome, max(asked_at) AS asked_at
     FROM store_presence WHERE message_hash IS NOT NULL AND outcome <> 'error' GROUP BY message_hash, node
 """
 
@@ -177,8 +180,7 @@ def store_disagreement(source: TableWindow, limit: int = 100) -> pd.DataFrame:
     """Envelopes that one store node had and another had not, by the newest answer of each, the newest first."""
     return source.query(
         f"""
-        SELECT lower(hex(message_hash)) AS message_hash, any_value(channel_id) AS channel_id,
-               any_value(sds_id) AS sds_id,
+        SELECT lower(hex(message_hash)) AS message_hash, min(channel_id) AS channel_id, min(sds_id) AS sds_id,
                string_agg(node, ', ' ORDER BY node) FILTER (outcome = 'present') AS present,
                string_agg(node, ', ' ORDER BY node) FILTER (outcome = 'absent') AS absent
         FROM ({_ANSWERS}) GROUP BY message_hash

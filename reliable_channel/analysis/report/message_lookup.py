@@ -27,7 +27,7 @@ def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, lim
         f"""
         SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
         WHERE {here} AND (message_key = $name OR list_contains(sds_ids, $name))
-        ORDER BY message_key <> $name, first_seen DESC, message_key LIMIT $limit
+        ORDER BY message_key <> $name, first_seen DESC, message_key, {_CHANNEL} LIMIT $limit
         """,  # noqa: S608 - text of our own only
         values,
     )
@@ -37,8 +37,9 @@ def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, lim
 def of_channel_or_sender(lake: TableSnapshot, name: str, limit: int) -> list[MessageFacts]:
     """The newest messages in the channel, or of the sender, of exactly this name."""
     rows = lake.select(
-        """SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
-           WHERE channel_id = $name OR sender_id = $name ORDER BY first_seen DESC, message_key LIMIT $limit""",
+        f"""SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
+           WHERE channel_id = $name OR sender_id = $name
+           ORDER BY first_seen DESC, message_key, {_CHANNEL} LIMIT $limit""",  # noqa: S608 - text of our own only
         {"name": name, "limit": limit},
     )
     return [_message(row) for row in rows]
@@ -48,7 +49,7 @@ def _seen(here: str) -> str:
     return f"""
     WITH wanted AS (
         SELECT DISTINCT {_CHANNEL}, sender_id, entire_message_hash, sds_id FROM sds_messages
-        WHERE {here} AND sds_id = $name LIMIT $limit)
+        WHERE {here} AND sds_id = $name ORDER BY ALL LIMIT $limit)
     SELECT w.pubsub_topic, w.content_topic, w.channel_id, w.sds_id AS message_key, w.sender_id,
            lower(hex(w.entire_message_hash)) AS payload_hash,
            list_sort(list_distinct(list_append(list(s.sds_id), w.sds_id))) AS sds_ids, min(s.event_time) AS first_seen
@@ -56,17 +57,17 @@ def _seen(here: str) -> str:
          AND w.content_topic IS NOT DISTINCT FROM s.content_topic AND w.channel_id IS NOT DISTINCT FROM s.channel_id
          AND (s.sds_id = w.sds_id OR (s.entire_message_hash = w.entire_message_hash AND s.sender_id = w.sender_id))
     GROUP BY w.pubsub_topic, w.content_topic, w.channel_id, w.sds_id, w.sender_id, w.entire_message_hash
-    ORDER BY first_seen DESC
+    ORDER BY first_seen DESC, w.pubsub_topic, w.content_topic, w.channel_id, w.sender_id, w.entire_message_hash
 """  # noqa: S608 - text of our own only
 
 
 def _named(here: str) -> str:
     return f"""
-    SELECT {_CHANNEL}, sds_id AS message_key, any_value(sender_id) AS sender_id, NULL AS payload_hash,
+    SELECT {_CHANNEL}, sds_id AS message_key, min(sender_id) AS sender_id, NULL AS payload_hash,
            [sds_id] AS sds_ids, min(event_time) AS first_seen
     FROM (SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM lost_dependencies
           UNION ALL SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM refetch_requests)
-    WHERE {here} AND sds_id = $name GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC LIMIT $limit
+    WHERE {here} AND sds_id = $name GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC, {_CHANNEL} LIMIT $limit
 """  # noqa: S608 - text of our own only
 
 

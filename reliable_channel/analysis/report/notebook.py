@@ -122,4 +122,4 @@ def compare(first: TableWindow, second: TableWindow) -> pd.DataFrame:
     sides = [delivery.by_channel(source)[[*key, "messages", "loss"]] for source in (first, second)]
     both = sides[0].merge(sides[1], how="outer", on=key, suffixes=("_first", "_second"))
     both["change"] = both["loss_second"] - both["loss_first"]
-    return both.sort_values(["change", "channel_id"], ascending=[False, True], ignore_index=True)
+    return both.sort_values(["change", *reversed(key)], ascending=[False, True, True], ignore_index=True)

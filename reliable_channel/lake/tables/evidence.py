@@ -61,6 +61,9 @@ SIGHTINGS = Table(
     retention_column="seen_at",
 )
 
+UNPROVEN = "unproven"
+"""``store_presence.detail`` of an envelope that a hint led to and that is encrypted: it may hold another message."""
+
 STORE_PRESENCE = Table(
     "store_presence",
     "Which store node had which envelope when asked: refetches, and a sampled audit of hashes that were seen.",
@@ -105,7 +108,8 @@ STORE_PRESENCE = Table(
         Column(
             "detail",
             "STRING",
-            "gap: its topic, partition and first offset; else why it failed",
+            "gap: its topic, partition and first offset; `unproven`: present, but encrypted, so it may hold another"
+            " message; else why it failed",
             example="unreachable",
         ),
         Column("asked_at", "TIMESTAMP", "wall clock of the question", example="2026-11-21T14:26:26.834148Z"),

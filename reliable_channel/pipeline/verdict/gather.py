@@ -9,6 +9,7 @@ evidence took longer to compile than to run. The text of the queries is constant
 from __future__ import annotations
 
 from reliable_channel.lake.tables import CHANNEL_KEY, sent_by
+from reliable_channel.lake.tables.evidence import UNPROVEN
 
 _CHANNEL = ", ".join(CHANNEL_KEY)
 
@@ -133,6 +134,9 @@ NEWLY_SURROUNDED = f"""
 a message that is not older in Lamport order than the first new one of the channel, or that has a new one in its
 history. ``v_new_lamport``: the least new Lamport timestamp by channel; ``v_new_ids``: the new SDS ids."""
 
+_PROVEN = f"outcome = 'present' and detail is distinct from '{UNPROVEN}'"
+"""A hint that leads to an encrypted envelope, which may be any, proves nothing about the message."""
+
 NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_lost_dependencies where false"
 
 FACTS = "\nunion all ".join(
@@ -173,7 +177,7 @@ FACTS = "\nunion all ".join(
             present="present",
             absent="absent",
         ),
-        _said("v_store_presence", present="outcome = 'present'", absent="outcome = 'absent'"),
+        _said("v_store_presence", present=_PROVEN, absent="outcome = 'absent'"),
     )
 )
 

@@ -43,7 +43,8 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
         __version__,
         settings.pipeline.settle_delay_ms,
         bool(settings.store.nodes),
-        settings.channels.model_dump_json(),
+        # Sets in the order of their values: that of their hashes is another one in every process.
+        json.dumps(settings.channels.model_dump(), default=sorted),
         sorted(settings.bridge.content_topics),
         gaps,
     )

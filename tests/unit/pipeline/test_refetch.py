@@ -216,6 +216,21 @@ def test_a_hint_that_leads_to_another_message_says_nothing_of_the_one_that_is_mi
     }
 
 
+def test_an_encrypted_envelope_that_a_hint_leads_to_is_fetched_and_proves_nothing(settings: Settings) -> None:
+    """Nobody can tell here what is in it. When it is the missing message, that comes."""
+    topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=("a key",))
+    sealed = settings.model_copy(update={"channels": ChannelsSettings(content_topics=(topic,))})
+    request(sealed, "m1", STORED)
+    request(sealed, "m2", STORED, hint=message_hash(PUBSUB, STORED))
+    _, written = run(sealed, MemoryNode("a", STORED), MemoryNode("b"))
+    assert [entry.message for entry in written] == [STORED]
+    rows = rows_of(open_table(sealed.paths, tables.STORE_PRESENCE))
+    assert {(row["node"], row["sds_id"], row["outcome"], row["detail"]) for row in rows} == {
+        *(("a", name, "present", "unproven") for name in ("m1", "m2")),
+        *(("b", name, "absent", None) for name in ("m1", "m2")),
+    }
+
+
 def test_a_channel_that_misses_much_delays_no_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reliable_channel.evidence.refetch.MAX_REQUESTS", 3)
     for number in range(5):

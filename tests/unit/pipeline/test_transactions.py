@@ -113,6 +113,19 @@ def test_replaced_files_go_and_what_was_appended_meanwhile_stays(paths: PathSett
     assert offsets(paths) == [1, 2]
 
 
+@pytest.mark.parametrize("compact", ["compact", "z_order"])
+def test_files_that_compaction_has_merged_meanwhile_are_not_replaced(paths: PathSettings, compact: str) -> None:
+    written = [*files(paths, 0), *files(paths, 1)]
+    for batch, file in enumerate(written):
+        BatchSink(paths, "query", batch).add_files(SDS_MESSAGES, [file])
+    table = open_table(paths, SDS_MESSAGES)
+    optimizer = open_table(paths, SDS_MESSAGES).optimize
+    optimizer.compact() if compact == "compact" else optimizer.z_order(["event_time"])
+    with pytest.raises(CommitFailedError):
+        replace_files(table, [TableFile(written[0].path, written[0].bytes)], files(paths, 2))
+    assert offsets(paths) == [0, 1], "in the table once"
+
+
 def test_streams_have_to_read_what_was_appended_and_not_what_was_replaced(paths: PathSettings) -> None:
     (old,) = files(paths, 0)
     append_files(open_table(paths, SDS_MESSAGES), [old], ("query", 0))

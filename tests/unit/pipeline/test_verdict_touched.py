@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +130,27 @@ def test_other_tables_lost_commits_and_very_many_rows_ask_for_all(
     opened = {table: open_table(settings.paths, table) for table in COLUMNS}
     (Path(settings.paths.table("acks")) / "_delta_log" / f"{1:020d}.json").unlink()
     assert touched_since(settings.paths, opened, position) is None
+
+
+def test_the_position_is_the_same_in_every_process() -> None:
+    """Or each run of the job would judge everything, as if the settings had changed."""
+    asked = (
+        "from reliable_channel.config import load\n"
+        "from reliable_channel.pipeline.verdict.position import position_of\n"
+        "print(position_of({}, load('local'), ([], [])).digest)"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", asked],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        for seed in ("0", "1", "2")
+    ]
+    assert len({run.stdout for run in runs}) == 1
 
 
 def test_files_that_vacuum_removed_ask_for_all(settings: Settings) -> None:
