@@ -212,6 +212,10 @@ class Reassembler:
         search_due = self._sets.next_search()
         return min((*self._expiries(), *(() if search_due is None else (search_due,))), default=None)
 
+    def may_be_due(self, now: int) -> bool:
+        """Whether :meth:`next_due` can be at ``now`` (ms) or earlier; a cheap look before it is computed."""
+        return now >= self._due or self._sets.next_search() is not None
+
     @property
     def open_sets(self) -> int:
         """How many incomplete sets are held."""

@@ -108,18 +108,20 @@ class HashSets:
 
     def add(self, row: SegmentRow) -> list[Row]:
         """Take one segment, in record order; rows of tables, and ``GivenUpSet``. Timers due before it run first."""
-        place = (row.kafka_topic, row.kafka_partition)
-        reassembler = self._reassembler(row.scope, place)
+        place, scope = (row.kafka_topic, row.kafka_partition), row.scope
+        reassembler = self._reassembler(scope, place)
         now = row.event_us // 1000
-        results = [
-            r for event in _advance(reassembler, now) for r in self._results(event, row.kafka_offset, place, now)
-        ]
-        held, count = reassembler.buffered_bytes, reassembler.open_sets
+        results: list[Row] = []
+        if reassembler.may_be_due(now):
+            for event in _advance(reassembler, now):
+                results += self._results(event, row.kafka_offset, place, now)
+        shared = len(self._scopes) > 1
+        before = (reassembler.buffered_bytes, reassembler.open_sets) if shared else (0, 0)
         segment = decode_segment(row.content, _ALONE[row.segment_dialect])
         if isinstance(segment, Malformed):  # ingest has decoded it, so the row is not what ingest wrote
             return results
-        events = reassembler.add(segment, now, scope=row.scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
-        if reassembler.buffered_bytes > held or reassembler.open_sets > count:
+        events = reassembler.add(segment, now, scope=scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
+        if shared and (reassembler.buffered_bytes > before[0] or reassembler.open_sets > before[1]):
             self._make_room(events)
         results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
         if row.encrypted:
@@ -127,9 +129,8 @@ class HashSets:
         return results
 
     def _make_room(self, events: list[SegmentationEvent]) -> None:
-        """Keep the bounds of one hash, at the cost of the scope that holds most."""
-        if len(self._scopes) == 1:
-            return  # its reassembler keeps them
+        """Keep the bounds of one hash that several scopes share, at the cost of the one that holds most. Where there is
+        one scope, its Reassembler keeps them."""
         every = [reassembler for _, reassembler in self._scopes.values()]
         while sum(each.buffered_bytes for each in every) > self._config.max_buffered_bytes_per_sender:
             max(every, key=lambda each: each.buffered_bytes).evict(events)
@@ -137,7 +138,9 @@ class HashSets:
             max(every, key=lambda each: (each.open_sets, each.buffered_bytes)).evict(events)
 
     def _reassembler(self, scope: Scope, place: TopicPartition) -> Reassembler:
-        return self._scopes.setdefault(scope, (place, Reassembler(self._config)))[1]
+        if scope not in self._scopes:
+            self._scopes[scope] = (place, Reassembler(self._config))
+        return self._scopes[scope][1]
 
     def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[Row]:
         """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""

@@ -275,6 +275,28 @@ def test_a_send_that_another_reassembler_completed_is_remembered_like_an_own_one
     assert completed_sets(reassembler) == 2, "what is known already is only told anew"
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(0, 700_000)), max_size=30))
+def test_whatever_is_due_may_be_due(steps):
+    sends = [send(PAYLOAD + bytes([number]), SMALL, name=f"{number}-") for number in range(6)]
+    reassembler, now = Reassembler(SMALL), 0
+    for number, place, pause in steps:
+        now += pause
+        feed(reassembler, [sends[number][place]], now)
+        for each in (reassembler, Reassembler.from_bytes(reassembler.to_bytes(), SMALL)):
+            due = each.next_due()
+            assert due is not None
+            assert each.may_be_due(due)
+        if pause % 2:
+            reassembler.expire(now)
+
+
+def test_nothing_may_be_due_where_nothing_is_held():
+    reassembler = Reassembler(SMALL)
+    assert not reassembler.may_be_due(1 << 62)
+    feed(reassembler, send(PAYLOAD, SMALL)[:1], now=100)
+    assert not reassembler.may_be_due(99 + SMALL.set_timeout_ms)
+
+
 def test_completed_sends_are_forgotten_after_a_while():
     config = replace(SMALL, completed_memory_ms=50)
     reassembler = Reassembler(config)
