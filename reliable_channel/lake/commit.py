@@ -1,8 +1,8 @@
 """Commits files that tasks wrote (:mod:`.files`) to Delta tables, through the public transaction of delta-rs.
 
 The commit takes place against the version at which the given ``DeltaTable`` was opened. delta-rs raises
-``CommitFailedError`` when another writer committed the same application transaction since, or removed one of the files
-to be replaced. Appends by others never conflict.
+``CommitFailedError`` when another writer committed the same application transaction since; :func:`replace_files` does,
+when another writer removed one of the files to be replaced. Appends by others never conflict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from reliable_channel.config import PathSettings
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 REPLACED_FILES = "replacedFiles"
 """The field of a commit's information with the number of files that it removed from the table. delta-rs records every
 such commit as an append (operation ``WRITE``), so readers of the history need it to distinguish the two."""
+
+_ATTEMPTS = 20
+"""To replace files between two commits of others."""
 
 
 class TableFile(NamedTuple):
@@ -43,8 +48,21 @@ def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[s
 
 def replace_files(table: DeltaTable, removed: Sequence[TableFile], files: Sequence[WrittenFile]) -> None:
     """Remove ``removed`` from the table and add ``files``, in one commit. Streams that read with ``skipChangeCommits``
-    skip it. Fails when another writer removed one of the files since the table was opened."""
-    _commit(table, removed, files, None)
+    skip it. Fails when another writer removed one of the files since the table was opened.
+
+    delta-rs passes over files that another OPTIMIZE has replaced, which would double their rows. So each attempt looks
+    at the newest version, and is refused when there is a newer one by then."""
+    wanted = {file.path for file in removed}
+    for attempt in range(1, _ATTEMPTS + 1):
+        now = DeltaTable(table.table_uri)
+        if not wanted <= {*pa.table(now.get_add_actions())["path"].to_pylist()}:
+            raise CommitFailedError("Another writer removed a file that was to be replaced.")
+        try:
+            _commit(now, removed, files, None, max_retries=0)
+            return
+        except CommitFailedError:
+            if attempt == _ATTEMPTS:
+                raise
 
 
 def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:
@@ -55,7 +73,11 @@ def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:
 
 
 def _commit(
-    table: DeltaTable, removed: Sequence[TableFile], files: Sequence[WrittenFile], batch: tuple[str, int] | None
+    table: DeltaTable,
+    removed: Sequence[TableFile],
+    files: Sequence[WrittenFile],
+    batch: tuple[str, int] | None,
+    max_retries: int | None = None,
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
     rows = sum(int(json.loads(file.stats)["numRecords"]) for file in files)
@@ -70,6 +92,7 @@ def _commit(
         commit_properties=CommitProperties(
             custom_metadata={**about, REPLACED_FILES: len(removed)} if removed else about,
             app_transactions=None if batch is None else [Transaction(*batch)],
+            max_commit_retries=max_retries,
         ),
         # Logs are checkpointed by lake/append.py and cleaned by maintenance, which knows the slowest reader.
         post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
