@@ -27,7 +27,7 @@ test: setup  ## all tests that need only Python and Java
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "$(QUICK)" tests
 
 test-slow: setup  ## the tests that take a minute or more each
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not node and not faults" tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not node and not faults" tests
 
 test-faults: setup  ## whole runs killed at several points and started again, and a soak of SOAK_SECONDS=600
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m faults tests

@@ -68,8 +68,9 @@ Z_ORDER_BYTES = 256 * 1024 * 1024
 """Up to this size maintenance writes a whole table anew: a sixteenth of the real figure, as the day is short."""
 SAMPLE_S = 5.0
 LOG_KEPT_S = 600.0
-"""Entries of Delta's logs stay at least so long, and else a tenth of the run; by Delta's default it is 30 days. A query
-or a round of verdicts that takes longer breaks off, as what it reads is no longer in the log."""
+"""Entries of Delta's logs, and the names of replaced files in their checkpoints, stay at least so long, and else a
+tenth of the run; by Delta's defaults it is 30 and 7 days. A query or a round of verdicts that takes longer breaks off,
+as what it reads is no longer in the log."""
 NEVER_MS = 10**10
 
 
@@ -315,9 +316,12 @@ def lacks_a_store(difference: Difference) -> bool:
 
 
 def keep_logs(settings: Settings, seconds: float) -> None:
-    """Let maintenance remove entries of the tables' logs after ``seconds``."""
+    """Let maintenance remove entries of the tables' logs after ``seconds``, and let checkpoints of the logs leave out
+    the names of files that were replaced so long ago."""
+    kept = f"interval {seconds:.0f} seconds"
+    properties = {"delta.logRetentionDuration": kept, "delta.deletedFileRetentionDuration": kept}
     for table in open_tables(settings.paths).values():
-        table.alter.set_table_properties({"delta.logRetentionDuration": f"interval {seconds:.0f} seconds"})
+        table.alter.set_table_properties(properties)
 
 
 def windows(samples: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

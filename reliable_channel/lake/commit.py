@@ -1,8 +1,8 @@
 """Commits files that tasks wrote (:mod:`.files`) to Delta tables, through the public transaction of delta-rs.
 
 The commit takes place against the version at which the given ``DeltaTable`` was opened. delta-rs raises
-``CommitFailedError`` when another writer committed the same application transaction since, or removed one of the files
-to be replaced. Appends by others never conflict.
+``CommitFailedError`` when another writer committed the same application transaction since; :func:`replace_files` does,
+when another writer removed one of the files to be replaced. Appends by others never conflict.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ REPLACED_FILES = "replacedFiles"
 """The field of a commit's information with the number of files that it removed from the table. delta-rs records every
 such commit as an append (operation ``WRITE``), so readers of the history need it to distinguish the two."""
 
-
 _ATTEMPTS = 20
-"""Of a commit that others precede again and again; a commit takes some 20 ms, and they commit every second or so."""
+"""To replace files between two commits of others: a commit takes some 20 ms, and they commit every second or so."""
 
 
 class TableFile(NamedTuple):

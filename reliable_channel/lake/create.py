@@ -10,12 +10,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.lake.read import found_as
+from reliable_channel.lake.checkpoints import filesystem
+from reliable_channel.lake.read import found_as, opened
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import INDEXED_COLUMNS, Table
 
@@ -69,10 +71,10 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
     """Create those of ``tables`` that do not exist yet; existing ones are left as they are.
 
     Raises ``ConfigurationError`` when an existing one cannot be written by this version: it has another name, other
-    columns, or features that the jobs do not honour. Raises ``EnvironmentFault`` when one cannot be created."""
+    columns, or features that the jobs do not honour. Raises ``EnvironmentFault`` when one cannot be created or read."""
     for table in tables:
         try:
-            existing = DeltaTable(paths.table(table.name))
+            existing = opened(paths, table.name)
         except TableNotFoundError:
             if (former := found_as(paths, table)) is not None:
                 raise ConfigurationError(
@@ -82,6 +84,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
                 ) from None
             _create(paths, table)
             continue
+        refuse_empty_commits(paths, table.name)
         refuse_features(table.name, existing)
         fields = existing.schema().fields
         refuse_another_version(table.name, {f.name: getattr(f.type, "type", "") for f in fields}, table)
@@ -97,6 +100,18 @@ def create_table(place: str | PathLike[str], table: Table) -> None:
         partition_by=list(table.partition_by) or None,
         configuration=PROPERTIES,
     )
+
+
+def refuse_empty_commits(paths: PathSettings, name: str) -> None:
+    """Raise ``EnvironmentFault`` when a commit in the table's log is an empty file, as a machine that lost its power
+    may leave one. delta-rs and Spark read it as a commit of nothing, and the rows of its files would be lost."""
+    files, root = filesystem(paths.table(name))
+    for file in files.get_file_info(pafs.FileSelector(f"{root}/_delta_log")):
+        if file.base_name.endswith(".json") and file.size == 0:
+            raise EnvironmentFault(
+                f"The Delta table {name} cannot be read: its commit {file.base_name} is empty.",
+                "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",
+            )
 
 
 def refuse_another_version(name: str, found: Mapping[str, str], table: Table) -> None:

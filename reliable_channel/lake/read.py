@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
@@ -32,15 +32,31 @@ if TYPE_CHECKING:
 TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (1950, 2200))
 """pandas counts no more than 292 years, Python no year above 9999; what a row says of times before and after these (µs)
 counts as these."""
+_LONGEST = 300
+"""Characters of an error of delta-rs that are shown."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
-def open_table(paths: PathSettings, table: Table) -> DeltaTable:
-    """A table through delta-rs, without Spark. Raises ``EnvironmentFault`` when it does not exist."""
+def opened(paths: PathSettings, name: str) -> DeltaTable:
+    """A table through delta-rs, without Spark. Raises ``TableNotFoundError`` when it does not exist, and
+    ``EnvironmentFault`` when its log is damaged."""
     try:
-        return DeltaTable(paths.table(table.name))
+        return DeltaTable(paths.table(name))
+    except TableNotFoundError:
+        raise
+    except DeltaError as error:
+        raise EnvironmentFault(
+            f"The Delta table {name} cannot be read: {str(error).splitlines()[0][:_LONGEST].rstrip('.')}.",
+            "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",
+        ) from error
+
+
+def open_table(paths: PathSettings, table: Table) -> DeltaTable:
+    """A table as :func:`opened` does, and ``EnvironmentFault`` when it does not exist."""
+    try:
+        return opened(paths, table.name)
     except TableNotFoundError:
         raise EnvironmentFault(
             f"The table {table.name} does not exist under {paths.data_dir}.", "Run the pipeline first."
@@ -50,8 +66,8 @@ def open_table(paths: PathSettings, table: Table) -> DeltaTable:
 def exists(paths: PathSettings, table: Table) -> bool:
     """Whether a table exists."""
     try:
-        open_table(paths, table)
-    except EnvironmentFault:
+        opened(paths, table.name)
+    except TableNotFoundError:
         return False
     return True
 
@@ -75,14 +91,14 @@ def rows_in(table: DeltaTable) -> int:
 def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
     """The tables that exist, by name, in the order of the data flow."""
 
-    def opened(name: str) -> DeltaTable | None:
+    def found(name: str) -> DeltaTable | None:
         try:
-            return DeltaTable(paths.table(name))
+            return opened(paths, name)
         except TableNotFoundError:
             return None
 
     with ThreadPoolExecutor(8) as pool:
-        return {name: t for name, t in zip(BY_NAME, pool.map(opened, BY_NAME), strict=True) if t is not None}
+        return {name: t for name, t in zip(BY_NAME, pool.map(found, BY_NAME), strict=True) if t is not None}
 
 
 def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:

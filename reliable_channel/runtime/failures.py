@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, ReliableChannelError
+from reliable_channel.core.errors import EnvironmentFault, ReliableChannelError
 
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
@@ -23,20 +23,35 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Create it (`reliable-channel kafka topics`), or set kafka.topics.envelopes.",
     ),
     (
-        r"CONCURRENT_STREAM_LOG_UPDATE|Concurrent transaction failed",
+        r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are concurrently using|Concurrent transaction failed",
         "another driver runs it with the same checkpoint.",
         "Stop one of the two; every row is in the tables once.",
     ),
     (
-        r"The table \w+ was deleted|/_delta_log does not exist",
+        r"The table \w+ was deleted|/_delta_log does not exist|DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
         "a table that it reads or writes was deleted while it ran.",
         "Put it back from a copy; all but envelopes is derived again by `reliable-channel rebuild`.",
     ),
     (
         r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM|FAILED_READ_FILE\.\w*FILE_NOT_EXIST"
-        r"|\.parquet does not exist|Failed to open local file '[^']*\.parquet'",
+        r"|\.parquet does not exist|Failed to open local file '[^']*\.parquet'\. Detail: \[errno 2\]",
         "rows it had still to read are gone: they were vacuumed before it read them.",
         "Run `reliable-channel rebuild`; and let jobs/maintain.py keep what the slowest reader needs.",
+    ),
+    (
+        r"is not a Parquet file|Parquet magic bytes not found|CANNOT_READ_FILE_FOOTER",
+        "a file of a table is damaged.",
+        "Put it back from a copy; all but envelopes is derived again by `reliable-channel rebuild`.",
+    ),
+    (
+        r"Failed to read log file|Incomplete log file|CHECKPOINT_FILE_CHECKSUM|CANNOT_LOAD_STATE_STORE",
+        "its checkpoint is damaged.",
+        "Put it back from a copy; `reliable-channel rebuild` makes those of reassembly and ack anew.",
+    ),
+    (
+        r"Read-only file system|Permission denied|AccessDenied|ACCESS_DENIED",
+        "it may not write where its tables and checkpoints are.",
+        "Give it the permission, and start it again: nothing is lost.",
     ),
     (
         r"does not exist under .* Run the pipeline first",
@@ -71,6 +86,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "the JVM ran out of memory.",
         "Raise spark.driver_memory (executors: spark.executor.memory), or lower spark.max_offsets_per_trigger.",
     ),
+    (
+        r"Python worker exited unexpectedly",
+        "a Python worker was killed, mostly by a system that lacks memory.",
+        "Start it again, nothing is lost; if it happens again, lower spark.max_offsets_per_trigger.",
+    ),
 )
 
 
@@ -104,9 +124,7 @@ def explained(query: str, error: Exception) -> ReliableChannelError:
             f"The query {query} failed: Python did not start within ten seconds.",
             "Give the machine less to do, and start again; nothing is lost.",
         )
-    if "shuffle" in text and "checkpoint" in text:
-        return ConfigurationError(f"The query {query} failed: {_last(text)}", "Start it with the old setting.")
-    return EnvironmentFault(f"The query {query} failed: {_last(text)}", "The Spark log has the whole story.")
+    return EnvironmentFault(f"The query {query} failed: {last_exception(text)}", "The Spark log has the whole story.")
 
 
 def known(who: str, text: str) -> EnvironmentFault | None:
@@ -117,10 +135,14 @@ def known(who: str, text: str) -> EnvironmentFault | None:
     return None
 
 
-def _last(text: str) -> str:
+_FAILED = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w+$")
+"""What Spark puts around the error of every query."""
+
+
+def last_exception(text: str) -> str:
     """The most telling line of a stack trace: the last exception named in it, else its first line."""
     named = re.findall(r"^(?:Caused by: |pyspark\.\S+: )?(\S*(?:Error|Exception|Fault)): (.+)$", text, re.MULTILINE)
     if named:
         name, message = named[-1]
         return f"{name.rsplit('.', 1)[-1]}: {message[:300]}"
-    return text.strip().splitlines()[0][:300] if text.strip() else "no reason was given."
+    return _FAILED.sub("", text.strip().splitlines()[0])[:300] if text.strip() else "no reason was given."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 
@@ -19,6 +20,8 @@ UNFORESEEN = 70
 _DELTA_RS = frozenset({"_internal", "deltalake"})
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
+_STORE = re.compile(r"AWS Error|Kernel error -> |Generic \w+ error: |error sending request")
+"""In errors of Arrow and of delta-rs that come from an object store."""
 _OPTIONAL = frozenset(
     {"pyspark", "delta", "pandas", "pyarrow", "deltalake", "duckdb", "jinja2", "altair", "vl_convert"}
     | {"fastapi", "starlette", "uvicorn", "prometheus_client"}
@@ -56,6 +59,12 @@ def as_fault(error: Exception) -> ReliableChannelError:
         return error
     if isinstance(error, OSError) and (fault := _of_the_system(error)) is not None:
         return fault
+    if isinstance(error, OSError) and _STORE.search(text_of(error)):
+        said = _shortened(_first_line(error))
+        return EnvironmentFault(
+            f"The object store of the tables or checkpoints refuses or does not answer: {said}.",
+            "Check the endpoint, the bucket and the credentials (docs/scale-out.md, Object stores).",
+        )
     if isinstance(error, ModuleNotFoundError) and (missing := (error.name or "").partition(".")[0]) in _OPTIONAL:
         return EnvironmentFault(
             f"The Python package {missing} is not installed.",
@@ -65,17 +74,28 @@ def as_fault(error: Exception) -> ReliableChannelError:
     module = type(error).__module__.partition(".")[0]
     # A class of a jar that is not there is a TypeError in Python: 'JavaPackage' object is not callable.
     if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text_of(error):
-        from reliable_channel.runtime.failures import known
+        from reliable_channel.runtime.failures import known, last_exception
 
         if (fault := known("Writing a table" if module in _DELTA_RS else "Spark", text_of(error))) is not None:
             return fault
+        if module not in _DELTA_RS:
+            return _unforeseen(error, last_exception(text_of(error)))
+    if type(error).__name__ == "CommitFailedError":
+        return EnvironmentFault(
+            "Another writer changed a table at the same time.",
+            "Start it again: what was not written yet is written then.",
+        )
     if module in _DELTA_RS:
         return EnvironmentFault(
             f"A Delta table cannot be read: {_shortened(_first_line(error))}.",
             "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",
         )
+    return _unforeseen(error, _first_line(error))
+
+
+def _unforeseen(error: Exception, text: str) -> Unforeseen:
     return Unforeseen(
-        f"This should not have happened: {type(error).__name__}: {_shortened(_first_line(error))}.",
+        f"This should not have happened: {type(error).__name__}: {_shortened(text)}.",
         "Run it again with RELIABLE_CHANNEL_DEBUG=1 to see where, and report what it prints.",
     )
 

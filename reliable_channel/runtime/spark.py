@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -162,6 +163,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark's own scripts print to where the JVM prints; SPARK_HOME of another installation would be started.
         os.environ.pop("SPARK_HOME", None)
+        _no_trace_of_a_killed_jvm()
         run = Path(settings.paths.run_dir)
         for part in ("logs", "spark"):
             private_directory(run / part)
@@ -196,6 +198,24 @@ def close_session(spark: SparkSession) -> None:
         _end_jvm()
 
 
+def _jvm_ended() -> int | None:
+    """The exit code of the JVM that this process started, if it has ended: it may do so just now."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    with suppress(subprocess.TimeoutExpired):
+        return None if process is None else int(process.wait(timeout=0.5))
+    return None
+
+
+def _no_trace_of_a_killed_jvm() -> None:
+    """Keep PySpark's server for accumulators from printing a stack trace when the JVM is gone: the command says so."""
+    from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
+
+    for server in (AccumulatorTCPServer, AccumulatorUnixServer):
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # the standard library's way to say more
+
+
 def _end_jvm() -> None:
     """End the JVM that this process started, if it did."""
     from pyspark import SparkContext
@@ -220,12 +240,20 @@ def _end_jvm() -> None:
 @contextmanager
 def spark_session(settings: Settings, application: str = "reliable-channel") -> Iterator[SparkSession]:
     """``open_session``, closed at the end also on errors and Ctrl-C. An error of Spark becomes a
-    ``ReliableChannelError`` first, since its text is in the JVM that ends here."""
+    ``ReliableChannelError`` first, since its text is in the JVM that ends here; so does every error that follows from
+    a JVM that has ended already."""
     spark = open_session(settings, application)
     try:
         yield spark
     except Exception as error:
-        if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
+        of_spark = type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
+        if (of_spark or isinstance(error, OSError)) and (code := _jvm_ended()) is not None:
+            raise EnvironmentFault(
+                f"Spark's JVM was killed or crashed (exit code {code}).",
+                "Mostly the machine lacks memory: lower spark.driver_memory or stop other programs, and start again;"
+                " nothing is lost.",
+            ) from error
+        if of_spark:
             raise as_fault(error) from error
         raise
     finally:

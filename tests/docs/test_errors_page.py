@@ -30,7 +30,7 @@ ELSEWHERE = (
     *SPARK_TESTS.glob("test_*.py"),
     *(
         SPARK_TESTS.parent / "unit" / "pipeline" / f"test_{name}.py"
-        for name in ("table_features", "settings_guard", "slow_start")
+        for name in ("maintain", "settings_guard", "slow_start", "table_features")
     ),
     *(SPARK_TESTS.parent / "kafka" / f"test_{name}.py" for name in ("unreadable", "cluster_id")),
     SPARK_TESTS.parent / "unit" / "runtime" / "test_errors_of_spark.py",

@@ -40,6 +40,7 @@ from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
+from tests.support.error_page import expected
 from tests.support.object_store import object_store, s3_jars
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
@@ -314,10 +315,12 @@ def assert_same_rows(undisturbed: RunDirectory, tables: str | Path, table: str) 
 
 @dataclass(frozen=True)
 class Stored:
-    """A run on ``s3a://`` with its faults behind it. ``refused``: what the driver said that was too slow."""
+    """A run on ``s3a://`` with its faults behind it. ``refused``: what the driver said that was too slow;
+    ``without_jars``: what one said that has no jars for the store."""
 
     settings: Settings
     refused: str
+    without_jars: str
 
     def uncommitted(self) -> Counter[str]:
         """How many data files lie beside each table that no commit names."""
@@ -346,11 +349,12 @@ def stored(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPa
             patched.setenv(name, value)
         added = [*jars.paths("spark", settings.paths.cache_dir), *s3_jars()]
         more = {f"RELIABLE_CHANNEL__PATHS__{name.upper()}": place for name, place in paths.items()}
+        elsewhere = {name: f"{place}-2" for name, place in more.items()}
         more["RELIABLE_CHANNEL__SPARK__CONF"] = json.dumps(
             store.spark_conf() | {"spark.jars": ",".join(map(str, added))}
         )
 
-        def begin(name: str) -> subprocess.Popen[str]:
+        def begin(name: str, more: dict[str, str] = more) -> subprocess.Popen[str]:
             """On a machine of its own."""
             place = RunDirectory(tmp_path_factory.mktemp(name))
             process = start(conversation[0], place, 1_000_000, **more, **store.credentials(name))
@@ -359,20 +363,26 @@ def stored(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPa
 
         with store.holding("delivered", "PUT", f"/delivered_messages/{first_rows}") as all_but_committed:
             with store.holding("envelopes", "PUT", f"/envelopes/{first_rows}", "Credential=slow/") as held:
-                slow = begin("slow")
+                slow, lacks_jars = begin("slow"), begin("lacks-jars", elsewhere)
                 wait_for(slow, held.exists)
                 second = begin("second")
                 wait_for(second, lambda: open_table(settings.paths, ENVELOPES).version() > 0, every_s=0.5)
-            refused = fail(slow)
+            refused, without_jars = fail(slow), fail(lacks_jars)
             wait_for(second, all_but_committed.exists)
             kill(second)
         finish(begin("third"))
-        yield Stored(settings, refused)
+        yield Stored(settings, refused, without_jars)
 
 
 def test_a_second_writer_on_an_object_store_is_refused(stored: Stored) -> None:
     assert "ingest failed: another driver runs it with the same checkpoint" in stored.refused
     assert "Traceback" not in stored.refused
+
+
+def test_a_missing_jar_of_the_object_store_is_one_sentence(stored: Stored) -> None:
+    *progress, said = stored.without_jars.splitlines()
+    assert expected("A file system without its jar").fullmatch(said.removeprefix("reliable-channel: "))
+    assert [line.strip() for line in progress] == ["Starting Spark …", "ingest"]
 
 
 def test_a_run_on_an_object_store_has_the_rows_of_one_on_a_disk_before_and_after_uncommitted_files_are_cleaned_up(

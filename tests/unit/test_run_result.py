@@ -13,6 +13,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli.commands import run
 from reliable_channel.cli.commands.run import result
 from reliable_channel.config import PathSettings, load
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 
 
@@ -101,6 +102,22 @@ def test_a_continuous_run_takes_evidence_at_every_interval_whatever_fails(monkey
     run.collect_until(settings, cast(threading.Event, rounds), said.append)
     assert rounds.pauses == [2] * 5
     assert said == ["evidence: 3 records", "evidence: no broker", "evidence: 2 records"]
+
+
+def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, said = Rounds(3, 0, [0.0]), list[str]()
+    faults = iter([EnvironmentFault("No store answers."), OSError(28, "No space left on device", "/tables"), None])
+
+    def ask(*_: Any) -> None:
+        if (fault := next(faults)) is not None:
+            raise fault
+        said.append("asked")
+
+    monkeypatch.setattr(run, "refetched", ask)
+    run.refetch_until(load("local"), cast(threading.Event, rounds), said.append)
+    assert said[0] == "refetch: No store answers."
+    assert said[1].startswith("refetch: The disk is full writing /tables.")
+    assert said[2:] == ["asked"]
 
 
 def test_the_outcome_counts_what_the_tables_hold(sample_tables: Path) -> None:

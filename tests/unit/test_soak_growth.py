@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
-from tests.soak import failed, growth, windows
+from reliable_channel.config import load
+from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table
+from reliable_channel.lake.tables import SDS_MESSAGES
+from reliable_channel.pipeline.clock import Progress
+from reliable_channel.pipeline.ingest.stream import tick_files
+from tests.soak import failed, growth, keep_logs, windows
 
 
 def sampled(name: str, value: Callable[[int], float], samples: int = 100) -> list[dict[str, Any]]:
@@ -48,6 +58,23 @@ def test_tables_may_grow_and_memory_checkpoints_and_logs_may_in_a_short_run() ->
     assert not grown("files of checkpoints", lambda n: 100 * n, took_s=150)
     assert not grown("files of log: envelopes", lambda n: 100 * n, took_s=1_000)
     assert grown("files: envelopes", lambda n: 100 * n, took_s=150)
+
+
+@pytest.mark.parametrize(("kept_s", "names"), [(0, 0), (600, 8)])
+def test_a_checkpoint_of_a_log_names_replaced_files_for_as_long_as_they_are_kept(
+    kept_s: float, names: int, tmp_path: Path
+) -> None:
+    settings = load("local").with_run_dir(tmp_path)
+    create_tables(settings.paths, (SDS_MESSAGES,))
+    keep_logs(settings, kept_s)
+    for offset in range(8):
+        files = tick_files(settings.paths, {("t", 0): Progress(10**15, offset + 1)}, 10**15)
+        BatchSink(settings.paths, "stream", offset).add_files(SDS_MESSAGES, files)
+    open_table(settings.paths, SDS_MESSAGES).optimize.compact()
+    open_table(settings.paths, SDS_MESSAGES).create_checkpoint()
+    log = Path(settings.paths.table(SDS_MESSAGES.name)) / "_delta_log"
+    checkpoint = max(log.glob("*.checkpoint.parquet"))
+    assert pc.sum(pq.read_table(checkpoint)["remove"].is_valid()).as_py() == names
 
 
 def test_a_difference_from_the_truth_or_growth_fails() -> None:

@@ -41,13 +41,13 @@ def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
 def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
     """Query the store nodes at every trigger interval until ``stop``; a fault is printed and the next round tries
     again."""
-    from reliable_channel.core.errors import ReliableChannelError
+    from reliable_channel.runtime.faults import as_fault
 
     while not stop.wait(settings.spark.trigger_interval_ms / 1000):
         try:
             refetched(settings, say)
-        except ReliableChannelError as fault:
-            say(f"refetch: {fault}")
+        except Exception as fault:  # whatever it is, the pipeline goes on without what stores have
+            say(f"refetch: {as_fault(fault)}")
 
 
 def collected(settings: Settings, say: Callable[[str], None]) -> None:

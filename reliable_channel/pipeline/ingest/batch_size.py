@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import Any
 
 from reliable_channel.config import Settings
+from reliable_channel.pipeline.ingest.topic_made_anew import refuse_topic_made_anew
 
 SAMPLED_RECORDS = 200
 """So many of the newest records of each partition are looked at."""
@@ -23,13 +24,16 @@ _LOG = logging.getLogger(__name__)
 
 def records_per_trigger(settings: Settings) -> int:
     """``spark.max_offsets_per_trigger``, or fewer where that many records of the size of the newest ones are more than
-    ``spark.max_bytes_per_trigger``. The former while Kafka does not answer: the query itself reports that."""
+    ``spark.max_bytes_per_trigger``. The former while Kafka does not answer: the query itself reports that.
+
+    Raises ``ConfigurationError`` for a topic that was made anew (:mod:`.topic_made_anew`)."""
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
     try:
         options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.client_options()}
         with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as asked:
+            refuse_topic_made_anew(asked, settings)
             sizes = newest_sizes(asked, settings.kafka.topics.envelopes)
     except KafkaError:
         sizes = []

@@ -6,6 +6,7 @@ closing tick that ends a back-fill. They are recorded in ``clock`` first, so no 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
@@ -17,6 +18,9 @@ from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
+from reliable_channel.runtime.faults import as_fault
+
+_LOG = logging.getLogger(__name__)
 
 MOST_INTERVALS = 6
 """Between two idle ticks, in intervals of ``pipeline.clock_interval_ms``."""
@@ -88,6 +92,8 @@ class IdleTicker(threading.Thread):
             if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
                 try:
                     advance(self._settings.paths, self._clock, "idle", None)
+                except Exception as error:  # whatever it is, the next tick tries again
+                    _LOG.warning("No idle tick: %s", as_fault(error))
                 finally:
                     self._lock.release()
 

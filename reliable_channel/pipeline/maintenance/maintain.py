@@ -1,7 +1,8 @@
 """Maintains the Delta tables while the streams run: retention, compaction with z-order, vacuum (docs/operations.md).
 
 delta-rs does it in this process, without Spark. Streams only append and read with ``skipChangeCommits``, so neither
-side waits for the other. A step that conflicts with another writer, such as a second maintenance run, is repeated.
+side waits for the other. A step that conflicts with another writer is repeated; of maintenance runs one works at a time
+(:mod:`.alone`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
 from reliable_channel.pipeline import timers
+from reliable_channel.pipeline.maintenance.alone import alone
 from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, plans
 
 _log = logging.getLogger(__name__)
@@ -81,12 +84,15 @@ def run(
 ) -> list[MaintenanceResult]:
     """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
 
-    Raises ``LocalError`` for a table that there is not."""
+    Raises ``LocalError`` for a table that there is not, and ``EnvironmentFault`` while another run works."""
     if unknown := sorted(set(only) - BY_NAME.keys()):
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
+    found = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    wanted = [plan for plan in found if not only or plan.table.name in only]
     done = []
-    for plan in plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms):
-        if not only or plan.table.name in only:
+    with alone(settings.paths) if wanted and not dry_run else nullcontext(lambda: None) as still_alone:
+        for plan in wanted:
+            still_alone()
             done.append(_maintained(settings, plan, dry_run))
             say(str(done[-1]))
     return done

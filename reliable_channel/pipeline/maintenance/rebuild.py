@@ -77,7 +77,7 @@ def rebuild(
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
-    create_tables(beside, [table for table in tables.TABLES if found_as(paths, table)])
+    create_tables(beside, [table for table in tables.TABLES if table in INGEST.tables or found_as(paths, table)])
     rows = read_table(spark, paths, tables.ENVELOPES, version)
     # Without these it is no record of Kafka's.
     snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])

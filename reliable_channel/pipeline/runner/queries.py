@@ -85,8 +85,9 @@ def start(
 
     Kafka is read at the trigger interval, a table as soon as it has new rows. Creates the tables it needs. The
     checkpoint makes a restart continue where the last run stopped. Raises ``ConfigurationError`` when the checkpoint
-    was made with settings that it freezes and that differ now."""
-    settings_guard.check(settings, query.name, {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS})
+    was made with settings that it freezes and that differ now, or a table that it was made with is gone."""
+    conf = {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS}
+    settings_guard.check(settings, query.name, conf, query.tables)
     create_tables(settings.paths, query.tables)
     # A micro-batch without data would only evict what de-duplication no longer needs; the next one with data does it.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")

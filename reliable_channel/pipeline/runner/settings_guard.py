@@ -1,20 +1,23 @@
-"""Refuses to start a query whose settings differ from those that its checkpoint was made with.
+"""Refuses to start a query whose settings differ from those its checkpoint was made with, or whose tables are gone.
 
 Spark silently keeps the number of shuffle partitions and the kind of state store of the checkpoint, and cannot notice
 another topic or participant at all. So the settings are written into the checkpoint (``reliable-channel.json``, removed
-together with it) and compared at every start (docs/operations.md).
+together with it) and compared at every start (docs/operations.md). So are the names of the query's tables: it would go
+on over new, empty ones in their place, and nobody would miss what the old ones held.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+import pyarrow.fs as pafs
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import Checkpoint, as_object, filesystem, read_checkpoint, read_text
 from reliable_channel.lake.read import holds_rows
-from reliable_channel.lake.tables import DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES
+from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
 
 RECORD = "reliable-channel.json"
@@ -31,10 +34,18 @@ _OPERATORS = {"reassembly": 1, "ack": 1}
 _STATE_VERSION = "state_version"
 """The key in the record for the version of a query's own state, where it has one."""
 
+_TABLES = "tables"
+"""The key in the record for the names of the query's tables."""
+
 _WRITES = {"ingest": ENVELOPES, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIVERIES}
 """A table that only this query writes."""
 
 _REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
+
+_ELSEWHERE = (
+    "Put it back, or name new places with paths.data_dir and paths.checkpoint_dir,"
+    " where what Kafka still holds is read anew."
+)
 
 SPARK_KEYS = (*_IN_SPARK.values(),)
 """What the session is asked for."""
@@ -66,7 +77,7 @@ def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, 
 def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
     """The first setting that differs, as one sentence, or ``None``. A setting that was not recorded agrees."""
     for key, now in wanted.items():
-        if key == _STATE_VERSION:
+        if key in (_STATE_VERSION, _TABLES):
             continue
         then = recorded.get(key, now)
         if then != now and (stateful or key not in _IN_SPARK):
@@ -75,12 +86,14 @@ def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted
     return None
 
 
-def check(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> None:
-    """Compare the checkpoint of ``query`` with the configuration, and write down what a new one is made with.
+def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables: Iterable[Table] = ()) -> None:
+    """Compare the checkpoint of ``query`` with the configuration and with its ``tables``, and write down what a new one
+    is made with. To be called before tables are created.
 
-    Raises ``ConfigurationError`` when they disagree, or the state is that of another version: the query must not start.
-    Costs two small file reads."""
+    Raises ``ConfigurationError`` when they disagree, the state is that of another version, or a table is gone that the
+    checkpoint was made with: the query must not start. Costs two small file reads, and a look for each table."""
     wanted = frozen_settings(settings, query, spark_conf)
+    wanted[_TABLES] = " ".join(table.name for table in tables)
     checkpoint = read_checkpoint(settings.paths, query)
     recorded: dict[str, str] = {}
     if checkpoint is None:
@@ -102,6 +115,8 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> None
                 f"The checkpoint of {query} was made by another version of this program: it does not read its state.",
                 f"Run that version, or {_REMEDY}",
             )
+        if checkpoint.committed is not None:
+            _refuse_without_tables(settings.paths, query, tables, recorded.get(_TABLES, "").split())
     if wanted.keys() - recorded.keys():
         files, root = filesystem(settings.paths.checkpoint(query))
         files.create_dir(root, recursive=True)
@@ -115,14 +130,27 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):
         return
-    remedy = f"Put it back, or {_REMEDY}"
-    if query == "ingest":
-        remedy = (
-            "Put it back, or name new places with paths.data_dir and paths.checkpoint_dir,"
-            " where what Kafka still holds is read anew."
-        )
+    remedy = _ELSEWHERE if query == "ingest" else f"Put it back, or {_REMEDY}"
     found = f"The query {query} has no checkpoint, and its table {table.name} holds rows"
     raise ConfigurationError(f"{found}: it would write all of them again.", remedy)
+
+
+def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Table], names: Collection[str]) -> None:
+    """Raise ``ConfigurationError`` when one of ``tables`` does not exist, although the checkpoint was made with it."""
+    for table in tables:
+        if table.name in names and not (_has_log(paths, table.name) or _has_log(paths, table.former_name)):
+            raise ConfigurationError(
+                f"The table {table.name} was deleted, and the checkpoint of {query} goes on behind its rows.",
+                _ELSEWHERE if table in (ENVELOPES, CLOCK) else f"Put it back, or {_REMEDY}",
+            )
+
+
+def _has_log(paths: PathSettings, name: str | None) -> bool:
+    """Whether there is a table of this name, without opening it."""
+    if not name:
+        return False
+    files, root = filesystem(paths.table(name))
+    return bool(files.get_file_info(f"{root}/_delta_log").type == pafs.FileType.Directory)
 
 
 def _shown(value: str) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from reliable_channel.config import Settings, load
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import BatchSink, append_rows
+from reliable_channel.lake.commit import TableFile, replace_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.history import unread_of
 from reliable_channel.lake.read import open_table, rows_of
@@ -20,6 +24,8 @@ from reliable_channel.lake.tables import DAY_MS, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from reliable_channel.pipeline.maintenance import maintain, maintain_plan
+from reliable_channel.pipeline.maintenance.alone import LEASE_MS, alone
+from tests.support.error_page import expected
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -97,6 +103,56 @@ def test_files_that_a_running_task_has_written_stay_and_old_orphans_go(
     assert not (place / "part-orphan.parquet").exists()
     assert (place / "part-young.parquet").exists()
     assert offsets(settings) == [0]
+
+
+def test_of_maintenance_runs_one_works_at_a_time_and_no_row_is_doubled(settings: Settings) -> None:
+    for offset in range(20):
+        append(settings, offset, RETENTION_MS + 1 if offset < 5 else 0)
+
+    def maintained_or_not(_: int) -> int | str:
+        try:
+            return maintained(settings).rows_deleted
+        except EnvironmentFault as fault:
+            return str(fault)
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [*pool.map(maintained_or_not, range(4))]
+    assert sum(run for run in runs if isinstance(run, int)) == 5
+    one_at_a_time = expected("Two maintenance runs")
+    assert all(one_at_a_time.fullmatch(f"reliable-channel: {run}") for run in runs if isinstance(run, str))
+    assert offsets(settings) == [*range(5, 20)]
+
+
+def test_a_maintenance_run_keeps_others_out_until_it_ends_and_no_longer_than_its_lease(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(settings, 0, 0)
+    with alone(settings.paths):
+        with pytest.raises(EnvironmentFault, match="Another maintenance run"):
+            maintained(settings)
+        maintained(settings, dry_run=True)
+        later = time.time_ns() + (LEASE_MS + 1) * 1_000_000
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time_ns", lambda: later)
+            maintained(settings)
+    for _ in range(12):
+        maintained(settings)
+    log = Path(settings.paths.table("_maintenance")) / "_delta_log"
+    assert len([*log.glob("*.checkpoint.parquet")]) == 1
+
+
+def test_compaction_and_a_rewrite_of_the_same_files_double_no_row(settings: Settings) -> None:
+    """delta-rs would let both commit."""
+    for offset in range(3):
+        append(settings, offset, 0)
+    rewriting = open_table(settings.paths, SDS_MESSAGES)
+    adds = pa.table(rewriting.get_add_actions(flatten=True)).to_pylist()
+    old = [TableFile(add["path"], add["size_bytes"]) for add in adds][:1]
+    new = tick_files(settings.paths, {("t", 0): Progress(NOW_MS * 1000, 1)}, 10**15)
+    maintained(settings)
+    with pytest.raises(CommitFailedError):
+        replace_files(rewriting, old, new)
+    assert offsets(settings) == [0, 1, 2]
 
 
 def test_one_file_is_left_alone(settings: Settings) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kafka import TopicPartition
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
@@ -14,7 +15,10 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import CLOCK, ENVELOPES
 from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
+from reliable_channel.pipeline.ingest.topic_made_anew import refuse_topic_made_anew
+from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.settings_guard import _WRITES, RECORD, check
 from tests.support import error_page
 
@@ -157,6 +161,54 @@ def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str
         assert error_page.expected("A checkpoint that is gone").fullmatch(str(fault.value))
     write(settings, query, [batch()], 1)
     check(settings, query, SESSION)
+
+
+@pytest.mark.parametrize("query", CHAIN, ids=lambda query: query.name)
+def test_a_query_does_not_go_on_over_new_tables_in_place_of_deleted_ones(query: Query, settings: Settings) -> None:
+    def starts() -> None:
+        check(settings, query.name, SESSION, query.tables)
+
+    starts()
+    create_tables(settings.paths, query.tables)
+    write(settings, query.name, [batch()], 1, operators=0)
+    for table in query.tables:
+        place = Path(settings.paths.table(table.name))
+        place.rename(place.with_suffix(".away"))
+        with pytest.raises(ConfigurationError) as fault:
+            starts()
+        assert table.name in str(fault.value)
+        if table not in (ENVELOPES, CLOCK):
+            assert error_page.expected("A checkpoint without its table").fullmatch(str(fault.value))
+        place.with_suffix(".away").rename(place)
+        starts()
+
+
+def test_a_table_that_a_new_version_adds_is_no_deleted_one(settings: Settings) -> None:
+    check(settings, "ingest", SESSION, (ENVELOPES,))
+    create_tables(settings.paths, (ENVELOPES,))
+    write(settings, "ingest", [batch()], 1, operators=0)
+    check(settings, "ingest", SESSION, (ENVELOPES, CLOCK))
+
+
+class NewTopic:
+    """Partition 0 ends at 12, partition 1 at 7."""
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {0, 1}
+
+    def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return {each: (12, 7)[each.partition] for each in partitions}
+
+
+def test_a_topic_that_was_deleted_and_made_anew_is_refused(settings: Settings) -> None:
+    topic = settings.kafka.topics.envelopes
+    refuse_topic_made_anew(NewTopic(), settings)
+    write(settings, "ingest", [batch({topic: {"0": 12, "1": 7}})], commits=1, operators=0)
+    refuse_topic_made_anew(NewTopic(), settings)
+    write(settings, "ingest", [batch({topic: {"0": 12, "1": 8}})], commits=1, operators=0)
+    with pytest.raises(ConfigurationError) as fault:
+        refuse_topic_made_anew(NewTopic(), settings)
+    assert error_page.expected("A topic that was made anew").fullmatch(str(fault.value))
 
 
 def test_state_in_which_a_channel_was_one_value_is_refused(settings: Settings) -> None:

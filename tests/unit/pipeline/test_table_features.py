@@ -143,3 +143,12 @@ def test_only_the_jobs_see_the_rows_of_the_recorded_clock(tmp_path: Path, table:
     assert public_dataset(opened).to_table()["kafka_offset"].to_pylist() == [0, 2]
     assert dataset_of(opened).count_rows() == 3
     assert len(TableSnapshot(found).select(f"FROM {table.name}")) == 2
+
+
+@pytest.mark.parametrize("torn", ["", "{", "x\n"], ids=["empty", "cut off", "foreign"])
+def test_a_damaged_commit_is_refused_with_the_name_of_its_table(paths: PathSettings, torn: str) -> None:
+    """delta-rs and Spark read an empty one as a commit of nothing."""
+    log = Path(paths.table(SDS_MESSAGES.name)) / "_delta_log"
+    (log / f"{1:020d}.json").write_text(torn)
+    with pytest.raises(EnvironmentFault, match=r"^The Delta table sds_messages cannot be read: .*rebuild"):
+        create_tables(paths, (SDS_MESSAGES,))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from types import SimpleNamespace
 
 import pytest
+from deltalake.exceptions import CommitFailedError
+from pyspark import SparkContext
 
 from reliable_channel.config import load
-from reliable_channel.core.errors import ReliableChannelError
+from reliable_channel.core.errors import EnvironmentFault, ReliableChannelError
 from reliable_channel.runtime import spark
 from reliable_channel.runtime.failures import explained
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import as_fault, ended_by
 from tests.support.error_page import expected
 
 MISSING = """An error occurred while calling o61.load.
@@ -86,7 +90,70 @@ SENTENCES = (
         "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file"
         " file:/srv/run/tables/sds_messages/part-1.parquet. File does not exist.",
     ),
+    (
+        expected("A table that was deleted"),
+        "[STREAM_FAILED] Query [id = 6ff2, runId = 31d5] terminated with exception: [DIFFERENT_DELTA_TABLE_READ_BY"
+        "_STREAMING_SOURCE] The streaming query was reading from an unexpected Delta table (id = '3558').",
+    ),
+    (
+        expected("Rows that were vacuumed too early"),
+        "FileNotFoundError: [Errno 2] Failed to open local file '/srv/run/tables/timers/job=ack/part-1.parquet'."
+        " Detail: [errno 2] No such file or directory",
+    ),
+    (
+        expected("Tables that may not be written"),
+        "OSError: [Errno 30] Failed to open local file '/srv/run/tables/envelopes/part-1.parquet'. Detail: [errno 30]"
+        " Read-only file system",
+    ),
+    (
+        expected("Tables that may not be written"),
+        "[STREAM_FAILED] Query [id = 80d9, runId = 79ea] terminated with exception: /srv/run/checkpoints/ingest/offsets"
+        "/.1.fc71.tmp (Read-only file system) SQLSTATE: XXKST",
+    ),
+    (
+        expected("A damaged file of a table"),
+        "java.lang.RuntimeException: file:/srv/run/tables/sds_messages/part-75be.parquet is not a Parquet file."
+        " Expected magic number at tail, but found [4, 0, 21, 0]\n\tat shuffle and checkpoint",
+    ),
+    (
+        expected("A damaged checkpoint"),
+        "[STREAM_FAILED] Query [id = 24c7, runId = ed6d] terminated with exception: Failed to read log file"
+        " file:/srv/run/checkpoints/reassembly/offsets/0. Incomplete log file SQLSTATE: XXKST",
+    ),
+    (
+        expected("A Python worker that was killed"),
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting …",
+    ),
 )
+
+
+def test_a_jvm_that_was_killed_is_one_sentence(jvm: Jvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the call that found it gone raises."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        process.kill()
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+        with pytest.raises(EnvironmentFault) as fault, spark.spark_session(load("local")):
+            raise ConnectionRefusedError(111, "Connection refused")
+    assert expected("A JVM that was killed").fullmatch(str(fault.value))
+
+
+def test_a_commit_that_conflicted_is_no_table_that_cannot_be_read() -> None:
+    error = CommitFailedError("Failed to commit transaction: a concurrent transactions added new data.")
+    assert expected("A table that somebody else changed").fullmatch(f"evidence: {as_fault(error)}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "When getting information for key 'checkpoints/ingest/metadata' in bucket 'bucket': AWS Error"
+        " NETWORK_CONNECTION during HeadObject operation: curlCode: 7, Could not connect to server",
+        "Kernel error -> Operation not supported",
+        "Generic S3 error: Error performing GET http://127.0.0.1:1/bucket",
+    ],
+)
+def test_an_object_store_that_does_not_answer(text: str) -> None:
+    """As Arrow and delta-rs say it."""
+    assert expected("An object store that does not answer").fullmatch(str(as_fault(OSError(text))))
 
 
 @pytest.mark.parametrize(("sentence", "text"), SENTENCES)

@@ -80,18 +80,16 @@ def held(stack: ExitStack, address: tuple[str, int], count: int, begun: bytes) -
     return sockets
 
 
-@pytest.mark.parametrize(
-    "begun",
-    [
-        b"",
-        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
-        b"POST /send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
-    ],
-    ids=["nothing", "half a header", "half a body"],
-)
-def test_a_thousand_connections_that_never_finish_keep_nobody_out(address: tuple[str, int], begun: bytes) -> None:
+def test_a_thousand_connections_that_never_finish_keep_nobody_out(address: tuple[str, int]) -> None:
+    """They have sent nothing, half a header, or half a body."""
+    body = b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
     with ExitStack() as stack:
-        held(stack, address, 800, begun)
+        for begun in (
+            b"",
+            b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+            b"POST /send HTTP/1.1\r\nHost: localhost\r\n" + body,
+        ):
+            held(stack, address, 334, begun)
         statuses = served_meanwhile(address, HOLD_S)
     assert set(statuses) == {200}, statuses
     assert statuses[200] > 20

@@ -1,0 +1,33 @@
+"""Refuses to read a topic that was deleted and made anew under the checkpoint of ingest.
+
+Spark would wait silently until the new topic has as many records as the old one had, and lose those that came before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.config import Settings
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.checkpoints import read_checkpoint
+
+
+def refuse_topic_made_anew(consumer: Any, settings: Settings) -> None:
+    """Compare the end of every partition with the checkpoint of ingest. ``consumer``: a ``KafkaConsumer``.
+
+    Raises ``ConfigurationError`` when a partition holds fewer records than were read from it. Where the new topic has
+    grown past the old one already, nobody can tell them apart by their offsets."""
+    from kafka import TopicPartition
+
+    checkpoint, topic = read_checkpoint(settings.paths, "ingest"), settings.kafka.topics.envelopes
+    read = {} if checkpoint is None else checkpoint.offsets.kafka.get(topic, {})
+    there = consumer.partitions_for_topic(topic) or ()
+    partitions = [TopicPartition(topic, number) for number in sorted(there) if number in read]
+    for partition, end in (consumer.end_offsets(partitions) if partitions else {}).items():
+        if end < read[partition.partition]:
+            raise ConfigurationError(
+                f"The topic {topic} was deleted and made anew: its partition {partition.partition} ends at {end}, and"
+                f" ingest has read to {read[partition.partition]}.",
+                "Name new places with paths.data_dir and paths.checkpoint_dir: in the tables a record is known by its"
+                " offset.",
+            )

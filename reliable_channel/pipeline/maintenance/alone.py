@@ -1,0 +1,91 @@
+"""Lets one maintenance run work at a time, on a disk and on object stores alike.
+
+Two that compact the same files would double their rows: delta-rs does not notice that another OPTIMIZE has replaced the
+files that its own replaces. So a run holds a lease. It is an application transaction of a small Delta table beside the
+others, of which delta-rs refuses a second one since that table was opened; its version is when the lease ends (Unix
+ms), 0 when nobody holds it. A run that was killed holds its lease to the end.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import PostCommitHookProperties
+
+from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault
+
+LEASE_MS = 2 * 3_600_000
+"""Longer than any table takes: the lease is renewed between two tables."""
+
+_TABLE, _APPLICATION = "_maintenance", "maintenance"
+_CHECKPOINT_EVERY = 20
+"""Commits of the lease's table."""
+
+
+@contextmanager
+def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
+    """Hold the lease of the tables under ``paths`` for the length of the block; gives the function that renews it.
+
+    Raises ``EnvironmentFault`` when another run holds it."""
+    place, mine = paths.table(_TABLE), 0
+
+    def hold() -> None:
+        nonlocal mine
+        now = time.time_ns() // 1_000_000
+        if mine - now > LEASE_MS // 2:
+            return
+        table = _opened(place)
+        held = table.transaction_version(_APPLICATION) or 0
+        if held > now and held != mine:
+            raise _held(held)
+        try:
+            _commit(table, now + LEASE_MS)
+        except CommitFailedError:
+            raise _held(now + LEASE_MS) from None
+        mine = now + LEASE_MS
+
+    hold()
+    try:
+        yield hold
+    finally:
+        table = _opened(place)
+        if table.transaction_version(_APPLICATION) == mine:
+            _commit(table, 0)
+
+
+def _held(until_ms: int) -> EnvironmentFault:
+    until = dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC)
+    return EnvironmentFault(
+        "Another maintenance run works on these tables.",
+        f"Wait until it has ended; one that was killed keeps others out until {until:%Y-%m-%d %H:%M} UTC.",
+    )
+
+
+def _opened(place: str) -> DeltaTable:
+    try:
+        return DeltaTable(place)
+    except TableNotFoundError:
+        with suppress(DeltaError):  # another run made it just now
+            DeltaTable.create(place, pa.schema([pa.field("nothing", pa.int64())]), mode="ignore")
+        return DeltaTable(place)
+
+
+def _commit(table: DeltaTable, until_ms: int) -> None:
+    table.create_write_transaction(
+        [],
+        "append",
+        table.schema(),
+        commit_properties=CommitProperties(app_transactions=[Transaction(_APPLICATION, until_ms)]),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )
+    if (table.version() + 1) % _CHECKPOINT_EVERY == 0:
+        fresh = DeltaTable(table.table_uri)
+        fresh.create_checkpoint()
+        fresh.cleanup_metadata()
