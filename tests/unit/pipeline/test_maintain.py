@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -203,6 +204,24 @@ def test_a_z_order_keeps_every_row_and_lets_a_query_skip_files(
     append(settings, 30_001, 0)
     maintained(settings)
     assert open_table(settings.paths, SDS_MESSAGES).version() == ordered + 3, "two new files are a reason"
+
+
+@pytest.mark.parametrize("z_order_bytes", [1 << 40, 0], ids=["ordered", "compacted"])
+def test_row_groups_stay_small_enough_to_be_decoded_for_a_few_rows(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, z_order_bytes: int
+) -> None:
+    monkeypatch.setattr(maintain, "Z_ORDER_BYTES", z_order_bytes)
+    for offset in range(40):
+        append(settings, offset, 0)
+    opened = open_table(settings.paths, SDS_MESSAGES)
+    total = sum(pa.table(opened.get_add_actions(flatten=True))["size_bytes"].to_pylist())
+    monkeypatch.setattr(maintain, "ROW_GROUP_BYTES", total // 10)
+    maintained(settings)
+    (uri,) = open_table(settings.paths, SDS_MESSAGES).file_uris()
+    file = pq.ParquetFile(uri).metadata
+    assert [file.row_group(number).num_rows for number in range(file.num_row_groups)] == [4] * 10
+    assert file.row_group(0).column(0).compression == "ZSTD"
+    assert offsets(settings) == [*range(40)]
 
 
 def test_a_large_table_is_compacted_and_not_written_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
