@@ -28,9 +28,6 @@ REPLACED_FILES = "replacedFiles"
 """The field of a commit's information with the number of files that it removed from the table. delta-rs records every
 such commit as an append (operation ``WRITE``), so readers of the history need it to distinguish the two."""
 
-_ATTEMPTS = 20
-"""To replace files between two commits of others: a commit takes some 20 ms, and they commit every second or so."""
-
 
 class TableFile(NamedTuple):
     """A data file that belongs to a table: its path inside the table's directory, and its size."""
@@ -53,22 +50,23 @@ def replace_files(
     removed: Sequence[TableFile],
     files: Sequence[WrittenFile],
     metadata: Mapping[str, str] | None = None,
+    attempts: int = 20,
 ) -> None:
     """Remove ``removed`` from the table and add ``files``, in one commit, whose information has ``metadata`` too.
     Streams that read with ``skipChangeCommits`` skip it. Fails when another writer removed one of the files since the
-    table was opened.
+    table was opened, or when others commit first in all ``attempts``: a commit takes some 20 ms.
 
     When others commit first, delta-rs compares its commit with theirs, but not with a compaction: both would be in the
     log, and rows of the removed files twice in the table. So it may not try again by itself, and what is to be removed
     is looked for here."""
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(attempts):
         try:
             _commit(table, removed, files, None, metadata, retries=0)
             return
         except CommitFailedError:
             table.update_incremental()
             there = {*pa.table(table.get_add_actions())["path"].to_pylist()}
-            if attempt == _ATTEMPTS - 1 or not there.issuperset(file.path for file in removed):
+            if attempt == attempts - 1 or not there.issuperset(file.path for file in removed):
                 raise
 
 

@@ -136,12 +136,15 @@ def added_since(paths: PathSettings, table: Table, opened: DeltaTable, version: 
     return found if version <= opened.version() else None
 
 
-def read_added(paths: PathSettings, table: Table, added: Iterable[AddedFile], columns: Sequence[str]) -> pa.Table:
-    """Some columns of files of a table. Raises ``FileNotFoundError`` when VACUUM has removed one since."""
+def read_files(
+    paths: PathSettings, table: Table, places: Iterable[str], columns: Sequence[str], where: pc.Expression | None = None
+) -> pa.Table:
+    """Some columns of files of a table, of the rows ``where`` (which cannot compare times) or of all. Raises
+    ``FileNotFoundError`` when VACUUM has removed one since."""
     files, root = filesystem(paths.table(table.name))
     wanted = arrow_schema(table)
     schema = pa.schema([wanted.field(name).with_nullable(True).remove_metadata() for name in columns])
-    read = [_read(files, f"{root}/{file.path}", columns).cast(schema) for file in added]
+    read = [_read(files, f"{root}/{place}", columns, where).cast(schema) for place in places]
     return pa.concat_tables(read) if read else schema.empty_table()
 
 

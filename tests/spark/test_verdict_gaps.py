@@ -115,7 +115,8 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
     ):
         append_rows(settings.paths, table, as_arrow(rows, table))
     as_of = dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)
-    judged = verdicts.statuses(spark, settings, as_of, verdicts.whole_evidence(spark, settings)).collect()
+    verdicts.view_everything(spark, settings)
+    judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
     found = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged if len(row["sds_ids"]) == 1}
     assert {name: said for name, said in found.items() if name.startswith("lost")} == {
         **{f"lost-in-gap-{number}": ("unknown", "source_gap") for number in (1, 2, 3)},

@@ -18,7 +18,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.pipeline.verdict import verdicts
+from reliable_channel.pipeline.verdict import replace, verdicts
 
 from .chain import rows
 
@@ -236,7 +236,8 @@ def times_of_files(settings: Settings) -> list[tuple[dt.datetime, dt.datetime]]:
 
 def all_at_once(spark: SparkSession, settings: Settings, now_s: float) -> list[Row]:
     as_of = dt.datetime.fromtimestamp(BEGIN_US / 1_000_000 + now_s, dt.UTC)
-    judged = verdicts.statuses(spark, settings, as_of, verdicts.whole_evidence(spark, settings))
+    verdicts.view_everything(spark, settings)
+    judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings))
     return without_as_of(
         [
             {
@@ -254,8 +255,8 @@ def all_at_once(spark: SparkSession, settings: Settings, now_s: float) -> list[R
 def test_rounds_over_what_is_new_give_what_all_evidence_gives(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "FEW", 0)
     monkeypatch.setattr(verdicts, "SMALL_FILES", {"spark.sql.files.maxRecordsPerFile": "5"})
+    monkeypatch.setattr(replace, "ROWS_OF_A_FILE", 5)
     create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
     story = Story(seed=1)
     judged = []

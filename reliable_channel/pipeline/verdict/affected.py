@@ -2,13 +2,14 @@
 
 A verdict rests on the evidence about all SDS ids of its message. So the ids are collected first: those in new rows, and
 those of verdicts that are not settled or share an id, a key or a payload with new rows. No other ids are needed,
-because a verdict lists every id of its message.
+because a verdict lists every id of its message. The driver looks the rows up (:mod:`.lookup`), which are few,
+and gives them to Spark.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,47 +17,39 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
-from reliable_channel.pipeline.delta import read_table
-from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED
+from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED, READ
+from reliable_channel.pipeline.verdict.lookup import UNSETTLED, Lookup, among
 from reliable_channel.pipeline.verdict.touched import Channel, Touched
 
-KEY = (*CHANNEL_KEY, "message_key")
-_VERDICT = tables.DELIVERY_STATUS.types(*KEY, "sds_ids", "entire_message_hash", "first_seen", "settled")
+Lookups = Mapping[Table, Lookup]
 
 
 class Affected(NamedTuple):
     """``ids``: the SDS ids, with their channels, of all messages to judge; ``verdicts``: their rows until now."""
 
     ids: DataFrame
-    verdicts: DataFrame
+    verdicts: pa.Table
 
 
 def affected_by(
-    spark: SparkSession, paths: PathSettings, touched: Touched, in_gap: bool, since: dt.datetime
-) -> Affected:
-    """What is to be judged again after evidence about ``touched``; verdicts on messages first seen before ``since`` are
-    not looked at. ``in_gap``: there are gaps, so that new messages tell when missing ones were sent."""
-    ids = {*touched.ids, *_linked(spark, paths, touched, in_gap)}
-    chosen = naming({*touched.texts, *(sds_id for _, sds_id in ids)}, touched.payloads)
-    verdicts = (
-        read_table(spark, paths, tables.DELIVERY_STATUS)
-        .where(F.col("first_seen") >= F.lit(since))
-        .select(*_VERDICT)
-        .mapInArrow(chosen, ", ".join(f"{name} {type_}" for name, type_ in _VERDICT.items()))
-        .drop("settled")
-        .localCheckpoint()
-    )
-    new = _by_channel(
-        spark, [channel for channel, _ in ids], sds_id=pa.array([sds_id for _, sds_id in ids], pa.string())
-    )
-    known = verdicts.select(*CHANNEL_KEY, F.explode("sds_ids").alias("sds_id"))
-    payloads = _frame(spark, {"entire_message_hash": pa.array(sorted(touched.payloads), pa.binary())})
-    both = new.union(known).distinct().localCheckpoint()
-    _create_views(spark, paths, both, payloads.union(verdicts.select("entire_message_hash")).distinct())
-    return Affected(both, verdicts)
+    spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool, since: dt.datetime
+) -> Affected | None:
+    """What is to be judged again after evidence about ``touched``, ``None`` for nothing; the views ``v_<table>`` are
+    then replaced by the evidence about it. Verdicts on messages first seen before ``since`` are not looked at.
+    ``in_gap``: there are gaps, so that new messages tell when missing ones were sent."""
+    ids = {*touched.ids, *_linked(spark, look_up, touched, in_gap)}
+    texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
+    verdicts = naming(_verdicts(look_up, [*texts, *touched.payloads, UNSETTLED]), texts, touched.payloads)
+    verdicts = verdicts.filter(pc.greater_equal(verdicts["first_seen"], since))
+    ids.update(_ids_of(verdicts))
+    if not ids:
+        return None
+    payloads = {*touched.payloads, *verdicts["entire_message_hash"].drop_null().to_pylist()}
+    _create_views(spark, look_up, {sds_id for _, sds_id in ids}, payloads)
+    said = pa.array([sds_id for _, sds_id in ids], pa.string())
+    return Affected(_by_channel(spark, [channel for channel, _ in ids], sds_id=said), verdicts)
 
 
 def only_about(said: DataFrame, ids: DataFrame) -> DataFrame:
@@ -66,79 +59,79 @@ def only_about(said: DataFrame, ids: DataFrame) -> DataFrame:
     return said.join(F.broadcast(about), same, "left_semi")
 
 
-def _linked(spark: SparkSession, paths: PathSettings, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
+def naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
+    """Those verdicts that are not settled, name one of the ids or keys ``texts``, or have one of the payloads."""
+    keys = pa.array(sorted(texts), pa.string())
+    names = verdicts["sds_ids"].combine_chunks()
+    named = pc.list_parent_indices(names).filter(pc.is_in(pc.list_flatten(names), keys))
+    found = pc.is_in(pa.array(range(verdicts.num_rows)), named)
+    found = pc.or_(found, pc.is_in(verdicts["message_key"], keys))
+    found = pc.or_(found, pc.is_in(verdicts["entire_message_hash"], pa.array(sorted(payloads), pa.binary())))
+    return verdicts.filter(pc.or_kleene(found, pc.invert(verdicts["settled"])))
+
+
+def _verdicts(look_up: Lookups, values: Iterable[str | bytes]) -> pa.Table:
+    """All verdicts in the files that hold one of ``values``."""
+    return look_up[tables.DELIVERY_STATUS].rows(tables.DELIVERY_STATUS.names(), values, None)
+
+
+def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
+    """The ids that rows list, with their channels."""
+    columns = [rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_ids")]
+    for *channel, ids in zip(*columns, strict=True):
+        yield from ((tuple(channel), sds_id) for sds_id in ids or () if sds_id is not None)
+
+
+def _linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
     """The ids that rows of before name together with what is new, or that new messages tell something of."""
-    found: list[DataFrame] = []
     if touched.rebuilt:
-        sets = read_table(spark, paths, tables.REASSEMBLED_MESSAGES)
-        rebuilt = _among(spark, sets, "entire_message_hash", touched.rebuilt)
-        found.append(rebuilt.select(*CHANNEL_KEY, F.explode("sds_ids").alias("sds_id")))
+        where = among("entire_message_hash", touched.rebuilt)
+        columns = (*CHANNEL_KEY, "sds_ids")
+        yield from _ids_of(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, touched.rebuilt, where))
     if touched.envelopes:
-        senders = read_table(spark, paths, tables.SENDER_EVENTS)
-        found.append(_among(spark, senders, "envelope_hash", touched.envelopes).select(*CHANNEL_KEY, "sds_id"))
+        where = among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
+        columns = (*CHANNEL_KEY, "sds_id")
+        yield from _with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
     if in_gap and touched.lamport:
         least = pa.array(touched.lamport.values(), pa.int64())
         _by_channel(spark, [*touched.lamport], least=least).createOrReplaceTempView("v_new_lamport")
         texts = _frame(spark, {"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
         texts.createOrReplaceTempView("v_new_ids")
-        found.append(spark.sql(NEWLY_SURROUNDED))
-    if not found:
-        return []
-    rows = found[0]
-    for more in found[1:]:
-        rows = rows.union(more)
-    return [(tuple(row[:3]), row[3]) for row in rows.where("sds_id is not null").distinct().collect()]
+        yield from _with_channels(spark.sql(NEWLY_SURROUNDED).where("sds_id is not null").distinct().toArrow())
 
 
-def _create_views(spark: SparkSession, paths: PathSettings, ids: DataFrame, payloads: DataFrame) -> None:
+def _with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
+    for *channel, sds_id in zip(*(rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_id")), strict=True):
+        yield tuple(channel), sds_id
+
+
+def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads: Set[bytes]) -> None:
     """Replace the views of the evidence by those that hold, of each table, at least the rows about ``ids``; and what
     these are compared with: everything about the same payloads, and about the envelopes that senders name."""
-    by_id = F.broadcast(ids.select("sds_id").distinct())
 
-    def about(table: Table, by: DataFrame) -> DataFrame:
-        return read_table(spark, paths, table).join(by, by.columns, "left_semi")
+    def found(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
+        rows = look_up[table].rows(READ[table], values, where)
+        spark.createDataFrame(rows).createOrReplaceTempView(f"v_{table.name}")
+        return rows
 
-    for table in (tables.SDS_MESSAGES, tables.LOST_DEPENDENCIES, tables.ACKS, tables.REPAIR_REQUESTS):
-        about(table, by_id).createOrReplaceTempView(f"v_{table.name}")
-    parity = spark.table(f"v_{tables.SDS_MESSAGES.name}").where("segment_kind = 'parity'").select("entire_message_hash")
-    queued = about(tables.SENDER_EVENTS, by_id).where("event = 'queued'").select("entire_message_hash")
-    by_payload = F.broadcast(payloads.union(parity).union(queued).distinct().localCheckpoint())
+    by_id = among("sds_id", ids)
+    for table in (tables.LOST_DEPENDENCIES, tables.ACKS, tables.REPAIR_REQUESTS):
+        found(table, ids, by_id)
+    messages = found(tables.SDS_MESSAGES, ids, by_id)
+    parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
+    queued = look_up[tables.SENDER_EVENTS].rows(("entire_message_hash",), ids, by_id & (pc.field("event") == "queued"))
+    for rows in (parity, queued):
+        payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
+    by_payload = among("entire_message_hash", payloads)
     for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):
-        about(table, by_payload).createOrReplaceTempView(f"v_{table.name}")
-    rebuilt = about(tables.DELIVERIES, by_payload).where("segment_kind is null")
-    rebuilt.unionByName(about(tables.DELIVERIES, by_id).where("segment_kind is not null")).createOrReplaceTempView(
-        "v_deliveries"
-    )
-    sends = about(tables.SENDER_EVENTS, by_payload).where("event = 'queued'")
-    sends.unionByName(about(tables.SENDER_EVENTS, by_id)).createOrReplaceTempView(
-        "v_sender_events"
-    )  # a row may come twice
-    by_envelope = spark.sql("select distinct envelope_hash as message_hash from v_sender_events")
-    answers = about(tables.STORE_PRESENCE, F.broadcast(by_envelope)).withColumn("sds_id", F.lit(None).cast("string"))
-    answers.unionByName(about(tables.STORE_PRESENCE, by_id)).createOrReplaceTempView("v_store_presence")
-
-
-def naming(texts: Set[str], payloads: Set[bytes]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Leaves those verdicts that are not settled, name one of the ids or keys ``texts``, or have one of the payloads.
-
-    In Arrow: a join on one row per name took Spark 7 s over 2.5 million verdicts."""
-    wanted, hashes = sorted(texts), sorted(payloads)
-
-    def chosen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keys, payloads = pa.array(wanted, pa.string()), pa.array(hashes, pa.binary())
-        for batch in batches:
-            names = batch["sds_ids"]
-            named = pc.list_parent_indices(names).filter(pc.is_in(pc.list_flatten(names), keys))
-            listed = pc.is_in(pa.array(range(batch.num_rows)), named)
-            found = pc.or_(listed, pc.is_in(batch["message_key"], keys))
-            found = pc.or_(found, pc.is_in(batch["entire_message_hash"], payloads))
-            yield batch.filter(pc.or_kleene(found, pc.invert(batch["settled"])))
-
-    return chosen
-
-
-def _among(spark: SparkSession, rows: DataFrame, column: str, values: Iterable[bytes]) -> DataFrame:
-    return rows.join(F.broadcast(_frame(spark, {column: pa.array(sorted(values), pa.binary())})), column, "left_semi")
+        found(table, payloads, by_payload)
+    rebuilt = pc.field("segment_kind").is_null()
+    found(tables.DELIVERIES, {*ids, *payloads}, (by_payload & rebuilt) | (by_id & ~rebuilt))
+    events = found(tables.SENDER_EVENTS, {*ids, *payloads}, (by_payload & (pc.field("event") == "queued")) | by_id)
+    envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
+    by_envelope = among("message_hash", envelopes)
+    found(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
+    found(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
 
 
 def _frame(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:

@@ -8,10 +8,35 @@ evidence took longer to compile than to run. The text of the queries is constant
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables import CHANNEL_KEY, sent_by
+from reliable_channel.lake import tables
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, sent_by
 from reliable_channel.lake.tables.evidence import UNPROVEN
 
 _CHANNEL = ", ".join(CHANNEL_KEY)
+
+_BY_ID = (*CHANNEL_KEY, "sds_id")
+READ: dict[Table, tuple[str, ...]] = {
+    tables.DELIVERIES: (
+        *(*_BY_ID, *RECORD_KEY, "row_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count", "late"),
+        *("first_sds_id", "first_lamport_timestamp", "first_seen", "event_time"),
+    ),
+    tables.REASSEMBLED_MESSAGES: (*CHANNEL_KEY, *RECORD_KEY, "sds_ids", "entire_message_hash"),
+    tables.INCOMPLETE_MESSAGES: (
+        *(*CHANNEL_KEY, "sds_ids", "sender_id", "entire_message_hash", "data_count", "first_seen", "reason"),
+        "data_missing",
+    ),
+    tables.SENDER_EVENTS: (*_BY_ID, "sender_id", "entire_message_hash", "event", "envelope_hash", "event_time"),
+    tables.SDS_MESSAGES: (
+        *(*_BY_ID, "sds_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count"),
+        *("lamport_timestamp", "event_time"),
+    ),
+    tables.LOST_DEPENDENCIES: (*_BY_ID, "sender_id", "status", "needed_by", "missing_since", "event_time"),
+    tables.ACKS: (*_BY_ID, "acknowledged_by"),
+    tables.REPAIR_REQUESTS: _BY_ID,
+    tables.STORE_PRESENCE: (*_BY_ID, "message_hash", "outcome", "detail"),
+    tables.QUARANTINE: ("message_hash", "reason", "stage", "raw"),
+}
+"""The columns that these queries read of each view."""
 
 _UNIT = (
     "struct<message_key: string, sender_id: string, entire_message_hash: binary, needed: int, late: boolean,"

@@ -14,11 +14,13 @@ from deltalake import DeltaTable
 
 from reliable_channel import __version__
 from reliable_channel.config import Settings
-from reliable_channel.lake.read import open_table
-from reliable_channel.lake.tables import DELIVERY_STATUS, Table
+from reliable_channel.lake.tables import Table
 
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-"""The setting of a Spark session that adds text to the information of its commits."""
+USER_METADATA = "userMetadata"
+"""The field of a commit's information for the position."""
+
+SET_USER_METADATA = f"spark.databricks.delta.commitInfo.{USER_METADATA}"
+"""The setting of a Spark session that adds this field to its commits."""
 
 _COMMITS_ASKED = 20
 """Nearly all commits of the table are rounds; maintenance adds a few."""
@@ -52,10 +54,11 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
     return RoundPosition(read, hashlib.sha256(repr(asked).encode()).hexdigest())
 
 
-def last_position(settings: Settings) -> RoundPosition | None:
-    """The position of the round that last wrote verdicts; ``None`` when there is none, or it is too long ago."""
-    for commit in open_table(settings.paths, DELIVERY_STATUS).history(_COMMITS_ASKED):
-        if (text := commit.get("userMetadata")) is not None:
+def last_position(status: DeltaTable) -> RoundPosition | None:
+    """The position of the round that last wrote verdicts; ``None`` when there is none, or it is too long ago.
+    ``status``: the table of verdicts."""
+    for commit in status.history(_COMMITS_ASKED):
+        if (text := commit.get(USER_METADATA)) is not None:
             try:
                 found = json.loads(text)
                 read = {name: (str(table_id), int(version)) for name, (table_id, version) in found["read"].items()}

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.follow import AddedFile, added_since, read_added
+from reliable_channel.lake.follow import AddedFile, added_since, read_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
@@ -107,7 +107,7 @@ def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], posit
     found = Touched()
     for table, added in files.items():
         try:
-            rows = read_added(paths, table, added, COLUMNS[table])
+            rows = read_files(paths, table, [file.path for file in added], COLUMNS[table])
         except FileNotFoundError:
             return None
         for batch in rows.to_batches():

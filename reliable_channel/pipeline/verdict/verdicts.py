@@ -23,14 +23,23 @@ from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table, rows_in
+from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.clock import EPOCH, micros, recorded
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
-from reliable_channel.pipeline.verdict.affected import KEY, Affected, affected_by, only_about
+from reliable_channel.pipeline.verdict.affected import Affected, affected_by, only_about
 from reliable_channel.pipeline.verdict.gaps import HEARD, Gap, Span, open_gaps, unheard
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
-from reliable_channel.pipeline.verdict.position import USER_METADATA, RoundPosition, last_position, position_of
+from reliable_channel.pipeline.verdict.lookup import Lookup
+from reliable_channel.pipeline.verdict.position import (
+    SET_USER_METADATA,
+    USER_METADATA,
+    RoundPosition,
+    last_position,
+    position_of,
+)
+from reliable_channel.pipeline.verdict.replace import KEY, ROWS_OF_A_FILE, replace_verdicts
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
 from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touched_since
 
@@ -40,76 +49,73 @@ COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at"
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which cost
 as much as the rest of the planning."""
-SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": "100000"}
-"""A file is rewritten as a whole when a verdict in it changes."""
+NO_LOCAL_RELATIONS = {"spark.sql.execution.arrow.localRelationThreshold": "0"}
+"""Evidence of the driver goes to Spark as RDDs. Over local relations Spark 4.2 finds no delivery for parity that came
+after its message was complete (``exists`` in :mod:`.gather`), with this query alone and in the same session."""
+SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": str(ROWS_OF_A_FILE)}
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is whole. What is older was judged in its time, and stays so."""
 
-FEW = 10_000
-"""With fewer verdicts than that all messages are judged: that is quicker than finding out which."""
 
-
+@retry_on_conflict
 def run(spark: SparkSession, settings: Settings) -> int:
-    """Judge the messages that new evidence tells of, and those that are not settled, and merge the verdicts into
+    """Judge the messages that new evidence tells of, and those that are not settled, and replace their verdicts in
     ``delivery_status``; how many were judged. Without the position of an earlier round, all messages are judged.
 
     The time of judgement is the recorded clock's, so the same tables give the same verdicts."""
-    create_tables(settings.paths, (*TABLES_READ, tables.DELIVERY_STATUS))
-    as_of_us = max((reached.event_time_us for reached in recorded(settings.paths).values()), default=None)
+    paths = settings.paths
+    create_tables(paths, (*TABLES_READ, tables.DELIVERY_STATUS))
+    as_of_us = max((reached.event_time_us for reached in recorded(paths).values()), default=None)
     if as_of_us is None:
         return 0
     as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
     remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
     since = as_of - remembered
-    opened = {table: open_table(settings.paths, table) for table in COLUMNS}  # before anything is read
-    with set_meanwhile(spark, FILES_UNASKED):
-        silence = whole_evidence(spark, settings)
+    opened = {table: open_table(paths, table) for table in COLUMNS}  # before anything is read
+    with set_meanwhile(spark, FILES_UNASKED | NO_LOCAL_RELATIONS):
+        silence = when_silent(spark, settings)
         position = position_of(opened, settings, (silence.gaps, sorted(silence.by_topic.items(), key=repr)))
-        before = last_position(settings) if rows_in(open_table(settings.paths, tables.DELIVERY_STATUS)) >= FEW else None
-        affected = None
-        if (
-            before is not None
-            and before.digest == position.digest
-            and (touched := touched_since(settings.paths, opened, before)) is not None
-        ):
-            affected = affected_by(spark, settings.paths, touched, bool(silence.gaps), since - remembered)
+        status = open_table(paths, tables.DELIVERY_STATUS)
+        before = last_position(status)
+        touched = None
+        if before is not None and before.digest == position.digest:
+            touched = touched_since(paths, opened, before)
+        if touched is None:
+            view_everything(spark, settings)
+            judged = statuses(spark, settings, as_of, silence)
+            judged = judged.where(F.col("first_seen") >= F.lit(since)).localCheckpoint()
+            _merge_all(spark, settings, judged, since, position)
+            return judged.count()
+        look_up = {
+            table: Lookup(paths, table, there) for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
+        }
+        affected = affected_by(spark, look_up, touched, bool(silence.gaps), since - remembered)
+        if affected is None:
+            return 0
         judged = statuses(spark, settings, as_of, silence, affected)
-        judged = judged.where(F.col("first_seen") >= F.lit(since)).localCheckpoint()
-    _merge(spark, settings, judged, affected, since, position)
-    return judged.count()
+        rows = judged.where(F.col("first_seen") >= F.lit(since)).toArrow()
+    metadata = {USER_METADATA: position.text()}
+    replace_verdicts(paths, status, look_up[tables.DELIVERY_STATUS], affected.verdicts, rows, since, metadata)
+    return int(rows.num_rows)
 
 
-def _merge(
-    spark: SparkSession,
-    settings: Settings,
-    judged: DataFrame,
-    affected: Affected | None,
-    since: dt.datetime,
-    position: RoundPosition,
+def _merge_all(
+    spark: SparkSession, settings: Settings, judged: DataFrame, since: dt.datetime, position: RoundPosition
 ) -> None:
     """Write what differs, and delete what was taken up into a surer unit; the position in the same commit."""
     status = DeltaTable.forPath(spark, settings.paths.table(tables.DELIVERY_STATUS.name))
     same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
-    if rows_in(open_table(settings.paths, tables.DELIVERY_STATUS)) == 0:
-        # In the order of time, as later rounds add to them: so one that changes few verdicts rewrites few files.
-        ordered = judged.repartitionByRange("first_seen").sortWithinPartitions("first_seen")
-        with set_meanwhile(spark, {USER_METADATA: position.text(), **SMALL_FILES}):
+    with set_meanwhile(spark, {SET_USER_METADATA: position.text(), **SMALL_FILES}):
+        if rows_in(open_table(settings.paths, tables.DELIVERY_STATUS)) == 0:
+            # In the order of time, as later rounds add to them: so one that changes few verdicts rewrites few files.
+            ordered = judged.repartitionByRange("first_seen").sortWithinPartitions("first_seen")
             status.alias("old").merge(ordered.alias("new"), same).whenNotMatchedInsertAll().execute()
-        return
-    until_now = status.toDF() if affected is None else affected.verdicts
-    gone = until_now.alias("old").join(judged.alias("new"), F.expr(same), "left_anti").select(*KEY)
-    source = judged.withColumn("gone", F.lit(False)).unionByName(gone.withColumn("gone", F.lit(True)), True)
-    if affected is not None:
-        # Delta leaves files out in which no row is as young as the oldest of these.
-        times = judged.select("first_seen").union(until_now.select("first_seen"))
-        oldest = times.agg(F.unix_micros(F.min("first_seen"))).first()
-        if oldest is None or oldest[0] is None:
             return
-        same += f" and old.first_seen >= timestamp_micros({oldest[0]})"
-    differs = " or ".join(
-        f"not (old.{name} <=> new.{name})" for name in tables.DELIVERY_STATUS.names() if name != "as_of"
-    )
-    with set_meanwhile(spark, {USER_METADATA: position.text(), **SMALL_FILES}):
+        gone = status.toDF().alias("old").join(judged.alias("new"), F.expr(same), "left_anti").select(*KEY)
+        source = judged.withColumn("gone", F.lit(False)).unionByName(gone.withColumn("gone", F.lit(True)), True)
+        differs = " or ".join(
+            f"not (old.{name} <=> new.{name})" for name in tables.DELIVERY_STATUS.names() if name != "as_of"
+        )
         (
             status.alias("old")
             .merge(source.alias("new"), same)
@@ -122,15 +128,18 @@ def _merge(
         )
 
 
-def whole_evidence(spark: SparkSession, settings: Settings) -> Silence:
-    """Create the views of all evidence; when nobody listened."""
-    for table in TABLES_READ:
-        if table in (tables.CLOCK, tables.SOURCE_GAPS):
-            continue  # small, and read here in the driver
+def view_everything(spark: SparkSession, settings: Settings) -> None:
+    """Create a view ``v_<table>`` of each table of evidence."""
+    for table in COLUMNS:
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
-    read_table(spark, settings.paths, tables.SDS_MESSAGES).createOrReplaceTempView("v_observed")
+
+
+def when_silent(spark: SparkSession, settings: Settings) -> Silence:
+    """When nobody listened. Where that ever was, create the views of what these times are compared with."""
     gaps = open_gaps(settings.paths)
     if gaps:
+        for table, view in ((tables.SDS_MESSAGES, "v_observed"), (tables.SIGHTINGS, "v_sightings")):
+            read_table(spark, settings.paths, table).createOrReplaceTempView(view)
         lost = read_table(spark, settings.paths, tables.LOST_DEPENDENCIES)
         missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in gaps))
         lost.where(missed).createOrReplaceTempView("v_named_since_gaps")

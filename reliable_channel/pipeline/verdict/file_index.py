@@ -1,0 +1,141 @@
+"""Finds the files of a table that hold any of some values (SDS ids, hashes, keys), without reading others. No Spark.
+
+Ids are hashes, so the bounds that Delta keeps of each file leave none out. This index keeps, sorted, a 64-bit hash of
+every value by which rows are looked up, and the file it is in. Data files never change, so each is indexed once. A
+look-up reads a few pages of each pack by a memory map, whatever the number of rows.
+
+The index is a cache on a local disk: whoever deletes it, or a part of it, makes the next look-up read more, never
+another result. Packs are merged as they grow, so there are only about log2(rows) of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from reliable_channel.transport.private_files import private_directory
+
+Hashes = npt.NDArray[np.uint64]
+_SCHEMA = pa.schema([("hash", pa.uint64()), ("file", pa.uint32())])
+_FILES = b"files"
+
+
+class FileIndex:
+    """The index of one table in ``directory``. ``values_in``: a file's path → the values in it, as a binary array."""
+
+    def __init__(self, directory: Path, values_in: Callable[[str], pa.Array]) -> None:
+        self._directory, self._values_in = directory, values_in
+
+    def files_with(self, files: Collection[str], values: Iterable[str | bytes]) -> set[str]:
+        """Those of ``files``, which are all of the table at one version, that hold one of ``values``.
+
+        Two values may have the same hash, so that once in a very long while one of these files holds none."""
+        wanted = hashed(pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary()))
+        found: set[str] = set()
+        for pack in self._packs(set(files)):
+            found |= pack.files_with(wanted)
+        return found & set(files)
+
+    def _packs(self, live: set[str]) -> list[_Pack]:
+        """Packs that cover all ``live`` files. Those that hold nothing of them are deleted."""
+        private_directory(self._directory)
+        packs: list[_Pack] = []
+        for place in self._directory.glob("*.arrow"):
+            pack = _Pack.opened(place)
+            if pack is None or live.isdisjoint(pack.files):
+                place.unlink(missing_ok=True)
+            else:
+                packs.append(pack)
+        packs.sort(key=lambda pack: -len(pack.hashes))
+        new = sorted(live.difference(*(pack.files for pack in packs)))
+        if new:
+            packs += self._written([_of_files(new, [hashed(self._values_in(file)) for file in new])], [])
+        while len(packs) > 1 and len(packs[-2].hashes) < 2 * len(packs[-1].hashes):
+            packs[-2:] = self._written([pack.of(live) for pack in packs[-2:]], packs[-2:])
+            packs.sort(key=lambda pack: -len(pack.hashes))
+        return packs
+
+    def _written(self, parts: Sequence[_Pack], instead: Sequence[_Pack]) -> list[_Pack]:
+        """One pack of several, in place of those that are on disk."""
+        files = [file for part in parts for file in part.files]
+        starts = np.cumsum([0, *(len(part.files) for part in parts)])
+        hashes = np.concatenate([part.hashes for part in parts])
+        owners = np.concatenate([part.owners + np.uint32(at) for part, at in zip(parts, starts[:-1], strict=True)])
+        order = np.argsort(hashes, kind="stable")
+        schema = _SCHEMA.with_metadata({_FILES: json.dumps(files).encode()})
+        place = self._directory / f"{uuid.uuid4()}.arrow"
+        fresh = place.with_suffix(".tmp")
+        with fresh.open("wb") as raw, pa.ipc.new_file(raw, schema) as out:
+            out.write_table(pa.table([hashes[order], owners[order]], schema=schema), max_chunksize=len(order) or None)
+            raw.flush()
+        _to_disk(fresh)
+        fresh.replace(place)
+        for old in instead:
+            assert old.place is not None  # noqa: S101  for the type checker
+            old.place.unlink(missing_ok=True)
+        written = _Pack.opened(place)
+        return [_Pack(None, files, hashes[order], owners[order]) if written is None else written]
+
+
+class _Pack(NamedTuple):
+    """Sorted hashes of the values in some files, and for each of them the number of its file among ``files``."""
+
+    place: Path | None
+    files: list[str]
+    hashes: Hashes
+    owners: npt.NDArray[np.uint32]
+
+    @staticmethod
+    def opened(place: Path) -> _Pack | None:
+        """A pack on disk; ``None`` when another process has replaced it, or it is damaged."""
+        with suppress(OSError, pa.ArrowInvalid, KeyError, ValueError):
+            rows = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
+            files = json.loads(rows.schema.metadata[_FILES])
+            columns: list[Any] = [
+                rows[name].chunk(0).to_numpy() if rows.num_rows else np.array([], rows[name].type.to_pandas_dtype())
+                for name in _SCHEMA.names
+            ]
+            return _Pack(place, files, *columns)
+        return None
+
+    def files_with(self, wanted: Hashes) -> set[str]:
+        first = np.searchsorted(self.hashes, wanted, "left")
+        last = np.searchsorted(self.hashes, wanted, "right")
+        counts = last - first
+        further = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        owners = self.owners[np.repeat(first, counts) + further]
+        return {self.files[owner] for owner in np.unique(owners).tolist()}
+
+    def of(self, live: set[str]) -> _Pack:
+        """This pack without files that belong to the table no more."""
+        kept = np.array([file in live for file in self.files], bool)
+        there = kept[self.owners]
+        numbers = np.cumsum(kept, dtype=np.uint32) - np.uint32(1)
+        files = [file for file in self.files if file in live]
+        return _Pack(self.place, files, self.hashes[there], numbers[self.owners[there]])
+
+
+def hashed(values: pa.Array) -> Hashes:
+    """The different hashes of a binary array, sorted."""
+    found: Hashes = pd.util.hash_array(values.drop_null().to_numpy(zero_copy_only=False), categorize=False)
+    return np.unique(found)
+
+
+def _of_files(files: list[str], hashes: Sequence[Hashes]) -> _Pack:
+    owners = np.repeat(np.arange(len(files), dtype=np.uint32), [len(each) for each in hashes])
+    return _Pack(None, files, np.concatenate(hashes), owners)
+
+
+def _to_disk(file: Path) -> None:
+    with file.open("rb") as written:
+        os.fsync(written.fileno())

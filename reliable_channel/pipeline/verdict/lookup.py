@@ -1,0 +1,93 @@
+"""Looks up rows of the tables of evidence, and verdicts, by the ids, hashes and keys that stand in them. No Spark.
+
+A round asks for what it knows by name, and reads only the files that hold it (:mod:`.file_index`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake import tables
+from reliable_channel.lake.commit import TableFile
+from reliable_channel.lake.follow import read_files
+from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.verdict.file_index import FileIndex
+from reliable_channel.pipeline.verdict.touched import ids_within
+
+UNSETTLED = b"\0unsettled"
+"""Stands in the index for every verdict that is not settled."""
+
+INDEXED: dict[Table, tuple[str, ...]] = {
+    tables.DELIVERIES: ("sds_id", "entire_message_hash"),
+    tables.REASSEMBLED_MESSAGES: ("entire_message_hash",),
+    tables.INCOMPLETE_MESSAGES: ("entire_message_hash",),
+    tables.SENDER_EVENTS: ("sds_id", "entire_message_hash", "envelope_hash"),
+    tables.SDS_MESSAGES: ("sds_id",),
+    tables.LOST_DEPENDENCIES: ("sds_id",),
+    tables.ACKS: ("sds_id",),
+    tables.REPAIR_REQUESTS: ("sds_id",),
+    tables.STORE_PRESENCE: ("sds_id", "message_hash"),
+    tables.QUARANTINE: ("message_hash", "stage", "raw"),
+    tables.DELIVERY_STATUS: ("sds_ids", "message_key", "entire_message_hash", "settled"),
+}
+"""The columns by which rows are looked up; ``stage`` and ``raw`` for the ids in what could not be decoded, ``settled``
+for :data:`UNSETTLED`."""
+
+
+class Lookup:
+    """Rows of one table at the version at which it was ``opened``."""
+
+    def __init__(self, paths: PathSettings, table: Table, opened: DeltaTable) -> None:
+        self._paths, self._table = paths, table
+        adds = pa.table(opened.get_add_actions(flatten=True))
+        sizes = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
+        self.files = {unquote(path): TableFile(path, size) for path, size in sizes}
+        columns = zlib.crc32(repr(INDEXED[table]).encode())  # another version may look rows up by other columns
+        place = Path(paths.run_dir) / "verdict-index" / f"{table.name}-{columns:08x}"
+        self._index = FileIndex(place, self._values_in)
+
+    def files_with(self, values: Iterable[str | bytes]) -> list[str]:
+        """The paths of the files that hold one of ``values``, which may have a hash in common with another one."""
+        return sorted(self._index.files_with(self.files, values))
+
+    def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression | None) -> pa.Table:
+        """Some columns of the rows ``where``, or of all, in the files that hold one of ``values``."""
+        return read_files(self._paths, self._table, self.files_with(values), columns, where)
+
+    def _values_in(self, file: str) -> pa.Array:
+        return values_in(read_files(self._paths, self._table, [file], INDEXED[self._table]), self._table)
+
+
+def values_in(rows: pa.Table, table: Table) -> pa.Array:
+    """What rows of a table, with its columns ``INDEXED``, are looked up by."""
+    found: list[pa.Array] = []
+    for name in INDEXED[table]:
+        column = rows[name].combine_chunks()
+        if name == "settled":
+            found.append(pa.array([UNSETTLED] if pc.any(pc.invert(column)).as_py() else [], pa.binary()))
+        elif name == "raw":
+            ids = {sds_id.encode() for raw in undecoded(rows)["raw"].to_pylist() for sds_id in ids_within(raw)}
+            found.append(pa.array(sorted(ids), pa.binary()))
+        elif name != "stage":
+            flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
+            found.append(flat.cast(pa.binary()))
+    return pa.concat_arrays(found)
+
+
+def undecoded(rows: pa.Table) -> pa.Table:
+    """Those rows of ``quarantine`` whose record may hold an SDS id that could not be decoded."""
+    stages = pc.is_in(rows["stage"], pa.array(["envelope", "sds"]))
+    return rows.filter(pc.and_(stages, rows["raw"].is_valid()))
+
+
+def among(column: str, values: Collection[str] | Collection[bytes]) -> pc.Expression:
+    """Whether ``column`` has one of ``values``."""
+    return pc.field(column).isin(pa.array(sorted(values))) if values else pc.scalar(False)

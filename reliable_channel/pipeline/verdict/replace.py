@@ -1,0 +1,114 @@
+"""Replaces verdicts in ``delivery_status``: only the files that hold changed ones are written anew. No Spark.
+
+Rows are written in the order of time. So the file with the youngest messages, whose verdicts change most, is nearly
+always the only one that a round writes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import write_log_checkpoint
+from reliable_channel.lake.commit import discard, replace_files
+from reliable_channel.lake.files import TaskFiles, WrittenFile
+from reliable_channel.lake.follow import read_files
+from reliable_channel.lake.read import in_our_time
+from reliable_channel.lake.tables import CHANNEL_KEY, DELIVERY_STATUS
+from reliable_channel.pipeline.verdict.lookup import Lookup, among
+
+KEY = (*CHANNEL_KEY, "message_key")
+Key = tuple[Any, ...]
+Verdict = Mapping[str, Any]
+
+ROWS_OF_A_FILE = 50_000
+"""A file is written anew as a whole when a verdict in it changes."""
+
+
+def replace_verdicts(
+    paths: PathSettings,
+    to: DeltaTable,
+    look_up: Lookup,
+    before: pa.Table,
+    judged: pa.Table,
+    since: dt.datetime,
+    metadata: Mapping[str, str],
+) -> None:
+    """Replace the verdicts ``before`` by those ``judged`` on the same messages, in one commit with ``metadata``.
+
+    Those that nothing is left of were taken up into a surer unit, and are deleted unless they were *delivered* or on
+    messages first seen before ``since``. ``look_up`` looks rows up in ``to``, the table as it was opened.
+
+    Raises ``CommitFailedError`` when anybody (compaction, another round) committed since the table was opened."""
+    new = by_key(judged)
+    old = by_key(before)
+    missing = {key[-1] for key in new.keys() - old.keys() if key[-1] is not None}
+    known = by_key(look_up.rows(DELIVERY_STATUS.names(), missing, among("message_key", missing)))
+    old |= {key: row for key, row in known.items() if key in new}
+    gone, changed = changes(old, new, since)
+    removed = gone | (changed & old.keys())
+    texts = {key[-1] for key in removed}
+    kept, dirty = [judged.filter(pa.array([key in changed for key in keys_of(judged)], pa.bool_()))], []
+    for path in look_up.files_with(texts):
+        rows = read_files(paths, DELIVERY_STATUS, [path], DELIVERY_STATUS.names())
+        stays = without(rows, removed, texts)
+        if stays.num_rows < rows.num_rows:
+            kept.append(stays)
+            dirty.append(look_up.files[path])
+    files = _written(paths, pa.concat_tables(part.select(DELIVERY_STATUS.names()) for part in kept))
+    try:
+        replace_files(to, dirty, files, metadata, attempts=1)
+    except CommitFailedError:
+        discard(paths, files)
+        raise
+    write_log_checkpoint(paths, DELIVERY_STATUS, to.version())
+
+
+def changes(old: Mapping[Key, Verdict], new: Mapping[Key, Verdict], since: dt.datetime) -> tuple[set[Key], set[Key]]:
+    """The keys of old verdicts to delete, and of new ones to write."""
+    names = [name for name in DELIVERY_STATUS.names() if name != "as_of"]
+    gone = {
+        k for k, row in old.items() if k not in new and row["verdict"] != "delivered" and row["first_seen"] >= since
+    }
+    changed = {
+        key
+        for key, row in new.items()
+        if (was := old.get(key)) is None or not was["settled"] or any(row[name] != was[name] for name in names)
+    }
+    return gone, changed
+
+
+def by_key(rows: pa.Table) -> dict[Key, Verdict]:
+    """Verdicts by the key of the table."""
+    found: Iterable[Verdict] = in_our_time(rows).to_pylist()
+    return {tuple(row[name] for name in KEY): row for row in found}
+
+
+def keys_of(rows: pa.Table) -> Iterable[Key]:
+    """The key of each row."""
+    return zip(*(rows[name].to_pylist() for name in KEY), strict=True)
+
+
+def without(rows: pa.Table, keys: set[Key], texts: set[str]) -> pa.Table:
+    """``rows`` without those of these keys; ``texts`` are their last parts, in whatever channel."""
+    may_be = pc.is_in(rows["message_key"], pa.array(sorted(texts), pa.string()))
+    places = pc.indices_nonzero(may_be)
+    dropped = [at for at, key in zip(places.to_pylist(), keys_of(rows.take(places)), strict=True) if key in keys]
+    return rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), pa.array(dropped, pa.int64()))))
+
+
+def _written(paths: PathSettings, rows: pa.Table) -> list[WrittenFile]:
+    ordered = rows.sort_by("first_seen")
+    files: list[WrittenFile] = []
+    for start in range(0, ordered.num_rows, ROWS_OF_A_FILE):
+        with TaskFiles(paths) as file:
+            file.add(DELIVERY_STATUS, ordered.slice(start, ROWS_OF_A_FILE))
+            files += file.finish()
+    return files

@@ -1,0 +1,118 @@
+"""A look-up of a round reads only the files that hold what it asks for, and finds all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline.verdict.file_index import FileIndex
+from reliable_channel.pipeline.verdict.lookup import INDEXED, UNSETTLED, Lookup, among, values_in
+
+names = st.text(max_size=3)
+contents = st.dictionaries(st.sampled_from("abcdefgh"), st.sets(names, max_size=5), max_size=8)
+
+
+class Counted:
+    """The values of files, and how often each was read."""
+
+    def __init__(self, files: dict[str, set[str]]) -> None:
+        self.files, self.read = files, list[str]()
+
+    def __call__(self, file: str) -> pa.Array:
+        self.read.append(file)
+        return pa.array([None, *(value.encode() for value in sorted(self.files[file]))], pa.binary())
+
+
+@given(st.lists(st.tuples(contents, st.sets(names, max_size=4)), max_size=6))
+def test_any_history_of_files_gives_those_that_hold_a_value(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[dict[str, set[str]], set[str]]]
+) -> None:
+    directory = tmp_path_factory.mktemp("index")
+    for number, (files, wanted) in enumerate(rounds):
+        if number % 2:  # a data file never changes: other contents have another name
+            files = {f"{number}/{name}": values for name, values in files.items()}
+        else:
+            files = {f"{name}/{sorted(values)}": values for name, values in files.items()}
+        found = FileIndex(directory, Counted(files)).files_with(files, wanted)
+        assert found == {name for name, values in files.items() if values & wanted}
+
+
+def test_a_file_is_read_once_and_there_are_few_packs(tmp_path: Path) -> None:
+    counted = Counted({f"file {number}": {f"value {number}"} for number in range(200)})
+    live = list[str]()
+    for number in range(200):
+        live.append(f"file {number}")
+        assert FileIndex(tmp_path, counted).files_with(live, {"value 0", "no value"}) == {"file 0"}
+    assert counted.read == live
+    assert len([*tmp_path.iterdir()]) <= 8
+
+
+@pytest.mark.parametrize("damage", [b"", b"no Arrow at all", None])
+def test_what_is_lost_of_the_index_is_made_again(tmp_path: Path, damage: bytes | None) -> None:
+    counted = Counted({"file": {"value"}, "other": {"nothing"}})
+    for _ in range(2):
+        assert FileIndex(tmp_path, counted).files_with(counted.files, ["value"]) == {"file"}
+        (pack,) = tmp_path.iterdir()
+        if damage is None:
+            pack.unlink()
+        else:
+            pack.write_bytes(damage)
+    assert counted.read == ["file", "other"] * 2
+
+
+def test_what_is_only_in_files_that_are_gone_is_deleted(tmp_path: Path) -> None:
+    counted = Counted({"file": {"value"}, "compacted": {"value"}})
+    assert FileIndex(tmp_path, counted).files_with(["file"], ["value"]) == {"file"}
+    assert FileIndex(tmp_path, counted).files_with(["compacted"], ["value"]) == {"compacted"}
+    assert len([*tmp_path.iterdir()]) == 1
+
+
+def test_files_without_what_is_asked_for_are_not_read(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    create_tables(paths, (tables.ACKS,))
+    for sds_id in ("a", "b", "c", "b"):
+        append_rows(paths, tables.ACKS, as_arrow([{"sds_id": sds_id}, {"sds_id": None}], tables.ACKS))
+    opened = open_table(paths, tables.ACKS)
+    look_up = Lookup(paths, tables.ACKS, opened)
+    (of_a,) = look_up.files_with({"a"})
+    assert set(look_up.files_with({"b", "z"})) < set(look_up.files)
+    for file in set(look_up.files) - {of_a}:
+        (Path(paths.table("acks")) / file).unlink()
+    found = Lookup(paths, tables.ACKS, opened).rows(("sds_id",), {"a"}, among("sds_id", {"a"}))
+    assert found["sds_id"].to_pylist() == ["a"]
+    assert look_up.rows(("sds_id",), set(), among("sds_id", set())).num_rows == 0
+
+
+def indexed(table: tables.Table, *rows: dict[str, Any]) -> set[bytes]:
+    found = values_in(as_arrow(rows, table).select(INDEXED[table]), table)
+    return {value for value in found.to_pylist() if value is not None}
+
+
+def test_a_verdict_is_looked_up_by_ids_key_payload_and_by_being_open() -> None:
+    verdict = {"sds_ids": ["x", "y"], "message_key": "k", "entire_message_hash": b"h", "settled": True}
+    by_name = {b"x", b"y", b"k", b"h"}
+    assert indexed(tables.DELIVERY_STATUS, verdict, {"settled": None}) == by_name
+    assert indexed(tables.DELIVERY_STATUS, verdict, {"settled": False}) == by_name | {UNSETTLED}
+
+
+def test_a_quarantined_record_is_looked_up_by_what_may_be_its_id() -> None:
+    garbled = b"\x0a\x05alice\x12\x02id\xff"
+    row = {"message_hash": b"h", "stage": "sds", "raw": garbled}
+    assert indexed(tables.QUARANTINE, row, {"stage": "envelope"}) == {b"h", b"id"}
+    assert indexed(tables.QUARANTINE, {**row, "stage": "segmentation"}) == {b"h"}
+
+
+def test_every_table_of_evidence_can_be_looked_up() -> None:
+    for table in INDEXED:
+        assert indexed(table, {}) == set()
