@@ -47,7 +47,7 @@ def kafka_records(
     context = spark.sparkContext
     # A task takes several partitions: two Python workers and a file of each table for every task are what a small
     # micro-batch costs. On a cluster, where executors come and go, their number is not known.
-    return records.coalesce(context.defaultParallelism) if context.master.startswith("local") else records
+    return records.coalesce(context.defaultParallelism) if (context.master or "").startswith("local") else records
 
 
 def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
