@@ -50,8 +50,8 @@ FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which cost
 as much as the rest of the planning."""
 NO_LOCAL_RELATIONS = {"spark.sql.execution.arrow.localRelationThreshold": "0"}
-"""Evidence of the driver goes to Spark as RDDs. Over local relations Spark 4.2 finds no delivery for parity that came
-after its message was complete (``exists`` in :mod:`.gather`), with this query alone and in the same session."""
+"""The driver's evidence goes to Spark as RDDs. Over local relations the same query found no delivery for parity that
+arrived after its message was complete (Spark 4.2; the cause is not known). ``test_verdict_rounds.py`` fails then."""
 SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": str(ROWS_OF_A_FILE)}
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is whole. What is older was judged in its time, and stays so."""
