@@ -31,10 +31,12 @@ _FILES = b"files"
 
 
 class FileIndex:
-    """The index of one table in ``directory``. ``values_in``: a file's path → the values in it, as a binary array."""
+    """The index of one table in ``directory``, on this machine's disk.
 
-    def __init__(self, directory: Path, values_in: Callable[[str], pa.Array]) -> None:
-        self._directory, self._values_in = directory, values_in
+    ``values_in``: a data file's path → the values in it, as a binary array."""
+
+    def __init__(self, directory: Path | str, values_in: Callable[[str], pa.Array]) -> None:
+        self._directory, self._values_in = Path(directory), values_in
 
     def files_with(self, files: Collection[str], values: Iterable[str | bytes]) -> set[str]:
         """Those of ``files``, which are all of the table at one version, that hold one of ``values``.

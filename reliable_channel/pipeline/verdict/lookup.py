@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -51,8 +50,7 @@ class Lookup:
         sizes = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
         self.files = {unquote(path): TableFile(path, size) for path, size in sizes}
         columns = zlib.crc32(repr(INDEXED[table]).encode())  # another version may look rows up by other columns
-        place = Path(paths.run_dir) / "verdict-index" / f"{table.name}-{columns:08x}"
-        self._index = FileIndex(place, self._values_in)
+        self._index = FileIndex(f"{paths.run_dir}/verdict-index/{table.name}-{columns:08x}", self._values_in)
 
     def files_with(self, values: Iterable[str | bytes]) -> list[str]:
         """The paths of the files that hold one of ``values``, which may have a hash in common with another one."""

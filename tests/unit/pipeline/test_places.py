@@ -15,9 +15,9 @@ MODULES = sorted(
     module
     for folder in ("lake", "pipeline")
     for module in (Path(reliable_channel.__file__).parent / folder).rglob("*.py")
-    # The one swaps directories where they are local, and refuses to where they are not; the other reads the machine's
-    # key files.
-    if module.stem not in {"rebuild", "decryption"}
+    # The first swaps directories where they are local, and refuses to where they are not. The second reads the
+    # machine's key files. The third keeps a cache in the run's directory, which is always on the driver's own disk.
+    if module.stem not in {"rebuild", "decryption", "file_index"}
 )
 LOCAL = {"pathlib", "shutil", "tempfile", "glob"}
 
