@@ -1,1 +1,1 @@
-"""The Delta tables: what they hold, and how they are created, read, followed, written and committed. No Spark."""
+"""The Delta tables: their definitions, and how they are created, read, followed, written and committed. No Spark."""

@@ -1,7 +1,7 @@
 """Appends the rows of micro-batches to Delta tables, each exactly once.
 
-Every append carries ``(query id, batch id)`` as Delta's application transaction. A micro-batch that is replayed after a
-crash finds by table whether its rows are there already. delta-rs commits, without a Spark job.
+Every append carries ``(query id, batch id)`` as Delta's application transaction. When a micro-batch is replayed after a
+crash, this shows for each table whether its rows are already committed. delta-rs commits without a Spark job.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from reliable_channel.lake.tables import Table
 _COMMITS = ThreadPoolExecutor(4, "commit")
 
 CHECKPOINT_EVERY = 20
-"""Commits of a table from one checkpoint of its log to the next."""
+"""The number of commits between two checkpoints of a table's log."""
 
 
 @dataclass(frozen=True)
 class BatchSink:
-    """Appends the rows of one micro-batch to several tables, each exactly once. ``query_id`` is the checkpoint's;
-    ``announce`` hears the name of every table that is about to gain rows, of none in a replay."""
+    """Appends the rows of one micro-batch to several tables, each exactly once. ``query_id`` belongs to the checkpoint.
+    ``announce`` is called with the name of every table that is about to gain rows; a replay calls it for none."""
 
     paths: PathSettings
     query_id: str
@@ -39,8 +39,8 @@ class BatchSink:
     _opened: dict[str, Future[DeltaTable]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def open_ahead(self, *tables: Table) -> None:
-        """Open tables that the micro-batch will probably append to, while it is being computed: the driver only waits
-        then, and opening takes longer than committing."""
+        """Open tables that the micro-batch will probably append to, while it is being computed: the driver is idle
+        during that time, and opening takes longer than committing."""
         self._opened.update({table.name: _COMMITS.submit(open_table, self.paths, table) for table in tables})
 
     def _open(self, table: Table) -> DeltaTable:
@@ -48,10 +48,10 @@ class BatchSink:
         return open_table(self.paths, table) if ahead is None else ahead.result()
 
     def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
-        """Commit those of ``files``, which tasks have written, that are of ``table``; in a replay they are deleted.
+        """Commit those of ``files`` that tasks wrote for ``table``; in a replay, delete them.
 
-        The table is opened once, before it is asked whether the micro-batch is there: if another writer of the same
-        query commits in between, delta-rs refuses this commit."""
+        The table is opened once, before the check whether the micro-batch is already committed. If another writer of
+        the same query commits in between, delta-rs refuses this commit."""
         own = [file for file in files if file.table == table.name]
         if not own:
             return
@@ -64,14 +64,15 @@ class BatchSink:
             write_log_checkpoint(self.paths, table, to.version())
 
     def together(self, *writes: Callable[[], None]) -> None:
-        """Writes of this micro-batch that do not lead readers to one another, side by side: most of a commit is
-        waiting. When one fails, the others are done first."""
+        """Run writes of this micro-batch in parallel, since a commit mostly waits. Readers of one table must not depend
+        on rows of another one in the same call. When a write fails, the others finish before its exception is
+        raised."""
         failed = [future.exception() for future in [_COMMITS.submit(write) for write in writes]]
         for fault in filter(None, failed):
             raise fault
 
     def append_small(self, rows: pa.Table, table: Table) -> None:
-        """Append rows that are in the driver, as :meth:`add_files` does; in a replay they are skipped."""
+        """Append rows that are in the driver, exactly once like :meth:`add_files`; in a replay they are skipped."""
         if rows.num_rows == 0:
             return
         to = self._open(table)
@@ -90,7 +91,7 @@ def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
 def append_rows(
     paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
 ) -> None:
-    """Append rows that are in the driver."""
+    """Append rows that are in the driver, without an application transaction."""
     _append(paths, table, open_table(paths, table), rows, commit_properties)
 
 
@@ -102,9 +103,10 @@ def _append(
 
 
 def write_log_checkpoint(paths: PathSettings, table: Table, version: int) -> None:
-    """Write a checkpoint of Delta's log (not of a query) where one is due, so that nobody reads it from its beginning.
+    """Write a checkpoint of Delta's log (not of a query) if one is due, so that readers need not replay the whole log.
 
-    Every table has a round of its own, so that the tables of one micro-batch do not all write theirs at once."""
+    Each table's checkpoints fall on its own versions, so the tables of one micro-batch do not all write theirs at once.
+    """
     if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
         open_table(paths, table).create_checkpoint()
         remove_checksums(paths, table, before=version)

@@ -1,7 +1,7 @@
-"""Reads the checkpoints of streaming queries as plain files, without Spark: how far each query came.
+"""Reads the checkpoints of streaming queries as plain files, without Spark, to find how far each query has read.
 
-A position is that of the last *committed* micro-batch. One that is only planned runs again at the next start and needs
-its rows again.
+The position is that of the last *committed* micro-batch. A micro-batch that is only planned runs again at the next
+start and needs its rows again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from reliable_channel.config import PathSettings
 class Offsets:
     """One entry of an offset log: the end of a micro-batch.
 
-    ``delta``: id of the table → the commit that is read next. ``kafka``: topic → partition → the offset that is read
-    next. ``conf``: the settings that Spark froze. ``batch_time_ms``: when the micro-batch was planned, Unix ms."""
+    ``delta``: id of the table → the next commit to read. ``kafka``: topic → partition → the next offset to read.
+    ``conf``: the settings that Spark stored with the micro-batch. ``batch_time_ms``: when the micro-batch was planned,
+    Unix ms."""
 
     delta: Mapping[str, int] = field(default_factory=dict)
     kafka: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -32,8 +33,9 @@ class Offsets:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The checkpoint of one query. ``committed`` and ``planned`` are micro-batches, ``None`` before the first one;
-    ``operators``: how many operators keep state in it. ``offsets`` are those of ``committed``; before it, of the very
-    beginning. ``running_since_ms``: when the micro-batch was planned that is not committed yet, Unix ms."""
+    ``operators``: the number of stateful operators. ``offsets`` belong to ``committed``; before the first commit they
+    are the start of the source. ``running_since_ms``: when the micro-batch that is not yet committed was planned, Unix
+    ms."""
 
     query: str
     query_id: str | None
@@ -45,14 +47,14 @@ class Checkpoint:
 
     @property
     def interrupted(self) -> bool:
-        """A micro-batch was planned and not committed: it runs again at the next start."""
+        """Whether a micro-batch was planned and not committed: it runs again at the next start."""
         return self.planned is not None and (self.committed is None or self.planned > self.committed)
 
 
 def parse_offsets(text: str) -> Offsets:
-    """One file of an offset log. What is not understood is left out: a newer Spark may write more.
+    """Parse one file of an offset log. Unknown entries are ignored, because a newer Spark may write more.
 
-    There is one source per line; a query that reads a table twice has it twice, and the earlier position counts."""
+    There is one line per source. A query that reads a table twice has two, and the earlier position counts."""
     conf: dict[str, str] = {}
     time_ms: int | None = None
     delta: dict[str, int] = {}
@@ -73,7 +75,7 @@ def parse_offsets(text: str) -> Offsets:
 
 
 def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
-    """The checkpoint of a query, or ``None`` when it never started."""
+    """Read the checkpoint of a query; ``None`` when it never started."""
     files, root = filesystem(paths.checkpoint(query))
     metadata = read_text(files, f"{root}/metadata")
     batches = _numbers(files, f"{root}/offsets")
@@ -104,7 +106,7 @@ def _planned_ms(files: Any, entry: str) -> int | None:
 
 
 def read_checkpoints(paths: PathSettings) -> list[Checkpoint]:
-    """Every checkpoint under ``paths.checkpoint_dir``, by name."""
+    """Read every checkpoint under ``paths.checkpoint_dir``, sorted by name."""
     files, root = filesystem(paths.checkpoint_dir)
     entries = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
     names = sorted(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
@@ -112,7 +114,7 @@ def read_checkpoints(paths: PathSettings) -> list[Checkpoint]:
 
 
 def filesystem(place: str) -> tuple[Any, str]:
-    """The file system of a path or URI, and the path in it. Hadoop's ``s3a://`` is ``s3://`` to Arrow."""
+    """The file system of a path or URI, and the path in it. Arrow knows Hadoop's ``s3a://`` as ``s3://``."""
     if "://" not in place:
         return pafs.LocalFileSystem(), place.rstrip("/")
     files, path = pafs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))

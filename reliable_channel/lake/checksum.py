@@ -1,8 +1,8 @@
-"""Writes the version checksum file of a commit (``<version>.crc``), as Delta's protocol asks writers to.
+"""Writes the version checksum file of a commit (``<version>.crc``), as Delta's protocol recommends.
 
-delta-rs writes none. Without it Spark computes protocol and metadata of every new version with a job, a tenth of a
-second each time a stream looks for new commits (docs/measurements.md). The file is optional: a reader that does not
-find it, or finds it incomplete, reads the log.
+delta-rs writes none. Without it Spark runs a job to compute protocol and metadata of every new version, which takes a
+tenth of a second each time a stream looks for new commits (docs/measurements.md). The file is optional: a reader that
+does not find it, or finds it incomplete, reads the log.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 
 def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
-    """Write the checksum of the commit that has just added these files to ``table`` as it was opened.
+    """Write the checksum of the commit that has just added these files to ``table``, which was opened before that
+    commit.
 
-    None is written when others have committed since, nor when the file cannot be written: the commit stands without."""
+    Writes nothing if other writers have committed since, or if the file cannot be written: the commit is valid without
+    it."""
     uri, before = table.table_uri, table.version()
     files, root = filesystem(url2pathname(urlsplit(uri).path) if uri.startswith("file:") else uri)
     log = f"{root}/_delta_log/"
@@ -49,8 +51,8 @@ def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
 
 
 def remove_checksums(paths: PathSettings, table: Table, before: int) -> None:
-    """Delete the checksums of versions ``before`` this one. Readers ask for that of the newest only, and cleaning the
-    log leaves them."""
+    """Delete the checksums of versions ``before`` this one. Readers use only the newest, and cleaning the log does not
+    delete the others."""
     files, root = filesystem(paths.table(table.name))
     for entry in files.get_file_info(pafs.FileSelector(f"{root}/_delta_log")):
         version, _, suffix = entry.base_name.partition(".")
@@ -59,7 +61,7 @@ def remove_checksums(paths: PathSettings, table: Table, before: int) -> None:
 
 
 def _described(table: DeltaTable) -> dict[str, Any]:
-    """Metadata and protocol of a table, as the actions of a log give them."""
+    """The metadata and protocol of a table, in the form of the actions in its log."""
     metadata, protocol = table.metadata(), table.protocol()
     features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
     return {

@@ -1,8 +1,8 @@
 """Commits files that tasks wrote (:mod:`.files`) to Delta tables, through the public transaction of delta-rs.
 
-The commit takes place against the version at which the given ``DeltaTable`` was opened. delta-rs raises
-``CommitFailedError`` when another writer committed the same application transaction since; :func:`replace_files` does,
-when another writer removed one of the files to be replaced. Appends by others never conflict.
+The commit is made against the version at which the ``DeltaTable`` was opened. delta-rs raises ``CommitFailedError`` if
+another writer has since committed the same application transaction; :func:`replace_files` also raises it if another
+writer removed one of the files to be replaced. Appends by other writers never conflict.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 REPLACED_FILES = "replacedFiles"
 """The field of a commit's information with the number of files that it removed from the table. delta-rs records every
-such commit as an append (operation ``WRITE``), so readers of the history need it to distinguish the two."""
+such commit as an append (operation ``WRITE``), so readers of the history need this field to distinguish the two."""
 
 
 class TableFile(NamedTuple):
-    """A data file that belongs to a table: its path inside the table's directory, and its size."""
+    """A data file that belongs to a table: its path inside the table's directory, and its size in bytes."""
 
     path: str
     bytes: int
@@ -39,8 +39,8 @@ class TableFile(NamedTuple):
 def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[str, int] | None = None) -> None:
     """Add ``files`` to the table in one commit.
 
-    ``batch``: an application id and a version, such as a query id and a micro-batch. The commit records them, and fails
-    when another writer recorded the same application id since the table was opened."""
+    ``batch``: an application id and a version, such as a query id and a micro-batch. The commit records them. Raises
+    ``CommitFailedError`` if another writer has recorded the same application id since the table was opened."""
     _commit(table, [], files, batch)
     write_checksum(table, files)
 
@@ -52,13 +52,15 @@ def replace_files(
     metadata: Mapping[str, str] | None = None,
     attempts: int = 20,
 ) -> None:
-    """Remove ``removed`` from the table and add ``files``, in one commit, whose information has ``metadata`` too.
-    Streams that read with ``skipChangeCommits`` skip it. Fails when another writer removed one of the files since the
-    table was opened, or when others commit first in all ``attempts``: a commit takes some 20 ms.
+    """Remove ``removed`` from the table and add ``files`` in one commit, with ``metadata`` in the commit's information.
 
-    When others commit first, delta-rs compares its commit with theirs, but not with a compaction: both would be in the
-    log, and rows of the removed files twice in the table. So it may not try again by itself, and what is to be removed
-    is looked for here."""
+    Streams that read with ``skipChangeCommits`` skip it. Raises ``CommitFailedError`` if another writer removed one of
+    the files since the table was opened, or if other writers commit first in all ``attempts`` (a commit takes about 20
+    ms).
+
+    When another writer commits first, delta-rs checks its commit for conflicts, but not with a compaction: both commits
+    would be in the log, and the rows of the removed files twice in the table. So delta-rs must not retry by itself, and
+    this function checks before each retry that the files are still in the table."""
     for attempt in range(attempts):
         try:
             _commit(table, removed, files, None, metadata, retries=0)

@@ -1,7 +1,8 @@
 """Creates the Delta tables of :mod:`reliable_channel.lake.tables`, and refuses those that jobs must not write.
 
-delta-rs creates and writes every table, without Spark. A raw commit of files checks nothing that a table may demand of
-its writers (a CHECK constraint, a renamed column, a deletion vector), so such tables are refused when a job starts.
+delta-rs creates and writes every table, without Spark. A raw commit of files checks none of the requirements that a
+table may have for its writers (a CHECK constraint, a renamed column, a deletion vector), so such tables are refused
+when a job starts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reliable_channel.lake.tables import INDEXED_COLUMNS, Table
 PROPERTIES = {
     # Plain readers (delta-rs, DuckDB, Polars) refuse deletion vectors (docs/decisions.md).
     "delta.enableDeletionVectors": "false",
-    # Checkpoints of the log are written by lake/append.py. A writer in Spark would take seconds for one.
+    # lake/append.py writes the log's checkpoints. A writer in Spark would take seconds for one.
     "delta.checkpointInterval": "1000000",
     "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
@@ -52,7 +53,7 @@ _HARMLESS_FEATURES = frozenset(
         "timestampNtz",
     }
 )
-"""Features of the table's protocol that change nothing while no property or column uses them."""
+"""Features of the table's protocol that have no effect unless a property or column uses them."""
 
 _SWITCHES = {
     "delta.appendOnly": "append-only",
@@ -68,10 +69,10 @@ _REBUILD = "Run `reliable-channel rebuild`, which derives the tables again."
 
 
 def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
-    """Create those of ``tables`` that do not exist yet; existing ones are left as they are.
+    """Create those of ``tables`` that do not exist yet; existing ones are left unchanged.
 
-    Raises ``ConfigurationError`` when an existing one cannot be written by this version: it has another name, other
-    columns, or features that the jobs do not honour. Raises ``EnvironmentFault`` when one cannot be created or read."""
+    Raises ``ConfigurationError`` if this version cannot write an existing one: it has another name, other columns, or
+    features that the jobs do not honour. Raises ``EnvironmentFault`` if a table cannot be created or read."""
     for table in tables:
         try:
             existing = opened(paths, table.name)
@@ -91,7 +92,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
 
 
 def create_table(place: str | PathLike[str], table: Table) -> None:
-    """Create an empty Delta table at ``place``; one that exists is left as it is."""
+    """Create an empty Delta table at ``place``; an existing one is left unchanged."""
     DeltaTable.create(
         str(place),
         arrow_schema(table),
@@ -103,8 +104,8 @@ def create_table(place: str | PathLike[str], table: Table) -> None:
 
 
 def refuse_empty_commits(paths: PathSettings, name: str) -> None:
-    """Raise ``EnvironmentFault`` when a commit in the table's log is an empty file, as a machine that lost its power
-    may leave one. delta-rs and Spark read it as a commit of nothing, and the rows of its files would be lost."""
+    """Raise ``EnvironmentFault`` if a commit in the table's log is an empty file, which a power failure can leave
+    behind. delta-rs and Spark read it as an empty commit, so the rows of its files would be lost."""
     files, root = filesystem(paths.table(name))
     for file in files.get_file_info(pafs.FileSelector(f"{root}/_delta_log")):
         if file.base_name.endswith(".json") and file.size == 0:
@@ -117,8 +118,8 @@ def refuse_empty_commits(paths: PathSettings, name: str) -> None:
 def refuse_another_version(name: str, found: Mapping[str, str], table: Table) -> None:
     """Compare the columns of an existing table (name → Delta's own type) with its definition.
 
-    Raises ``ConfigurationError`` when some are missing or of another type: an append would fail in the middle of a
-    micro-batch. Columns that are over do no harm."""
+    Raises ``ConfigurationError`` if columns are missing or of another type, because an append would then fail in the
+    middle of a micro-batch. Additional columns do no harm."""
     missing = [column.name for column in table.columns if column.name not in found]
     other = [
         c.name for c in table.columns if c.name in found and found[c.name] != _DELTA_TYPES.get(c.type, found[c.name])
@@ -132,7 +133,7 @@ def refuse_another_version(name: str, found: Mapping[str, str], table: Table) ->
 
 
 def refuse_features(name: str, table: DeltaTable) -> None:
-    """Raise ``ConfigurationError`` when the table has features that the jobs do not honour, with the names of all."""
+    """Raise ``ConfigurationError``, naming all of them, if the table has features that the jobs do not honour."""
     found = sorted(set(unsupported_features(table)))
     if found:
         why = "which jobs do not honour when they write"
@@ -148,7 +149,7 @@ def refuse_features(name: str, table: DeltaTable) -> None:
 
 
 def unsupported_features(table: DeltaTable) -> Iterator[str]:
-    """The features of a table that the jobs do not honour, by name: those in use, and those they do not know."""
+    """The names of the features of a table that the jobs do not honour: known ones in use, and unknown ones."""
     configuration = table.metadata().configuration
     for key, value in configuration.items():
         if key.startswith("delta.constraints."):

@@ -1,7 +1,7 @@
-"""Writes the Parquet files of Delta tables from Arrow, with the statistics that Delta keeps; :mod:`.commit` adds them.
+"""Writes the Parquet files of Delta tables from Arrow, with Delta's statistics; :mod:`.commit` commits them.
 
-Spark's tasks use it: their rows are in Python already, and so need not travel back to the writer in the JVM. A file
-that is never committed, because its task failed or ran twice, is not part of the table; VACUUM deletes it.
+Spark's tasks use it, because their rows are already in Python and need not return to the writer in the JVM. A file that
+is never committed, because its task failed or ran twice, is not part of the table; VACUUM deletes it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import INDEXED_COLUMNS, Column, Table
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""Rows are kept until they are about so many bytes in memory, and then written as one row group."""
+"""Rows are buffered up to about this many bytes in memory, and then written as one row group."""
 
 _SAMPLE_BYTES = 64 * 1024
 _WORTH_COMPRESSING = 0.875
-"""A binary column of which a sample stays above this share of its size is written as it is: what is encrypted, and
-filters that are in use, do not get smaller, and trying is most of what writing them costs (docs/measurements.md)."""
+"""A binary column is written uncompressed if its sample stays above this share of its size. Ciphertext and Bloom
+filters in use do not shrink, and trying is most of the cost of writing them (docs/measurements.md)."""
 
 _TEXT_CHARACTERS = 32
-"""Of a text in the statistics, as Delta's own writer cuts it."""
+"""Characters of a text in the statistics; Delta's own writer truncates texts to the same length."""
 
 _AFTER_ALL_TEXT = "\U0010ffff"
 _WITH_BOUNDS = frozenset(("INT", "BIGINT", "STRING", "TIMESTAMP"))
@@ -41,7 +41,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class WrittenFile(NamedTuple):
-    """One file that a task has written. ``path`` is inside the table, ``stats`` Delta's statistics as JSON."""
+    """One file that a task has written. ``path`` is inside the table; ``stats`` is Delta's statistics as JSON."""
 
     table: str
     path: str
@@ -51,7 +51,8 @@ class WrittenFile(NamedTuple):
 
 
 class TaskFiles:
-    """The files of one task: one for every table that gets rows. A context manager; a failure leaves none behind."""
+    """Writes the files of one task: one for every table that gets rows. A context manager; after a failure no file
+    remains."""
 
     def __init__(self, paths: PathSettings) -> None:
         self._paths = paths
@@ -66,14 +67,14 @@ class TaskFiles:
                 file.discard()
 
     def add(self, table: Table, rows: pa.RecordBatch | pa.Table) -> None:
-        """Append rows with the columns of ``table``, in any order; more columns than that are dropped."""
+        """Append rows with the columns of ``table``, in any order; other columns are dropped."""
         if rows.num_rows:
             if table.name not in self._open:
                 self._open[table.name] = _TableFile(self._paths, table)
             self._open[table.name].add(rows)
 
     def finish(self) -> list[WrittenFile]:
-        """Close the files; what the driver needs to know of them."""
+        """Close the files; returns the descriptions that the driver needs to commit them."""
         return [file.finish() for file in self._open.values()]
 
 
@@ -99,7 +100,7 @@ class _TableFile:
             self._write()
 
     def _write(self) -> None:
-        """Write what is kept; the first rows decide which columns of the file are compressed."""
+        """Write the buffered rows; the first ones decide which columns of the file are compressed."""
         rows = pa.concat_tables(self._kept)
         if self._writer is None:
             self._writer = self._opened(rows)
@@ -137,19 +138,19 @@ class _TableFile:
         try:
             self._writer.close()
             self._filesystem.delete_file(self._place)
-        except OSError:  # it is no part of the table, and the fault that led here is the one to report
+        except OSError:  # the file is not part of the table, and the original fault is the one to report
             return
 
 
 def compressible(column: pa.ChunkedArray) -> bool:
-    """Whether values of a binary column, from its middle and one after the other, get smaller by snappy."""
+    """Whether snappy makes a sample of consecutive values, taken from the middle of a binary column, smaller."""
     rows = max(1, len(column) * _SAMPLE_BYTES // max(1, column.nbytes))
     sample = b"".join(value for value in column.slice(len(column) // 2, rows).to_pylist() if value)
     return not sample or len(pa.compress(sample, "snappy", asbytes=True)) <= _WORTH_COMPRESSING * len(sample)
 
 
 def _leaves(schema: pa.Schema) -> Iterator[str]:
-    """The columns of a Parquet file as options name them: those inside lists and structs by their paths."""
+    """The column names for options of a Parquet file: columns inside lists and structs are named by their paths."""
 
     def inside(path: str, type_: pa.DataType) -> Iterator[str]:
         if pa.types.is_list(type_):
@@ -165,7 +166,8 @@ def _leaves(schema: pa.Schema) -> Iterator[str]:
 
 
 class Bounds:
-    """Delta's statistics of one file: how many rows, and of the indexed columns least, largest and nulls."""
+    """Computes Delta's statistics of one file: the number of rows, and the minimum, maximum and null count of the
+    indexed columns."""
 
     def __init__(self, table: Table) -> None:
         self._columns = indexed(table)
@@ -175,7 +177,7 @@ class Bounds:
         self._largest: dict[str, Any] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows with the columns of the table."""
+        """Add rows with the columns of the table."""
         self._rows += rows.num_rows
         for column in self._columns:
             values = rows[column.name]
@@ -190,8 +192,8 @@ class Bounds:
             self._largest[column.name] = max(largest, self._largest.get(column.name, largest))
 
     def json(self) -> str:
-        """As JSON for Delta's log. Bounds of texts and times are rounded outwards; those that are times of no calendar
-        are left out."""
+        """The statistics as JSON for Delta's log. Bounds of texts and times are rounded outwards; times outside the
+        calendar are left out."""
         types = {column.name: column.type for column in self._columns}
         least = {name: _least(value, types[name]) for name, value in self._least.items()}
         largest = {name: _largest(value, types[name]) for name, value in self._largest.items()}
@@ -206,7 +208,7 @@ class Bounds:
 
 
 def indexed(table: Table) -> list[Column]:
-    """The columns of which statistics are kept."""
+    """The columns with statistics."""
     return [column for column in table.columns[:INDEXED_COLUMNS] if column.type in _WITH_NULLS]
 
 
@@ -227,6 +229,6 @@ def _largest(value: Any, type_: str) -> Any:
 def _text_of(ms: int) -> str | None:
     try:
         moment = _EPOCH + dt.timedelta(milliseconds=ms)
-    except OverflowError:  # before the year 1 or after 9999: a foreign writer's row that is copied
+    except OverflowError:  # before year 1 or after 9999: a copied row of a foreign writer
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

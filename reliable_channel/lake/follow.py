@@ -1,8 +1,8 @@
-"""Follows a Delta table: reads its log from where this process stopped, and only the files that are new.
+"""Follows a Delta table: reads its log from where this process stopped, and then only the new files.
 
-Opening a table and planning a scan costs the more the more files it has. Spark's Python workers live long, so a task
-keeps what it has read (:class:`DeltaFollower`), and a look-up costs the same however long the table is. The verdict job
-reads what was appended since its last round (:func:`added_since`).
+The more files a table has, the more it costs to open it and plan a scan. Spark's Python workers are long-lived, so a
+task caches what it has read (:class:`DeltaFollower`), and the cost of a look-up does not grow with the table. The
+verdict job reads the rows appended since its last round (:func:`added_since`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
 
 _KEPT = 8
-"""Tables, per query, that a process follows at most: a local session runs all queries in the same workers."""
+"""The most objects that a :class:`PerQuery` caches: a local session runs all queries in the same workers."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a table: its path inside the table, and the bounds of the column that is followed where the writer
-    gave bounds that can be read (times in µs); ``also``: those of further columns."""
+    """One file of a table: its path inside the table, and the bounds of the followed column if the writer recorded
+    readable ones (times in µs). ``also``: the bounds of further columns."""
 
     path: str
     least: int | None
@@ -46,7 +46,7 @@ class DataFile:
 
 
 class DeltaFollower:
-    """The files of one table, of one partition if it is given, by the bounds of a column that grows with the log."""
+    """Lists the files of one table, or of one of its partitions, by the bounds of a column that grows with the log."""
 
     def __init__(
         self,
@@ -64,14 +64,15 @@ class DeltaFollower:
         self._open()
 
     def files(self, at_least: int) -> list[DataFile]:
-        """The files that may hold a value of the column from ``at_least`` on. What is smaller is forgotten: to ask for
-        it again costs as much as to begin anew."""
+        """The files that may contain a value of the column that is ``at_least`` this large. Files below it are
+        forgotten: a later call with a smaller value costs as much as opening the table again."""
         if at_least < self._floor:
             self._open()
         while (actions := _commit(self._filesystem, self._root, self._version + 1)) is not None:
             self._version += 1
             self._take(actions)
-        # The newest commit always stays in the log: without the last one read, later ones were removed unread.
+        # The log always keeps its newest commit. If the last commit read is gone, later ones were removed before they
+        # were read.
         if self._filesystem.get_file_info(_commit_path(self._root, self._version)).type is pafs.FileType.NotFound:
             self._open()
         for path in [f.path for f in self._files.values() if f.largest is not None and f.largest < at_least]:
@@ -80,8 +81,8 @@ class DeltaFollower:
         return [*self._files.values()]
 
     def read(self, file: DataFile, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
-        """Some columns of one file, all of them nullable: files of different writers do not agree about that, nor about
-        the type of times, which ``where`` cannot compare therefore."""
+        """Read some columns of one file, all nullable, because writers differ in nullability. They also differ in the
+        type of times, so ``where`` cannot compare times."""
         return _read(self._filesystem, f"{self._root}/{file.path}", columns, where)
 
     def _open(self) -> None:
@@ -114,7 +115,7 @@ class DeltaFollower:
 
 
 class AddedFile(NamedTuple):
-    """A data file: its path inside the table, and how many rows it has."""
+    """A data file: its path inside the table, and its number of rows."""
 
     path: str
     rows: int
@@ -123,8 +124,8 @@ class AddedFile(NamedTuple):
 def added_since(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> list[AddedFile] | None:
     """The files that commits after ``version`` appended, up to the version at which the table was ``opened``.
 
-    ``None`` when they do not tell everything: rows were changed or deleted, or a commit is not in the log any more.
-    Compaction changes no rows; that retention deleted the oldest ones is no change either."""
+    ``None`` if they are not the whole difference: rows were changed or deleted, or a commit is no longer in the log.
+    Compaction changes no rows; the deletion of the oldest rows by retention does not count either."""
     files, root = filesystem(paths.table(table.name))
     found: list[AddedFile] = []
     for number in range(version + 1, opened.version() + 1):
@@ -139,8 +140,8 @@ def added_since(paths: PathSettings, table: Table, opened: DeltaTable, version: 
 def read_files(
     paths: PathSettings, table: Table, places: Iterable[str], columns: Sequence[str], where: pc.Expression | None = None
 ) -> pa.Table:
-    """Some columns of files of a table, of the rows ``where`` (which cannot compare times) or of all. Raises
-    ``FileNotFoundError`` when VACUUM has removed one since."""
+    """Read some columns from files of a table: of all rows, or of the rows ``where`` (which cannot compare times).
+    Raises ``FileNotFoundError`` if VACUUM has removed a file since."""
     files, root = filesystem(paths.table(table.name))
     wanted = arrow_schema(table)
     schema = pa.schema([wanted.field(name).with_nullable(True).remove_metadata() for name in columns])
@@ -153,13 +154,13 @@ def _commit_path(root: str, version: int) -> str:
 
 
 def _commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
-    """The actions of one commit in the log of the table at ``root``; ``None`` when it is not there."""
+    """The actions of one commit in the log of the table at ``root``; ``None`` if it does not exist."""
     commit = read_text(files, _commit_path(root, version))
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
 
 
 def _appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[AddedFile] | None:
-    """The files that a commit with these actions appended; ``None`` when it changed or deleted rows."""
+    """The files that a commit with these actions appended; ``None`` if it changed or deleted rows."""
     adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
     if not any(action.get("remove", {}).get("dataChange") for action in actions):
         return [
@@ -171,8 +172,8 @@ def _appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[AddedFile
 
 
 def _read(files: Any, place: str, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
-    """Columns of one Parquet file, in one form for all writers. Spark writes times as INT96, which do not contain their
-    zone (every table's is UTC), and does not keep what may not be null."""
+    """Read columns of one Parquet file, in the same form for all writers. Spark writes times as INT96, which lack the
+    time zone (UTC in every table), and does not keep nullability."""
     rows = pq.read_table(
         place,
         columns=list(columns),
@@ -194,33 +195,33 @@ def _data_file(path: str, bounds: Sequence[tuple[Any, Any]]) -> DataFile:
 
 
 def _largest(bound: Any) -> int | None:
-    """Spark cuts the times in its statistics down to ms."""
+    """The upper bound of a column in µs. Spark truncates the times in its statistics to ms."""
     high = _number(bound)
     return high if high is None or isinstance(bound, int) else high + 999
 
 
 def _number(bound: Any) -> int | None:
-    """A number as it is, a time (or its text in a log) in µs; ``None`` for a text that is no time of Python's."""
+    """A number unchanged, a time (or its text in a log) in µs; ``None`` for a text outside Python's calendar."""
     if bound is None or isinstance(bound, int):
         return bound
     try:
         moment = dt.datetime.fromisoformat(bound) if isinstance(bound, str) else bound
-    except ValueError:  # a foreign writer's, of before the year 1 or after 9999
+    except ValueError:  # written by a foreign writer, before year 1 or after 9999
         return None
     return (moment - _EPOCH) // dt.timedelta(microseconds=1)
 
 
 class PerQuery(Generic[T]):
-    """One ``T`` per query and its tables in this process; what was not asked for longest is forgotten.
+    """Caches one ``T`` per query and its tables in this process; the least recently used is discarded.
 
-    By query, because a table that was built anew in its place (``rebuild``) is read by queries that are new as well."""
+    The query is part of the key, because after ``rebuild`` new queries read new tables at the same path."""
 
     def __init__(self, make: Callable[..., T]) -> None:
         self._make = make
         self._kept: dict[tuple[str, ...], T] = {}
 
     def get(self, paths: PathSettings, *of: str) -> T:
-        """That of ``of``, the arguments of ``make`` after the tables' ``paths``."""
+        """The object for ``of``, which are the arguments of ``make`` after the tables' ``paths``."""
         key = (paths.data_dir, *of)
         found = self._kept.pop(key, None) or self._make(paths, *of)
         self._kept[key] = found

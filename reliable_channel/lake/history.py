@@ -1,4 +1,4 @@
-"""Lists the commits of a table that a stream has still to read, from the table's history, without Spark."""
+"""Lists the commits of a table that a stream has not read yet, from the table's history, without Spark."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MAINTENANCE = frozenset(
         "SET TBLPROPERTIES",
     }
 )
-"""Operations that never append: streams with ``skipChangeCommits`` pass over their commits."""
+"""Operations that never append: streams with ``skipChangeCommits`` skip their commits."""
 
 _ROWS = ("numOutputRows", "num_added_rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit that appends. ``time_ms``: when it was written, Unix ms; ``rows``: ``None`` where it is unknown."""
+    """One commit that appends. ``time_ms``: when it was written, Unix ms; ``rows``: ``None`` if unknown."""
 
     version: int
     time_ms: int
@@ -41,9 +41,9 @@ class Commit:
 
 
 def unread_of(table: DeltaTable, next_version: int, limit: int | None = None) -> list[Commit]:
-    """The appending commits of a table from ``next_version`` on, oldest first; looks at the newest ``limit`` only.
+    """The appending commits of a table from ``next_version`` on, oldest first, among the newest ``limit`` commits.
 
-    Reads one small file per commit that is looked at, and none when there is nothing to read."""
+    Reads one small file per examined commit, and none if there is nothing to read."""
     behind = table.version() + 1 - next_version
     if behind <= 0:
         return []
@@ -51,7 +51,8 @@ def unread_of(table: DeltaTable, next_version: int, limit: int | None = None) ->
 
 
 def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Commit]:
-    """The appending commits from ``next_version`` on, oldest first. ``history``: as ``DeltaTable.history()`` has it."""
+    """The appending commits from ``next_version`` on, oldest first. ``history`` is the result of
+    ``DeltaTable.history()``."""
     found = [
         Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _rows(entry))
         for entry in history
@@ -61,7 +62,7 @@ def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Comm
 
 
 def _appends(entry: Mapping[str, Any]) -> bool:
-    """Whether a stream reads the commit. What streams read is never merged into."""
+    """Whether a stream reads the commit. No MERGE writes to a table that a stream reads."""
     return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES)
 
 

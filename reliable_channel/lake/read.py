@@ -1,8 +1,8 @@
-"""Reads Delta tables without Spark: opens them through delta-rs, and gives their files as an Arrow dataset.
+"""Reads Delta tables without Spark: opens them through delta-rs, and returns their files as an Arrow dataset.
 
-The jobs read whole tables (:func:`dataset_of`). Everybody else reads them without the rows of the recorded clock
-(:func:`public_dataset`). :func:`select` answers SQL in the engine of delta-rs, without Arrow's datasets, which load
-pandas: that takes as long as all of ``status``. Who comes back to a growing table uses :mod:`.follow`.
+The jobs read whole tables (:func:`dataset_of`). All other readers read them without the rows of the recorded clock
+(:func:`public_dataset`). :func:`select` runs SQL in the engine of delta-rs, without Arrow's datasets: those import
+pandas, which takes as long as all of ``status``. Repeated reads of a growing table use :mod:`.follow`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (1950, 2200))
-"""pandas counts no more than 292 years, Python no year above 9999; what a row says of times before and after these (µs)
-counts as these."""
+"""The earliest and latest time that is read (µs); times outside are replaced by these. pandas covers only 292 years
+around 1970, and Python no year above 9999."""
 _LONGEST = 300
-"""Characters of an error of delta-rs that are shown."""
+"""The number of characters of a delta-rs error that are shown."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
 def opened(paths: PathSettings, name: str) -> DeltaTable:
-    """A table through delta-rs, without Spark. Raises ``TableNotFoundError`` when it does not exist, and
-    ``EnvironmentFault`` when its log is damaged."""
+    """Open a table through delta-rs, without Spark. Raises ``TableNotFoundError`` if it does not exist, and
+    ``EnvironmentFault`` if its log is damaged."""
     try:
         return DeltaTable(paths.table(name))
     except TableNotFoundError:
@@ -54,7 +54,7 @@ def opened(paths: PathSettings, name: str) -> DeltaTable:
 
 
 def open_table(paths: PathSettings, table: Table) -> DeltaTable:
-    """A table as :func:`opened` does, and ``EnvironmentFault`` when it does not exist."""
+    """Open a table. Raises ``EnvironmentFault`` if it does not exist or its log is damaged."""
     try:
         return opened(paths, table.name)
     except TableNotFoundError:
@@ -73,23 +73,24 @@ def exists(paths: PathSettings, table: Table) -> bool:
 
 
 def found_as(paths: PathSettings, table: Table) -> Table | None:
-    """The table under the name it has here: its own, or that of an earlier version; ``None`` when it does not exist."""
+    """The table under the name that exists here: its own, or that of an earlier version; ``None`` if it does not
+    exist."""
     names = [table.name, *([table.former_name] if table.former_name else [])]
     return next((named for name in names if exists(paths, named := replace(table, name=name))), None)
 
 
 def holds_rows(paths: PathSettings, table: Table) -> bool:
-    """Whether a table exists and has a file with rows."""
+    """Whether a table exists and has at least one data file."""
     return exists(paths, table) and len(open_table(paths, table).file_uris()) > 0
 
 
 def rows_in(table: DeltaTable) -> int:
-    """How many rows a table has, by the statistics of its files."""
+    """The number of rows of a table, from the statistics of its files."""
     return sum(rows or 0 for rows in table.get_add_actions(flatten=True).column("num_records").to_pylist())
 
 
 def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
-    """The tables that exist, by name, in the order of the data flow."""
+    """The existing tables by name, in the order of the data flow."""
 
     def found(name: str) -> DeltaTable | None:
         try:
@@ -102,22 +103,22 @@ def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
 
 
 def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:
-    """The files of ``table`` at its version, to be scanned, with ``dictionaries`` for these columns.
+    """The files of ``table`` at its version as a dataset, with dictionary encoding for the columns ``dictionaries``.
 
-    Over Arrow's own file system where the table is on this machine. The default of delta-rs calls Python from Arrow's
-    threads; one that does so while the interpreter ends aborts the process ("terminate called without an active
+    Uses Arrow's own file system if the table is on this machine. The default of delta-rs calls Python from Arrow's
+    threads; if that happens while the interpreter ends, the process aborts ("terminate called without an active
     exception", code -6): 23 of 100 processes that read two small tables as their last act, none of 100 this way."""
     import pyarrow.dataset as ds
 
     here = url2pathname(urlsplit(table.table_uri).path) if table.table_uri.startswith("file:") else None
     own = fs.SubTreeFileSystem(here, fs.LocalFileSystem()) if here is not None else None
-    # Spark writes times as INT96, which Arrow would take as ns: not every year has such.
+    # Spark writes times as INT96. Arrow would read them as ns, which cannot represent every year.
     options = ds.ParquetReadOptions(dictionary_columns=dictionaries, coerce_int96_timestamp_unit="us")
     return table.to_pyarrow_dataset(filesystem=own, parquet_read_options=options)
 
 
 def public_dataset(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:
-    """The files of ``table`` without the rows of the recorded clock, which are for the jobs alone."""
+    """The files of ``table`` without the rows of the recorded clock, which only the jobs use."""
     whole = dataset_of(table, dictionaries)
     definition = BY_NAME.get(unquote(urlsplit(table.table_uri).path).rstrip("/").rpartition("/")[2])
     if definition is None or not definition.clock_rows:
@@ -127,13 +128,14 @@ def public_dataset(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.
 
 
 def rows_of(table: DeltaTable, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """All rows of ``table``, or their ``columns``, for tables that fit into memory, with times :func:`in_our_time`."""
+    """Read all rows of ``table``, or their ``columns``, with times limited by :func:`in_our_time`; for tables that fit
+    into memory."""
     rows: list[dict[str, Any]] = in_our_time(dataset_of(table).to_table(columns=columns)).to_pylist()
     return rows
 
 
 def in_our_time(rows: _Rows) -> _Rows:
-    """``rows`` with every time cut to :data:`TIMES`, so that one row of a foreign writer ends nobody's reading."""
+    """Limit every time in ``rows`` to :data:`TIMES`, so that a foreign writer's row cannot make reading fail."""
     for at, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             first, last = (moment * _A_SECOND[field.type.unit] // 1_000_000 for moment in TIMES)
@@ -144,7 +146,7 @@ def in_our_time(rows: _Rows) -> _Rows:
 
 
 def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
-    """The rows of a query over tables by name."""
+    """Run a SQL query over tables by name, and return its rows."""
     engine = QueryBuilder()
     for name, table in tables.items():
         engine = engine.register(name, table)
@@ -154,17 +156,17 @@ def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
 
 
 def quoted(text: str) -> str:
-    """A text as a literal."""
+    """A text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def as_table(stream: Any) -> pa.Table:
-    """What delta-rs gives, as a table. ``pa.table`` would ask pandas first."""
+    """A result of delta-rs as an Arrow table. ``pa.table`` would import pandas."""
     return pa.RecordBatchReader.from_stream(stream).read_all()
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """A column as Python values. Times go by way of numbers: Arrow would import pandas for them as well."""
+    """A column as Python values. Times are converted through integers, because Arrow would import pandas for them."""
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()

@@ -22,6 +22,6 @@ retry_on_conflict = retry(
     wait=wait_random_exponential(multiplier=0.5, max=10),
     retry_error_callback=_given_up,
 )
-"""Decorates a function whose commit may collide with another rewrite, or with compaction, of the same files.
+"""Decorates a function whose commit may conflict with another rewrite, or with a compaction, of the same files.
 
-The function is called again, six times at most. Raises ``EnvironmentFault`` when it collides every time."""
+The function is called up to six times. Raises ``EnvironmentFault`` if it conflicts every time."""

@@ -35,34 +35,35 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 @functools.cache
 def file_schema(table: Table) -> pa.Schema:
-    """The columns of a table with their types and nullability, as its Parquet files have them."""
+    """The columns of a table with their types and nullability, as in its Parquet files."""
     return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable) for c in table.columns])
 
 
 Row: TypeAlias = Any
-"""A row of a table, made by :func:`row_type`."""
+"""A row of a table, an instance of its :func:`row_type`."""
 
 
 @functools.cache
 def row_type(table: Table) -> Any:
-    """The class of a table's rows, a named tuple with the name and the columns of the table; a column that is not given
-    is ``None``. Times are µs. Raises ``TypeError`` for a name that is no column."""
+    """The class of a table's rows, a named tuple with the name and the columns of the table; an omitted column is
+    ``None``. Times are µs. Raises ``TypeError`` for an unknown column."""
     return namedtuple(table.name, table.names(), defaults=[None] * len(table.columns))
 
 
 def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table) -> pa.Table:
-    """Rows of Python values (times in µs) with the columns of ``table``; a missing value is null."""
+    """Convert rows of Python values (times in µs) to an Arrow table with the columns of ``table``; a missing value is
+    null."""
     return of_columns([[row.get(name) for row in rows] for name in table.names()], table)
 
 
 def of_columns(columns: Sequence[Sequence[Any]], table: Table) -> pa.Table:
-    """The values of rows by the columns of ``table``, a list for each in order, as a table of Arrow."""
+    """Convert one list of values per column of ``table``, in order, to an Arrow table."""
     schema = file_schema(table)
     return pa.Table.from_arrays([pa.array(*each) for each in zip(columns, schema.types, strict=True)], schema=schema)
 
 
 def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
-    """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
+    """``rows`` with exactly the columns of ``table``: missing ones are null, others are dropped."""
     present = set(rows.schema.names)
     arrays = [
         rows.column(c.name) if c.name in present else pa.nulls(rows.num_rows, ARROW_TYPES[c.type])

@@ -1,4 +1,4 @@
-"""The tables that ack writes: what SDS delivered, acknowledged, asked for and lost."""
+"""The tables that ack writes: messages that SDS delivered, acknowledgements, requests, and lost dependencies."""
 
 from __future__ import annotations
 

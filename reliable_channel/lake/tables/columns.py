@@ -1,10 +1,10 @@
-"""Columns that several tables share, and the values of their examples."""
+"""Columns that several tables share, and shared values for their examples."""
 
 from __future__ import annotations
 
 from reliable_channel.lake.tables.model import HISTORY_TYPE, Column
 
-# What the examples have in common, so that they tell one story.
+# The examples of all tables use the same values, so that they fit together.
 A_PAST_ID = "07608298401adebbfd9f35fbe8109edfd0ab855fccef8de10de6d1cf08ed03c0"
 
 AN_ID = "91882f16cd97414b6cfa0cb6875b4b27f64450c4b4a3a5b646eaac3927cb359e"
@@ -24,7 +24,7 @@ COORDINATES = (
 )
 
 RECORD_KEY = tuple(column.name for column in COORDINATES)
-"""The columns that name a Kafka record."""
+"""The columns that identify a Kafka record."""
 
 CHANNEL = (
     Column("pubsub_topic", "STRING", "Waku pubsub topic; first part of the channel key", example="/waku/2/rs/1/0"),
@@ -38,7 +38,7 @@ CHANNEL = (
 )
 
 CHANNEL_KEY = tuple(column.name for column in CHANNEL)
-"""The columns that name a channel."""
+"""The columns that identify a channel."""
 
 EVENT_TIME = Column(
     "event_time",

@@ -35,7 +35,7 @@ def markdown() -> str:
 
 
 def shown(column: Column) -> str:
-    """The example as the reference shows it: as in the definition, ids and hashes shortened in the middle."""
+    """The example as shown in the reference: ids and hashes are shortened in the middle."""
     return _LONG_HEX.sub(lambda digits: f"{digits[0][:8]}…{digits[0][-4:]}", column.example)
 
 

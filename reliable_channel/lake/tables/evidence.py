@@ -1,4 +1,4 @@
-"""The tables of evidence from others: senders, store nodes, bridges, and the send job."""
+"""The tables of evidence from senders, store nodes and bridges, and the table of the send job."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SIGHTINGS = Table(
 )
 
 UNPROVEN = "unproven"
-"""``store_presence.detail`` of an envelope that a hint led to and that is encrypted: it may hold another message."""
+"""The ``store_presence.detail`` of an encrypted envelope found by a hint: it may contain another message."""
 
 STORE_PRESENCE = Table(
     "store_presence",

@@ -1,4 +1,4 @@
-"""The tables that ingest writes: records as they came, and the SDS messages decoded from them."""
+"""The tables that ingest writes: the records as received, and the SDS messages decoded from them."""
 
 from __future__ import annotations
 
@@ -205,10 +205,10 @@ SOURCE_GAPS = Table(
 
 
 def sent_by(event_ms: str, lamport_time: str) -> str:
-    """SQL for the latest time at which the message of a row of ``sds_messages`` was sent.
+    """SQL for the latest time at which the message of a row of ``sds_messages`` can have been sent.
 
-    One from a store is observed late; a Lamport timestamp in ms is not below the time of sending. Anybody can send one
-    that is no time at all. Engines differ in two expressions: ``event_ms`` is ``event_time`` as Unix ms,
+    A message from a store is observed late, and a Lamport timestamp in ms is not below the time of sending, but a
+    sender may set any value. Engines differ in two expressions: ``event_ms`` is ``event_time`` as Unix ms,
     ``lamport_time`` is ``lamport_timestamp`` as a time."""
     plausible = f"lamport_timestamp BETWEEN 1000000000000 AND {event_ms}"
     return f"CASE WHEN {plausible} THEN {lamport_time} ELSE event_time END"

@@ -1,4 +1,4 @@
-"""The types of a table and of a column, and the Spark DDL of both."""
+"""Defines the types of a table and of a column, and their Spark DDL."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 DAY_MS = 24 * 3600 * 1000
 
 INDEXED_COLUMNS = 14
-"""Of so many columns a table's log keeps least and largest values. They stop before the long binary and array columns:
-those cost time and skip nothing."""
+"""The number of columns for which a table's log has minimum and maximum values. They end before the long binary and
+array columns, whose statistics cost time and skip no files."""
 
 HISTORY_TYPE = "ARRAY<STRUCT<sds_id: STRING, retrieval_hint: BINARY, sender_id: STRING>>"
 """The type of a causal history and of a repair request: SDS ``HistoryEntry`` (LIP-109)."""
@@ -16,10 +16,10 @@ HISTORY_TYPE = "ARRAY<STRUCT<sds_id: STRING, retrieval_hint: BINARY, sender_id: 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: name, Spark SQL type, what it means, the unit where there is one, and a value as an example.
+    """One column: name, Spark SQL type, meaning, unit if it has one, and an example value.
 
-    ``example`` is text in the form of the reference (docs): binary as ``0x`` hex, times as ISO 8601 in UTC, arrays and
-    structs as JSON; a test holds that it fits type and unit."""
+    ``example`` is text in the form used by the reference: binary as ``0x`` hex, times as ISO 8601 in UTC, arrays and
+    structs as JSON; a test checks that it fits type and unit."""
 
     name: str
     type: str
@@ -30,16 +30,16 @@ class Column:
 
     @property
     def comment(self) -> str:
-        """The column's comment in Delta's own schema: the meaning, with the unit."""
+        """The column's comment in Delta's schema: the meaning, with the unit."""
         return f"{self.meaning} ({self.unit})" if self.unit else self.meaning
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One Delta table. ``key`` are the columns that are unique; ``retention_ms`` is ``None`` where rows are kept.
+    """One Delta table. ``key``: the columns that are unique together; ``retention_ms``: ``None`` if rows are kept.
 
-    ``clock_rows``: the column in which ``tick`` marks a row of the recorded clock. Such rows are for the jobs alone;
-    every other reader opens the table without them. ``former_name``: what versions before called the table."""
+    ``clock_rows``: the column in which ``tick`` marks a row of the recorded clock. Only the jobs read such rows; all
+    other readers open the table without them. ``former_name``: the table's name in earlier versions."""
 
     name: str
     comment: str
@@ -62,6 +62,6 @@ class Table:
         return tuple(c.name for c in self.columns)
 
     def types(self, *names: str) -> dict[str, str]:
-        """Some columns, in this order → their Spark SQL types."""
+        """Map some columns, in this order, to their Spark SQL types."""
         found = {c.name: c.type for c in self.columns}
         return {name: found[name] for name in names}

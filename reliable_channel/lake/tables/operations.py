@@ -1,4 +1,4 @@
-"""The tables that the jobs keep for themselves and for their operators: clock, timers, metrics, alerts."""
+"""The tables for the jobs themselves and their operators: clock, timers, metrics, alerts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables that people ask for: messages delivered, and the verdict on every message known to exist."""
+"""The result tables: delivered messages, and the verdict on every message known to exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables that reassembly writes: the input of ack, rebuilt payloads, and sets that stayed incomplete."""
+"""The tables that reassembly writes: the input of ack, rebuilt payloads, and segment sets that stayed incomplete."""
 
 from __future__ import annotations
 
