@@ -1,1 +1,1 @@
-"""The jobs on Spark: ingest, reassembly, ack and verdict, and what runs and maintains them."""
+"""The Spark jobs ingest, reassembly, ack and verdict, and the code that runs and maintains them."""

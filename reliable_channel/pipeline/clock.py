@@ -1,8 +1,8 @@
 """Records how far each Kafka partition was read, in offsets and in event time (docs/pipeline.md, *Time*).
 
-Ingest alone dates records. Event time of a partition never goes back: the position after every micro-batch, and every
-tick, is a row of ``clock``, and no later record is dated before it. Ticks travel as rows of ``sds_messages`` and
-``ordered_sds_messages`` at their place in the record order, so every cut into micro-batches has them at the same place.
+Only ingest assigns event times. The event time of a partition never decreases: every micro-batch and every tick writes
+the position reached to ``clock``, and no later record gets an earlier event time. Ticks are rows of ``sds_messages``
+and ``ordered_sds_messages`` in record order, so their position does not depend on the cut into micro-batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one Kafka partition was read: event time (µs) and the offset that comes next."""
+    """How far one Kafka partition was read: event time (µs) and the next offset to read."""
 
     event_time_us: int
     next_offset: int
@@ -33,17 +33,18 @@ class Progress:
 
 @dataclass
 class IngestClock:
-    """What is recorded about every partition. Lives in the driver of the ingest job; the table is its memory."""
+    """The recorded position of every partition, cached in the driver of the ingest job; ``clock`` stores it durably."""
 
     paths: PathSettings
     reached: dict[TopicPartition, Progress] = field(default_factory=dict)
     _loaded_for: tuple[str, int] | None = None
 
     def load(self, query_id: str, batch_id: int) -> bool:
-        """Read what was recorded before this micro-batch: all of other checkpoints, and of this one earlier batches;
-        whether that was needed, or is known from the micro-batch before.
+        """Read the positions recorded before this micro-batch: all those of other checkpoints, and those of earlier
+        micro-batches of this one. Returns ``False`` if the preceding micro-batch left them in memory.
 
-        So a replay after a crash computes the same event times, also when the crash came after the record."""
+        So a replay after a crash computes the same event times, even if the crash happened after the micro-batch was
+        recorded."""
         if self._loaded_for == (query_id, batch_id - 1):
             return False
         rows = dataset_of(open_table(self.paths, CLOCK)).to_table()
@@ -52,7 +53,7 @@ class IngestClock:
         return True
 
     def record(self, sink: BatchSink, reached: dict[TopicPartition, Progress]) -> None:
-        """Write down how far this micro-batch came."""
+        """Record the positions that this micro-batch reached."""
         sink.append_small(_rows(reached, sink.query_id, sink.batch_id, "batch"), CLOCK)
         self.reached.update(reached)
         self._loaded_for = (sink.query_id, sink.batch_id)
@@ -71,7 +72,7 @@ class IngestClock:
 
 
 def recorded(paths: PathSettings) -> dict[TopicPartition, Progress]:
-    """The clock as recorded, per partition; for people and for closing ticks."""
+    """The recorded position of each partition, for status output and closing ticks."""
     return _latest(dataset_of(open_table(paths, CLOCK)).to_table())
 
 
@@ -116,5 +117,5 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def micros(moment: dt.datetime) -> int:
-    """A time as Unix µs."""
+    """Convert a time to Unix µs."""
     return (moment - EPOCH) // dt.timedelta(microseconds=1)

@@ -1,7 +1,7 @@
-"""Hands counts of a micro-batch from the writer to the metrics listener, where Spark's progress has no such count.
+"""Passes counts of a micro-batch that Spark's progress lacks from the writer to the metrics listener.
 
-Both live in the driver: the writer counts while the micro-batch is written, and the listener takes the counts when
-Spark reports the micro-batch done. A micro-batch that runs again counts again, so the last run decides.
+Both run in the driver: the writer counts while the micro-batch is written, and the listener takes the counts when Spark
+reports the micro-batch as done. A replayed micro-batch counts again, so its last run decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _counts: dict[tuple[str, int], dict[str, int]] = {}
 
 
 def put(query_id: str, batch_id: int, **counts: int) -> None:
-    """Remember ``counts`` (metric → value) of a micro-batch. Without a listener the oldest are forgotten."""
+    """Store ``counts`` (metric → value) of a micro-batch. Without a listener the oldest are discarded."""
     with _lock:
         _counts.setdefault((query_id, batch_id), {}).update(counts)
         while len(_counts) > _KEPT:
@@ -22,6 +22,6 @@ def put(query_id: str, batch_id: int, **counts: int) -> None:
 
 
 def take(query_id: str, batch_id: int) -> dict[str, int]:
-    """What was counted in a micro-batch; it is forgotten then."""
+    """Return the counts of a micro-batch, and forget them."""
     with _lock:
         return _counts.pop((query_id, batch_id), {})

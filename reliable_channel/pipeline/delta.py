@@ -1,4 +1,4 @@
-"""Delta tables in Spark: read as a stream or as a table, and written from a ``DataFrame`` or from micro-batches.
+"""Reads Delta tables in Spark, as a stream or as a table, and writes them from a ``DataFrame`` or from micro-batches.
 
 Spark computes and reads; its tasks write the files, and delta-rs commits them (:mod:`reliable_channel.lake`).
 """
@@ -26,15 +26,15 @@ from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import BY_NAME, Table
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property with a streaming query's id. It belongs to the checkpoint: a new checkpoint has a new id."""
+"""The local property with a streaming query's id. The id belongs to the checkpoint: a new checkpoint has a new id."""
 
 BATCH_ID = "streaming.sql.batchId"
 
 
 def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
-    """A table as a stream of its appended rows, commit by commit from the first. OPTIMIZE and DELETE are skipped.
+    """Read a table as a stream of its appended rows, commit by commit from the first. OPTIMIZE and DELETE are skipped.
 
-    Commits are taken whole: a limit on files would cut the record order of a commit (docs/pipeline.md)."""
+    A micro-batch reads whole commits: a limit on files would break the record order of a commit (docs/pipeline.md)."""
     return (
         spark.readStream.format("delta")
         .option("startingVersion", "0")
@@ -44,7 +44,7 @@ def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataF
 
 
 def read_table(spark: SparkSession, paths: PathSettings, table: Table, version: int | None = None) -> DataFrame:
-    """A table as it is now, or at a version."""
+    """Read the newest version of a table, or version ``version``."""
     reader = spark.read.format("delta")
     return (reader if version is None else reader.option("versionAsOf", version)).load(paths.table(table.name))
 
@@ -60,7 +60,7 @@ def create_views(spark: SparkSession, paths: PathSettings) -> None:
 
 
 def conformed(rows: DataFrame, table: Table) -> DataFrame:
-    """``rows`` with the columns of ``table``: what they lack is null, what is over is dropped."""
+    """``rows`` with exactly the columns of ``table``: missing ones are null, others are dropped."""
     types = StructType.fromDDL(table.ddl())
     present = set(rows.columns)
     assert isinstance(types, StructType)  # noqa: S101  for the type checker
@@ -70,7 +70,7 @@ def conformed(rows: DataFrame, table: Table) -> DataFrame:
 
 
 def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
-    """Append the rows of a ``DataFrame`` with the columns of ``table``: tasks write them, one commit adds them."""
+    """Append the rows of a ``DataFrame`` with the columns of ``table``: tasks write the files, one commit adds them."""
     to = open_table(paths, table)
     files = written(rows.select(*table.names()), paths, table)
     if files:
@@ -79,17 +79,18 @@ def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
 
 
 def task_results(rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Any]:
-    """Run ``task`` over ``rows`` in one Spark job, and return what each task reported by :func:`task_result`."""
+    """Run ``task`` over ``rows`` in one Spark job, and return the values that tasks reported with
+    :func:`task_result`."""
     return [json.loads(row.task_result) for row in rows.mapInArrow(task, "task_result string").collect()]
 
 
 def task_result(value: Any) -> pa.RecordBatch:
-    """The report of a task to the driver: one row, any value that JSON can hold."""
+    """The report of a task to the driver: one row with any value that JSON can represent."""
     return pa.RecordBatch.from_pylist([{"task_result": json.dumps(value)}])
 
 
 def written(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
-    """Write ``rows``, which have the columns of ``table``, as its files: one Spark job, nothing committed."""
+    """Write ``rows``, which have the columns of ``table``, as files of the table: one Spark job, nothing committed."""
     files_of_tasks = task_results(rows, _writer(paths, table.name))
     return [WrittenFile(*file) for files in files_of_tasks for file in files]
 
@@ -107,7 +108,8 @@ def _writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch
 
 
 Turn = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
-"""Query id and micro-batch → a context for writing it, which gives the function that announces new rows of a table."""
+"""Query id and micro-batch → a context manager around writing it. Its value is a function, to be called with the name
+of each table that gains rows."""
 
 
 def each_batch(
@@ -116,10 +118,11 @@ def each_batch(
     write: Callable[[DataFrame, BatchSink], None],
     turn: Turn | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """``write`` as a function for ``foreachBatch``. It must compute the micro-batch once, and always: a replay of which
-    every table is written already must still run its stateful operators to the end, or the restart fails
-    (``STATE_STORE_COMMIT_VALIDATION_FAILED``). ``turn``: when it is the turn of this query
-    among those of the session (:mod:`reliable_channel.pipeline.runner.turns`)."""
+    """Wrap ``write`` as a function for ``foreachBatch``.
+
+    ``write`` must always compute the micro-batch, and only once. A replay must run its stateful operators to the end
+    even if every table is already written, or the restart fails (``STATE_STORE_COMMIT_VALIDATION_FAILED``). ``turn``:
+    waits for this query's turn among the queries of the session (:mod:`reliable_channel.pipeline.runner.turns`)."""
 
     def run(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
@@ -135,7 +138,7 @@ def each_batch(
 
 
 def running() -> tuple[str, int] | None:
-    """The query id and micro-batch of the task that asks; ``None`` outside one."""
+    """The query id and micro-batch of the calling task; ``None`` outside a task of a streaming query."""
     context = TaskContext.get()
     query_id = context.getLocalProperty(QUERY_ID) if context else None
     batch_id = context.getLocalProperty(BATCH_ID) if context else None

@@ -1,4 +1,4 @@
-"""Column functions that decode what Waku carries: pandas UDFs for jobs, notebooks and SQL.
+"""Column functions that decode Waku envelopes, SDS messages and segments: pandas UDFs for jobs, notebooks and SQL.
 
     from reliable_channel.pipeline import functions as rc
 
@@ -6,10 +6,10 @@
     rc.register(spark)
     spark.sql("SELECT decode_segment(content).segment_index FROM sds_messages")
 
-Each takes binary columns and gives a struct (the hash: binary). Bytes from the network never raise: what cannot be
-decoded has nulls, and ``reason`` with a value of the fixed list (docs/quarantine.md) and ``detail`` with more for
-people. ``decode_record`` is all of them in one pass over a Kafka record, for the channels of a configuration: ingest,
-requeue and rebuild use it.
+Each takes binary columns and returns a struct (the hash: binary). Bytes from the network never raise: if they cannot be
+decoded, the fields are null, ``reason`` has a value of the fixed list (docs/quarantine.md) and ``detail`` explains it.
+``decode_record`` combines them in one pass over a Kafka record, for the channels of a configuration: ingest, requeue
+and rebuild use it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from reliable_channel.lake.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SD
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 
 Udf = Callable[..., Any]
-"""A pandas UDF: takes columns or their names, gives a column."""
+"""A pandas UDF: takes columns or their names, returns a column."""
 
 
 def _struct(*fields: tuple[str, DataType, str]) -> StructType:
-    """A struct of nullable fields. The comments are for readers here: Spark refuses the result of a UDF whose type has
-    metadata in a nested struct."""
+    """A struct of nullable fields. The comments document this module only: Spark refuses the result of a UDF whose type
+    has metadata in a nested struct."""
     return StructType([StructField(name, type_) for name, type_, _ in fields])
 
 
@@ -77,7 +77,7 @@ ENVELOPE: Final = _struct(
     ("version", _LONG, "version of the payload's encryption; null where the envelope does not say"),
     *_REASON,
 )
-"""What ``decode_envelope`` gives."""
+"""The result type of ``decode_envelope``."""
 
 SDS_MESSAGE: Final = _struct(
     ("channel_id", _TEXT, "SDS channel id"),
@@ -91,7 +91,7 @@ SDS_MESSAGE: Final = _struct(
     ("content", _BYTES, "a segment, or a payload as it is"),
     *_REASON,
 )
-"""What ``decode_sds_message`` gives."""
+"""The result type of ``decode_sds_message``."""
 
 SEGMENT: Final = _struct(
     ("segment_kind", _TEXT, "data or parity"),
@@ -104,21 +104,22 @@ SEGMENT: Final = _struct(
     ("segment_dialect", _TEXT, "wire dialect: v0.1, lip243 or lip243-length"),
     *_REASON,
 )
-"""What ``decode_segment`` gives."""
+"""The result type of ``decode_segment``."""
 
 _SQL_TYPES = {"STRING": _TEXT, "BINARY": _BYTES, "BIGINT": _LONG, "INT": _INT, "BOOLEAN": _FLAG, HISTORY_TYPE: HISTORY}
 _COLUMNS = {c.name: c.type for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE) for c in table.columns}
 RECORD: Final = StructType([StructField(name, _SQL_TYPES[_COLUMNS[name]]) for name in Decoded.__annotations__])
-"""What ``decode_record`` gives: the fields of :class:`Decoded`, each with the type of the column that takes it."""
+"""The result type of ``decode_record``: the fields of :class:`Decoded`, with the types of the columns that store
+them."""
 
 
 def envelopes(values: Iterable[bytes | None]) -> pd.DataFrame:
-    """Serialized ``WakuMessage`` values as rows of :data:`ENVELOPE`."""
+    """Decode serialized ``WakuMessage`` values to rows of :data:`ENVELOPE`."""
     return _frame(ENVELOPE, [decode_waku_message(each) for each in values], {"timestamp_ns": "timestamp"})
 
 
 def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFamily.SPEC) -> pd.DataFrame:
-    """SDS messages of a wire family as rows of :data:`SDS_MESSAGE`."""
+    """Decode SDS messages of a wire family to rows of :data:`SDS_MESSAGE`."""
     found = [_NULL if each is None else parse_sds_message(each, family) for each in payloads]
     within = [
         _TOO_FAR if isinstance(each, SdsMessage) and (each.lamport_timestamp or 0) > _LARGEST else each
@@ -128,7 +129,7 @@ def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFami
 
 
 def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> pd.DataFrame:
-    """Segments of some wire dialects as rows of :data:`SEGMENT`."""
+    """Decode segments of some wire dialects to rows of :data:`SEGMENT`."""
     found = [_NULL if each is None else parse_segment(each, dialects) for each in contents]
     kinds = [None if isinstance(each, Malformed) else ("parity" if each.is_parity else "data") for each in found]
     sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in found]
@@ -137,7 +138,8 @@ def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = D
 
 
 def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) -> list[bytes | None]:
-    """The deterministic message hashes of serialized ``WakuMessage`` values on pubsub topics, 32 bytes each."""
+    """The deterministic message hashes of serialized ``WakuMessage`` values on pubsub topics, 32 bytes each; ``None``
+    for a value that is not an envelope."""
     found: list[bytes | None] = []
     for topic, value in zip(pubsub_topics, values, strict=True):
         envelope = decode_waku_message(value)
@@ -166,8 +168,8 @@ decode_sds_message: Final = sds_decoder()
 
 
 def segment_decoder(dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> Udf:
-    """The UDF that decodes segments of some wire dialects into :data:`SEGMENT`. Bytes that are no segment have a
-    ``reason``: a channel takes them as a payload that was not segmented."""
+    """The UDF that decodes segments of some wire dialects into :data:`SEGMENT`. Bytes that are not a segment have a
+    ``reason``: a channel treats them as an unsegmented payload."""
     chosen = tuple(dialects)
 
     @pandas_udf(SEGMENT)  # type: ignore[untyped-decorator]
@@ -183,8 +185,8 @@ decode_segment: Final = segment_decoder()
 
 @pandas_udf(_BYTES)  # type: ignore[untyped-decorator]
 def waku_message_hash(pubsub_topic: pd.Series, value: pd.Series) -> pd.Series:
-    """The deterministic message hash of a serialized ``WakuMessage`` on a pubsub topic, 32 bytes; null for what is no
-    envelope."""
+    """The deterministic message hash of a serialized ``WakuMessage`` on a pubsub topic, 32 bytes; null if the value is
+    not an envelope."""
     return pd.Series(hashes(pubsub_topic, value), dtype=object)
 
 
@@ -204,12 +206,12 @@ def decode_record(channels: ChannelsSettings, pipeline: PipelineSettings) -> Udf
 
 
 def records(decoded: Sequence[Decoded]) -> pd.DataFrame:
-    """Decoded records as rows of :data:`RECORD`."""
+    """Convert decoded records to rows of :data:`RECORD`."""
     return _frame(RECORD, decoded, {})
 
 
 def register(spark: SparkSession) -> None:
-    """Make the functions known to SQL under their names."""
+    """Register the functions for SQL under their names."""
     for name, function in (
         ("decode_envelope", decode_envelope),
         ("decode_sds_message", decode_sds_message),
@@ -237,10 +239,10 @@ def _frame(
     names: Mapping[str, str],
     given: Mapping[str, Sequence[Any]] | None = None,
 ) -> pd.DataFrame:
-    """Decoded values, or why they were refused, as a frame with the fields of ``type_``. A field is the attribute of
-    the same name (``names``: those that differ) or a column that is ``given``.
+    """Convert decoded values, or the reasons for refusing them, to a frame with the fields of ``type_``. A field is the
+    attribute of the same name (``names`` lists different ones), or a column of ``given``.
 
-    Columns are Arrow's already: pandas would hold them as objects, and Spark would convert these one by one."""
+    Columns are Arrow arrays: pandas would hold Python objects, which Spark would convert one by one."""
     columns = {}
     for field in type_.fields:
         name = names.get(field.name, field.name)

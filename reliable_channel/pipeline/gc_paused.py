@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector from scanning objects that are no garbage."""
+"""Keeps Python's garbage collector from scanning objects that cannot be garbage."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 COLLECT_EVERY = 1_000
-"""After so many calls of :func:`exempt_survivors` everything is scanned once."""
+"""The number of calls of :func:`exempt_survivors` after which everything is scanned once."""
 
 _calls = itertools.count(1)
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector for a block that makes many objects without cycles.
+    """Pause the cyclic garbage collector for a block that creates many acyclic objects.
 
-    Scanning them again and again took an eighth of the ack job's Python time and a fifth of the combiner's. Objects
-    that outlive the block are scanned at its end, so do the work in a function that the block calls."""
+    Scanning them repeatedly took an eighth of the ack job's Python time and a fifth of the combiner's. Objects that
+    outlive the block are scanned at its end, so do the work in a function that the block calls."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -29,11 +29,11 @@ def gc_paused() -> Iterator[None]:
 
 
 def exempt_survivors() -> None:
-    """Exempt all objects of now from garbage collection; they are still freed when nothing refers to them any more.
+    """Exempt all existing objects from garbage collection; they are still freed when their last reference is gone.
 
-    A Python worker of Spark collects after every task, which would scan all objects of the channels that it keeps:
-    1 600 for a channel with a log of 500, half a second of CPU for all that fit. Cycles that are exempt with the rest
-    are found by a scan of everything every :data:`COLLECT_EVERY` calls."""
+    A Python worker of Spark collects garbage after every task, which would scan all objects of its cached channels: 1
+    600 for a channel with a log of 500, half a second of CPU for as many channels as fit in the cache. Cycles among
+    exempt objects are found by a full scan every :data:`COLLECT_EVERY` calls."""
     if next(_calls) % COLLECT_EVERY == 0:
         gc.unfreeze()
         gc.collect()

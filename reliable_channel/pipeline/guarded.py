@@ -1,8 +1,8 @@
-"""Catches a fault of a state machine on one row, sets the row aside, and goes on with the next one.
+"""Catches an exception of a state machine on one row, sets the row aside, and continues with the next one.
 
-Rows come from strangers, and a row on which the program fails would fail again at every start of the query. Such a row
-is reported in ``channel_events`` with its record's coordinates, and the machine goes on with the state it had before
-the row. The record itself stays in the tables, so a rebuild with a mended program takes it as any other.
+Anyone can send rows, and a row on which the program fails would fail again at every start of the query. Such a row is
+reported in ``channel_events`` with its record's coordinates, and the machine continues with the state it had before the
+row. The record itself stays in the tables, so a rebuild with a fixed program processes it like any other.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ LONGEST_REASON = 300
 
 
 class FailedRows(NamedTuple):
-    """How many rows of a key were set aside; the driver counts them."""
+    """The number of rows of a key that were set aside, for the driver's count."""
 
     rows: int
 
 
 class Machine(Protocol):
-    """What holds the state that rows change."""
+    """A state machine whose state the rows of one key change."""
 
     @property
     def is_blank(self) -> bool:
-        """Whether there is nothing to store."""
+        """Whether the state is empty and need not be stored."""
 
     def to_bytes(self) -> bytes:
-        """The state, to be restored from."""
+        """The serialized state, for restoring the machine."""
 
 
 M = TypeVar("M", bound=Machine)
@@ -50,22 +50,22 @@ def taken(
     take: Callable[[M, Row], Iterable[Output]],
     event: Callable[[M, Row, Exception], Output],
 ) -> Generator[Output, None, tuple[M, list[int]]]:
-    """Let a key's machine take its rows of a micro-batch, in record order. Yields what they lead to; returns the
-    machine after them, and which of them, by their place in ``rows``, were set aside.
+    """Apply the rows of a micro-batch, in record order, to the machine of their key. Yields the outputs; returns the
+    machine after them, and the positions in ``rows`` of those that were set aside.
 
-    ``restore`` makes a machine of stored bytes, or of ``None`` the one with which the micro-batch begins, as
-    ``machine`` is. ``take`` lets it take a row; ``event`` is the output for a row that fails.
+    ``restore`` creates a machine from serialized state, or from ``None`` a machine in the state that ``machine`` has at the
+    beginning of the micro-batch. ``take`` applies a row; ``event`` makes the output for a row that fails.
 
-    Nothing is paid while no row fails. When one does, the state may be half changed: the machine is made anew and the
-    rows since the last stored bytes are taken again, which gives the same state. The bytes are then stored anew, so
-    that many failing rows do not repeat the same work many times."""
+    While no row fails this costs nothing. When one fails, its change may be half done: the machine is restored, and the
+    rows since the last serialized state are applied again, which gives the same state. It is then serialized, so that
+    many failing rows do not repeat the same work many times."""
     since: list[Row] = []
     failed: list[int] = []
     state: bytes | None = None
     for number, row in enumerate(rows):
         try:
             outputs = take(machine, row)
-        except MemoryError:  # says nothing about the row
+        except MemoryError:  # not caused by the row
             raise
         except Exception as error:
             _log.warning("a row was set aside: %s", kind_of(error))
@@ -83,7 +83,7 @@ def taken(
 
 
 def collected(steps: Generator[Output, None, Returned]) -> tuple[list[Output], Returned]:
-    """Everything that a generator yields, and what it returns."""
+    """Run a generator to its end; returns the list of yielded values, and the return value."""
     outputs: list[Output] = []
     while True:
         try:
@@ -93,12 +93,12 @@ def collected(steps: Generator[Output, None, Returned]) -> tuple[list[Output], R
 
 
 def kind_of(error: Exception) -> str:
-    """The class of an error and where it was raised. Without its text, which may hold a payload."""
+    """The class of an error and where it was raised, without its text, which may contain a payload."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" in {frame.name}, line {frame.lineno}" for frame in last)
     return f"{type(error).__name__}{where}"
 
 
 def reason_of(error: Exception) -> str:
-    """:func:`kind_of` and the text of an error, for a job that holds no payloads: printable, bounded, for people."""
+    """:func:`kind_of` and the text of an error, printable and bounded, for a job that holds no payloads."""
     return f"{kind_of(error)}: {ascii(str(error))[1:-1]}"[:LONGEST_REASON]

@@ -1,9 +1,9 @@
-"""Writes the results of keyed state, of many kinds in one stream, to their tables in one Spark job.
+"""Writes the results of keyed state, which are rows of several tables in one stream, in one Spark job.
 
 A result is a row of a table (:func:`~reliable_channel.lake.schema.row_type`), or a named tuple for the driver. A row of
-the stream carries many of them, packed by table and column: as rows of their own they would cost as much on their way
-through the JVM as the work that made them, and Arrow of a few rows costs twenty times as much (docs/decisions.md).
-Tasks unpack them into Arrow and write it (:mod:`reliable_channel.lake.files`).
+the stream carries many results, packed by table and column. As separate rows, their way through the JVM would cost as
+much as computing them, and Arrow batches of a few rows cost twenty times as much (docs/decisions.md). Tasks unpack the
+results into Arrow and write them (:mod:`reliable_channel.lake.files`).
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ from reliable_channel.pipeline.delta import task_result, task_results
 from reliable_channel.pipeline.guarded import FailedRows
 
 RESULTS = "results"
-"""The ``kind`` of a row whose column ``results`` holds packed results. Any other kind is the name of a table, and the
-row is one of it."""
+"""The ``kind`` of a row whose column ``results`` holds packed results. Any other kind is the name of the table of which
+the row is one."""
 
 PACKED = 2_000
-"""The most results in one row."""
+"""The maximum number of results in one row."""
 
 GATHERED_BYTES = 4 * 1024 * 1024
-"""Packed results that are written together: about so many bytes of them."""
+"""The approximate number of bytes of packed results that are written together."""
 
 Result = tuple[Any, ...]
-"""A row of a table, or a named tuple for the driver; the name of its class tells which."""
+"""A row of a table, or a named tuple for the driver, depending on the name of its class."""
 
 T = TypeVar("T", bound=Result)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What the tasks of a micro-batch have written, and the results that are for the driver, with their classes."""
+    """The files that the tasks of a micro-batch have written, and the results for the driver with the names of their
+    classes."""
 
     files: list[WrittenFile]
     for_driver: list[tuple[str, list[Any]]]
 
     def of(self, kind: type[T]) -> list[T]:
-        """Those of one class. They come as JSON, so lists in them are tuples."""
+        """The results of one class. They were sent as JSON, so nested lists are converted to tuples."""
         return [
             kind(*(tuple(each) if isinstance(each, list) else each for each in values))
             for name, values in self.for_driver
@@ -60,13 +61,13 @@ class Results:
 
 
 class Sorted(NamedTuple):
-    """Some results by where they go: table → its columns; and, as they are, those that no table takes."""
+    """Results by destination: table → its columns; and, unchanged, results that belong to no table."""
 
     tables: dict[str, list[list[Any]]]
     others: list[Result]
 
     def extend(self, more: Sorted) -> None:
-        """Add others, behind these."""
+        """Append the results of ``more``."""
         for name, columns in more.tables.items():
             if name in self.tables:
                 for mine, theirs in zip(self.tables[name], columns, strict=True):
@@ -77,7 +78,7 @@ class Sorted(NamedTuple):
 
 
 def sorted_out(results: Iterable[Result]) -> Sorted:
-    """Results by table; in the order given, within a table and among the others."""
+    """Group results by table; each group keeps the original order."""
     rows: dict[str, list[Result]] = {}
     others: list[Result] = []
     for result in results:
@@ -87,13 +88,13 @@ def sorted_out(results: Iterable[Result]) -> Sorted:
 
 
 def packed(results: Sequence[Result]) -> Iterator[bytes]:
-    """Results in the order given, for column ``results``."""
+    """Pack results in the given order, for column ``results``."""
     for start in range(0, len(results), PACKED):
         yield pickle.dumps(tuple(sorted_out(results[start : start + PACKED])), pickle.HIGHEST_PROTOCOL)
 
 
 def unpacked(blob: bytes) -> Sorted:
-    """What :func:`packed` gave. Only for what this job's own functions made: it is trusted."""
+    """Undo :func:`packed`. Uses pickle, so pass only bytes that this job's own functions made."""
     return Sorted(*pickle.loads(blob))  # noqa: S301  not from the network
 
 
@@ -102,9 +103,11 @@ Derive = Callable[[pa.Table, PathSettings], Iterator[tuple[Table, pa.Table]]]
 
 
 def written_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Derive] | None = None) -> Results:
-    """Compute ``rows`` and write every result to its table; nothing is committed. Counts the rows that were set aside.
-    What the driver wants must be such that JSON can hold it. ``derived``: table → what the task that writes its rows
-    also writes."""
+    """Compute ``rows`` and write every result to the files of its table; nothing is committed. Counts the rows that
+    were set aside.
+
+    Results for the driver must be representable in JSON. ``derived``: table → a function whose rows the task writes
+    beside that table's rows."""
     found = task_results(rows, _writer(sink.paths, dict(derived or {})))
     results = Results(
         [WrittenFile(*file) for task in found for file in task["files"]],
@@ -115,7 +118,7 @@ def written_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Deri
 
 
 class ResultFiles:
-    """The files of a task that writes results, and what is not for it to write. A context manager, as
+    """Writes a task's results to files, and collects the results for the driver. A context manager like
     :class:`~reliable_channel.lake.files.TaskFiles`."""
 
     def __init__(self, paths: PathSettings, derived: Mapping[str, Derive] | None = None) -> None:
@@ -131,7 +134,7 @@ class ResultFiles:
         self._files.__exit__(*fault)
 
     def add(self, results: Sorted) -> None:
-        """Write results to their tables. A ``WrittenFile`` is one that a task before this one has written."""
+        """Write results to their tables. A ``WrittenFile`` among them is a file that an earlier task has written."""
         for name, columns in results.tables.items():
             rows = of_columns(columns, BY_NAME[name])
             self._files.add(BY_NAME[name], rows)
@@ -145,17 +148,17 @@ class ResultFiles:
                 self.for_driver.append(result)
 
     def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
-        """Write rows that have columns of their table already."""
+        """Write rows that already have columns of their table."""
         self._files.add(table, columns_of(rows, table))
 
     def finish(self) -> list[WrittenFile]:
-        """Close the files; all there are, those of tasks before included."""
+        """Close the files; returns all of them, including those of earlier tasks."""
         return [*self._written, *self._files.finish()]
 
 
 def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
-    """Packed results, many rows of them together: keys often have a few results each, and to write those one key after
-    the other costs 1.5 ms a key, sixty times as much."""
+    """Unpack results, many rows together: keys often have only a few results each, and writing key by key costs 1.5 ms
+    per key, sixty times as much."""
     together, size = Sorted({}, []), 0
     for blob in blobs:
         together.extend(unpacked(blob.as_py()))
@@ -169,8 +172,8 @@ def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
 def _writer(
     paths: PathSettings, derived: Mapping[str, Derive]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of the last step's tasks. Not one inside another function: such a one is pickled with all that it
-    names, here 28 KB of table definitions for every task."""
+    """The function of the last step's tasks. It is not a nested function, because that would be pickled with all its
+    globals: 28 KB of table definitions for every task."""
     return partial(_write, paths, derived)
 
 

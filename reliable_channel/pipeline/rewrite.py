@@ -1,8 +1,8 @@
 """Changes rows of a table, or inserts missing ones, while streams append to it.
 
 Spark computes the new files at a fixed version of the table; one commit through delta-rs replaces the old files. The
-commit fails only if another writer replaced one of these files meanwhile, and then everything is repeated. Appends
-never conflict. Delta's own UPDATE and MERGE fail on any append between their read and their commit.
+commit fails only if another writer has replaced one of these files in the meantime; then everything is repeated.
+Appends never conflict. Delta's own UPDATE and MERGE fail on any append between their read and their commit.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def rewrite(
     concerned: Callable[[DataFrame], DataFrame],
     instead: Callable[[DataFrame], DataFrame],
 ) -> int:
-    """Replace the files that hold ``concerned`` rows by what ``instead`` makes of all rows in them; how many rows are
-    concerned. For tables without partitions.
+    """Replace the files that contain ``concerned`` rows by the result of ``instead`` for all rows in them. Returns the
+    number of concerned rows. For tables without partitions.
 
-    Raises ``ConfigurationError`` when the table has other columns than its definition: they would be lost."""
+    Raises ``ConfigurationError`` if the table has other columns than its definition, because they would be lost, and
+    ``EnvironmentFault`` after repeated conflicts."""
     place = paths.table(table.name)
     to = open_table(paths, table)
     rows = read_table(spark, paths, table, to.version())
@@ -69,9 +70,10 @@ def insert_missing(
     key: Sequence[str],
     among: str = "true",
 ) -> None:
-    """Append those of ``rows`` whose ``key`` the table does not have (``among`` the rows of which this is true), each
-    once however many fill in at a time. ``by``: who does; two of the same name collide, and the later one looks again.
-    """
+    """Append the ``rows`` whose ``key`` is missing in the table, each once even if several processes insert at a time.
+
+    Only rows of the table for which the SQL condition ``among`` holds count. ``by`` names the writer: two writers of
+    the same name conflict, and the later one compares again. Raises ``EnvironmentFault`` after repeated conflicts."""
     to = open_table(paths, table)
     before = to.transaction_version(by)
     there = read_table(spark, paths, table, to.version()).where(among).select(*key)

@@ -1,4 +1,5 @@
-"""Settings of a Spark session for a block of code: its configuration, and the workers of its Python functions."""
+"""Changes settings of a Spark session for a block of code: its configuration, and the workers of its Python
+functions."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 @contextmanager
 def set_meanwhile(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session for a while; afterwards they are as they were, those that were not set too."""
+    """Change settings of the session within the block; afterwards they are restored, or unset if they were not set."""
     before = {key: spark.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():
         spark.conf.set(key, value)
@@ -26,10 +27,10 @@ def set_meanwhile(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[No
 
 @contextmanager
 def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
-    """Python functions that are given to Spark inside the block run in workers of their own, as many as run at once.
+    """Run the Python functions that are passed to Spark inside the block in separate workers, as many as run at once.
 
     Spark keeps idle workers by the environment of the function that they ran. Without this, a task gets any worker of
-    the session, and what a worker has kept in memory is seldom where it is needed."""
+    the session, which seldom has cached the data that the task needs."""
     environment = spark.sparkContext.environment
     environment[_WORKERS] = name
     try:

@@ -1,12 +1,12 @@
-"""The timers of keyed state: which keys have one, and the rows that run it when it is due.
+"""Stores the timers of keyed state, and creates a row for each timer that is due.
 
-Reassembly and ack append the changes of their timers to ``timers``, a log with the micro-batch of each change. Ingest's
-clock rows say how far event time has come; :func:`due_rows` makes a row for every key whose timer is due by then.
+Reassembly and ack append changes of their timers to ``timers``, a log with the micro-batch of each change. Ingest's
+clock rows show how far event time has advanced; :func:`due_rows` makes a row for every key whose timer is due by then.
 
-A micro-batch looks only at what earlier micro-batches wrote, so a replay runs the same timers as the first time, even
-after a crash that came behind the append. Tasks read the log in Python and keep what they read: a stream-static join
-would scan it in Spark in every micro-batch. Every hundredth micro-batch states all timers again, so that a new worker
-need not read the log from its beginning.
+A micro-batch reads only changes of earlier micro-batches, so a replay runs the same timers as the first time, even
+after a crash that followed the append. Tasks read the log in Python and cache it: a stream-static join would scan it in
+Spark in every micro-batch. Every hundredth micro-batch writes all timers again, so that a new worker need not read the
+log from its beginning.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import running
 
 RESTATED_EVERY = 100
-"""A micro-batch whose number this divides states all timers again. Another number needs new checkpoints."""
+"""A micro-batch whose number is a multiple of this writes all timers again. Changing it requires new checkpoints."""
 
 _READ = ("query_id", "batch_id", "key", "due", "kafka_topic", "kafka_partition")
 
 
 class TimerChange(NamedTuple):
-    """The next timer of ``key`` in one Kafka partition is due at ``due_us`` (event time, µs); ``None``: it has none."""
+    """The next timer of ``key`` in one Kafka partition is due at ``due_us`` (event time, µs); ``None``: no timer."""
 
     key: str
     place: TopicPartition
@@ -42,13 +42,13 @@ class TimerChange(NamedTuple):
 
 
 class Timers:
-    """The keys with a timer, and when each is due."""
+    """The keys with a timer, and when each timer is due."""
 
     def __init__(self) -> None:
         self._due: dict[TopicPartition, dict[str, int]] = {}
 
     def apply(self, change: TimerChange) -> None:
-        """Take one change, in the order of the log."""
+        """Apply one change; changes must be in the order of the log."""
         here = self._due.setdefault(change.place, {})
         if change.due_us is None:
             here.pop(change.key, None)
@@ -60,7 +60,7 @@ class Timers:
         return any(key in here for here in self._due.values())
 
     def due(self, place: TopicPartition, until_us: int) -> Iterator[str]:
-        """The keys in one partition whose timer is due at ``until_us`` (µs)."""
+        """The keys in one partition whose timers are due by ``until_us`` (µs)."""
         return (key for key, at in self._due.get(place, {}).items() if at <= until_us)
 
     def __iter__(self) -> Iterator[TimerChange]:
@@ -68,7 +68,7 @@ class Timers:
 
 
 class TimerLog:
-    """The log of one job and query. Reading goes on where it stopped the last time."""
+    """Reads the log of one job and query, and continues where the last read ended."""
 
     def __init__(self, paths: PathSettings, job: str, query_id: str) -> None:
         self._table = DeltaFollower(paths, TIMERS, "batch_id", {"job": job})
@@ -77,7 +77,7 @@ class TimerLog:
         self._read = -1
 
     def before(self, batch_id: int) -> Timers:
-        """The timers before a micro-batch. For one earlier than the last, the log is read anew."""
+        """The timers before a micro-batch. The log is read again if this micro-batch is not later than the last one."""
         restated = last_restated(batch_id)
         if restated > self._read or batch_id <= self._read:
             self._keys, self._read = Timers(), restated - 1
@@ -94,7 +94,7 @@ class TimerLog:
 
 
 def last_restated(batch_id: int) -> int:
-    """The micro-batch before ``batch_id`` that restated what was open, or the first."""
+    """The last micro-batch before ``batch_id`` that wrote all timers again, or the first micro-batch."""
     return max(batch_id - 1, 0) // RESTATED_EVERY * RESTATED_EVERY
 
 
@@ -108,10 +108,10 @@ _logs = PerQuery(TimerLog)
 
 
 def record(sink: BatchSink, job: str, changes: list[TimerChange]) -> None:
-    """Append the changes of this micro-batch, at most one per touched key, or all timers where they are due to be
-    stated again.
+    """Append the changes of this micro-batch, at most one per touched key; every hundredth micro-batch appends all
+    timers.
 
-    To be called in every micro-batch."""
+    Must be called in every micro-batch."""
     if sink.batch_id and last_restated(sink.batch_id + 1) == sink.batch_id:
         stated = Timers()
         for change in [*timers_before(sink.paths, job, sink.query_id, sink.batch_id), *changes]:
@@ -133,12 +133,13 @@ def record(sink: BatchSink, job: str, changes: list[TimerChange]) -> None:
 
 
 def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool = False) -> int:
-    """Delete what no micro-batch will look at again; how many rows. ``committed``: query id → its last committed
-    micro-batch, -1 where there is none. What other queries wrote, which have no checkpoint any more, goes as well.
+    """Delete rows that no micro-batch will read again; returns their number. ``committed``: query id → its last
+    committed micro-batch, -1 if there is none. The rows of all other queries, which no longer have a checkpoint, are
+    deleted too.
 
-    The micro-batch after the committed one may run (again), and reads on from the last restatement before it. Through
-    delta-rs, which sees by the bounds of their files that appends of the meantime are not concerned; Delta's own MERGE
-    and DELETE would collide with each."""
+    The micro-batch after the committed one may run (again), and reads from the last full restatement before it. The
+    deletion uses delta-rs, which sees from the files' statistics that concurrent appends are not affected; Delta's own
+    MERGE and DELETE would conflict with each of them."""
     bounds = {query_id: last_restated(batch_id + 1) for query_id, batch_id in sorted(committed.items())}
     passed = [f"(query_id = {quoted(query_id)} and batch_id < {bound})" for query_id, bound in bounds.items()]
     others = f"query_id not in ({', '.join(map(quoted, bounds))})" if bounds else "true"
@@ -150,23 +151,23 @@ def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool =
 
 
 def timers_of(paths: PathSettings, job: str) -> Timers:
-    """The timers as earlier micro-batches of the running query left them. For tasks of the query."""
+    """The timers before the running micro-batch, for tasks of its query."""
     now = running()
     return Timers() if now is None else timers_before(paths, job, *now)
 
 
 def timers_before(paths: PathSettings, job: str, query_id: str, batch_id: int) -> Timers:
-    """The timers as the micro-batches before ``batch_id`` left them. The caller must not change them: they are kept."""
+    """The timers before ``batch_id``. They are cached, so the caller must not change them."""
     return _logs.get(paths, job, query_id).before(batch_id)
 
 
 def due_rows(
     paths: PathSettings, job: str, columns: Iterable[str], row_of: Callable[[str], dict[str, Any]]
 ) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
-    """A function for ``mapInPandas``: clock rows in, and out one row, with ``columns``, for every key of ``job`` whose
-    timer is due by then.
+    """A function for ``mapInPandas`` that takes clock rows and returns one row, with ``columns``, for every key of
+    ``job`` whose timer is due by then.
 
-    ``row_of`` gives the key's own columns; Kafka coordinates and event time are those of the clock row."""
+    ``row_of`` returns the key's own columns; Kafka coordinates and event time are those of the clock row."""
     names = [*columns]
 
     def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

@@ -1,12 +1,12 @@
-"""Starts Spark's Python workers, in place of ``pyspark.daemon``, with everything that tasks import already in memory.
+"""Starts Spark's Python workers, in place of ``pyspark.daemon``, with all modules of the tasks already imported.
 
-Spark runs ``python -m`` this module once for each environment and lets it fork a worker whenever a task needs one. A
-forked worker has the modules at once, where it would otherwise import them for a second. And what is imported is
-*frozen* (:func:`gc.freeze`): after every task a worker collects garbage, and would each time look through some hundred
-thousand objects of these modules, which are never garbage.
+Spark runs ``python -m`` this module once for each environment, and it forks a worker whenever a task needs one. A
+forked worker has the modules at once; importing them would take a second. The imported objects are *frozen*
+(:func:`gc.freeze`): a worker collects garbage after every task, and would each time scan some hundred thousand objects
+of these modules, which are never garbage.
 
-For local sessions only (``spark.python.daemon.module`` in :mod:`reliable_channel.runtime.spark`): on a cluster the
-package comes with ``--py-files``, which the daemon does not see.
+For local sessions only (``spark.python.daemon.module`` in :mod:`reliable_channel.runtime.spark`): on a cluster
+``--py-files`` delivers the package, and the daemon does not see it.
 """
 
 from __future__ import annotations
