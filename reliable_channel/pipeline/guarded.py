@@ -53,7 +53,7 @@ def taken(
     """Apply the rows of a micro-batch, in record order, to the machine of their key. Yields the outputs; returns the
     machine after them, and the positions in ``rows`` of those that were set aside.
 
-    ``restore`` creates a machine from serialized state, or from ``None`` a machine in the state that ``machine`` has at the
+    ``restore`` creates a machine from serialized state; from ``None``, one in the state that ``machine`` has at the
     beginning of the micro-batch. ``take`` applies a row; ``event`` makes the output for a row that fails.
 
     While no row fails this costs nothing. When one fails, its change may be half done: the machine is restored, and the

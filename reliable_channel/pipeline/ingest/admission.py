@@ -1,8 +1,8 @@
 """Applies the quotas of :mod:`~reliable_channel.pipeline.ingest.quotas` to micro-batches; excess rows are quarantined.
 
 Tasks sum up the cost of a micro-batch by sender. Only if a scope could exceed its quota does the driver read the rows
-of its content topics, without their bytes, from the files just written; and if some are above, the micro-batch is
-written again without them. What was admitted earlier is read from ``sds_messages`` once, at the start. No Spark.
+of its content topics, without their bytes, from the files just written. If rows exceed the quota, the micro-batch is
+written again without them. Messages admitted earlier are read from ``sds_messages`` once, at the start. No Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from reliable_channel.pipeline.ingest.quotas import (
 
 
 class QuotaGate:
-    """What was admitted so far, and the judgement of what comes. Lives in the driver of the ingest job."""
+    """Counts admitted messages, and decides which messages of a micro-batch exceed a quota. Lives in the driver of the
+    ingest job."""
 
     def __init__(self, quotas: QuotaSettings, channels: ChannelsSettings) -> None:
         self._quotas = quotas
@@ -45,10 +46,10 @@ class QuotaGate:
         self._spent = QuotaUsage(quotas, self._pattern_of)
 
     def restore(self, paths: PathSettings, reached: Mapping[TopicPartition, Progress]) -> None:
-        """Read from ``sds_messages`` what was admitted in each partition's present window.
+        """Count the messages that ``sds_messages`` shows as admitted in each partition's current window.
 
-        Rows that a replayed micro-batch has already written do not count, nor do requeued ones: the result must be that
-        of a run without a restart."""
+        Rows that a replayed micro-batch has already written do not count, nor do requeued ones: the decisions must be
+        those of a run without a restart."""
         windows = {(place, at.event_time_us // (self._quotas.window_ms * 1000)) for place, at in reached.items()}
         topic, partition, offset = map(pc.field, RECORD_KEY)
         before = [
@@ -60,7 +61,8 @@ class QuotaGate:
         self._count(paths, windows, reduce(or_, before, pc.scalar(False)), uncounted)
 
     def restore_for(self, paths: PathSettings, groups: Sequence[Group]) -> None:
-        """Read from ``sds_messages`` all that was admitted in the windows of ``groups``, which come late."""
+        """Count all messages that ``sds_messages`` shows as admitted in the windows of ``groups``, for records decoded
+        later."""
         self._count(paths, {(place, window) for place, window, *_ in groups}, pc.scalar(True), None)
 
     def _count(
@@ -70,7 +72,7 @@ class QuotaGate:
         among: pc.Expression,
         uncounted: pa.Table | None,
     ) -> None:
-        """Count the rows of ``sds_messages`` that are in ``windows``, and nothing else."""
+        """Replace all counts by those of the rows of ``sds_messages`` in ``windows``."""
         self._spent = QuotaUsage(self._quotas, self._pattern_of)
         if not windows:
             return
@@ -86,16 +88,16 @@ class QuotaGate:
         return pa.scalar(window * self._quotas.window_ms * 1000, pa.timestamp("us", tz="UTC"))
 
     def refused(self, groups: Sequence[Group], candidates: Callable[[Topics], Iterable[Candidate]]) -> list[Refused]:
-        """What of a micro-batch is above a quota, given its sums; ``candidates``: its messages of some content topics,
-        in record order of each partition."""
+        """Return the messages of a micro-batch that exceed a quota, given its sums by sender. ``candidates`` returns
+        its messages of some content topics, in record order of each partition."""
         return self._spent.judge(groups, candidates)
 
 
 def candidates_in(
     files: Iterable[WrittenFile], paths: PathSettings, quotas: QuotaSettings, topics: Topics
 ) -> Iterator[Candidate]:
-    """The SDS messages of some content topics in those of ``files`` that belong to ``sds_messages``; none is committed.
-    One file holds one Kafka partition, in its order."""
+    """Read the SDS messages of some content topics from those of ``files`` that are for ``sds_messages``; the files
+    need not be committed. One file holds rows of one Kafka partition, in record order."""
     there, root = filesystem(paths.table(SDS_MESSAGES.name))
     for file in files:
         if file.table == SDS_MESSAGES.name:
@@ -107,7 +109,7 @@ def candidates_in(
 
 
 def candidates_of(segments: pa.RecordBatch, quotas: QuotaSettings) -> Iterator[Candidate]:
-    """Rows of ``sds_messages``, of which the columns ``ASKED`` are needed, as messages that ask to be admitted."""
+    """Convert rows of ``sds_messages``, which must have the columns ``ASKED``, to candidates for admission."""
     times = segments.column("event_time").cast(pa.int64()).to_pylist()
     costs = costs_of({name: segments.column(name) for name in COSTING})
     names = segments.select([*RECORD_KEY, *SENDER]).to_pylist()

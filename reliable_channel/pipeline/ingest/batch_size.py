@@ -1,7 +1,7 @@
-"""Limits the records of an ingest micro-batch so that it stays within ``spark.max_bytes_per_trigger``.
+"""Limits the number of records of an ingest micro-batch so that it stays within ``spark.max_bytes_per_trigger``.
 
-Spark's Kafka source counts records only (``maxOffsetsPerTrigger``). Where the newest records of the topic are large,
-fewer are read at a time; their sizes are looked at once, when the query starts.
+Spark's Kafka source limits only the number of records (``maxOffsetsPerTrigger``). If the newest records of the topic
+are large, a micro-batch reads fewer; their sizes are sampled once, when the query starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reliable_channel.config import Settings
 from reliable_channel.pipeline.ingest.topic_made_anew import refuse_topic_made_anew
 
 SAMPLED_RECORDS = 200
-"""So many of the newest records of each partition are looked at."""
+"""The number of newest records of each partition that are sampled."""
 
 SAMPLING_SECONDS = 5.0
 
@@ -23,10 +23,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def records_per_trigger(settings: Settings) -> int:
-    """``spark.max_offsets_per_trigger``, or fewer where that many records of the size of the newest ones are more than
-    ``spark.max_bytes_per_trigger``. The former while Kafka does not answer: the query itself reports that.
+    """Return ``spark.max_offsets_per_trigger``, or fewer if that many records, at the average size of the newest ones,
+    exceed ``spark.max_bytes_per_trigger``. If Kafka does not answer, nothing is sampled: the query itself reports that.
 
-    Raises ``ConfigurationError`` for a topic that was made anew (:mod:`.topic_made_anew`)."""
+    Raises ``ConfigurationError`` for a topic that was deleted and created again (:mod:`.topic_made_anew`)."""
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
@@ -44,14 +44,15 @@ def records_per_trigger(settings: Settings) -> int:
 
 
 def within(sizes: list[int], max_records: int, max_bytes: int) -> int:
-    """How many records of such ``sizes`` (bytes) keep both limits; one at least."""
+    """The number of records, of the average of ``sizes`` (bytes), that respects both limits; at least one."""
     if not any(sizes):
         return max_records
     return max(1, min(max_records, max_bytes * len(sizes) // sum(sizes)))
 
 
 def newest_sizes(consumer: Any, topic: str) -> list[int]:
-    """The sizes (bytes) of the values of the newest records in every partition, as far as they come in time."""
+    """The sizes (bytes) of the values of the newest records of every partition, as far as they arrive within
+    :data:`SAMPLING_SECONDS`."""
     from kafka import TopicPartition
 
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]

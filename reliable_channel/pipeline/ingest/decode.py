@@ -1,5 +1,5 @@
 """Decodes one Kafka record into the fields of ``envelopes`` and ``sds_messages``, or into a reason of the fixed list
-(docs/quarantine.md). Pure Python: no Spark, no clock, no exception for bytes from outside."""
+(docs/quarantine.md). Pure Python: no Spark, no clock, no exception for invalid bytes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, me
 from reliable_channel.pipeline.ingest.decryption import Decryptor
 
 SOURCES = frozenset({"relay", "filter", "store", "repair", "sender"})
-"""What the Kafka header ``source`` may say (14/WAKU2-MESSAGE)."""
+"""The valid values of the Kafka header ``source`` (14/WAKU2-MESSAGE)."""
 
 LAMPORT_MAX_AHEAD_MS = 24 * 3600 * 1000
-"""Lamport values further ahead are refused: one of 2^64 − 1 would end the channel (docs/spec/sds.md, *Bounds*)."""
+"""Lamport timestamps further in the future are refused: one of 2^64 − 1 would end the channel (docs/spec/sds.md,
+*Bounds*)."""
 
 MAX_RECORD_TIME_US = 253_402_300_799_999_999
-"""The end of the year 9999, which is where Spark's and Python's timestamps end."""
+"""The end of the year 9999, the last time that Spark's and Python's timestamps can represent."""
 
 MAX_VALUE_BYTES = 1_048_576
-"""A record above this is refused unread: far above the network's limit of 150 KiB an envelope (14/WAKU2-MESSAGE)."""
+"""A larger record is refused without decoding. The network's limit is far lower: 150 KiB per envelope
+(14/WAKU2-MESSAGE)."""
 
 _KIND_NAMES = {kind: kind.value for kind in SdsKind}
 _DIALECT_NAMES = {dialect: dialect.value for dialect in Dialect}
-"""Looked up once: the value of a member of an enumeration is a call of a function, and made for every record."""
+"""Cached, because reading the value of an enumeration's member calls a function, and every record needs it."""
 
 _CACHED_TOPICS = 4_096
 _CACHED_CHARACTERS = 512
-"""Longer names are a stranger's invention and not kept: one may be as long as a record."""
+"""Longer names are not cached: strangers may invent them, and one may be as long as a record."""
 
 
 class Decoded:
-    """One record, decoded. ``kind``: ``sds``, ``plain`` or ``quarantined``; ``None`` when it is no envelope at all.
+    """One decoded record. ``kind``: ``sds``, ``plain`` or ``quarantined``; ``None`` if it is not an envelope.
 
-    Filled as far as decoding comes; fields that were not reached keep the defaults of the class. Most records leave
-    half of them alone, and setting or copying all of them was a fifth of decoding.
+    Decoding sets fields as far as it gets; all others keep the defaults of the class. Most records leave half of them
+    unset, and setting or copying all of them was a fifth of the decoding time.
 
-    ``content`` of an ``encrypted`` row is the ciphertext; ``content_bytes`` and ``content_digest`` are of the
+    In an ``encrypted`` row ``content`` is the ciphertext; ``content_bytes`` and ``content_digest`` describe the
     plaintext."""
 
     kind: str | None = None
@@ -77,7 +79,8 @@ class Decoded:
 
 
 def refused(row: Decoded, stage: str, malformed: Malformed) -> Decoded:
-    """``row`` with a reason: a row for ``quarantine`` and, where the envelope could be read, one for ``envelopes``."""
+    """Set a reason on ``row``: it becomes a row of ``quarantine`` and, if the envelope could be read, one of
+    ``envelopes``."""
     row.kind = "quarantined" if row.message_hash is not None else None
     row.stage, row.reason, row.detail = stage, malformed.reason.value, malformed.detail or None
     row.disposition = "dropped"
@@ -85,7 +88,7 @@ def refused(row: Decoded, stage: str, malformed: Malformed) -> Decoded:
 
 
 class RecordDecoder:
-    """Decodes records for one configuration of channels. Made once per Python worker; not thread-safe."""
+    """Decodes records for one configuration of channels. Created once per Python worker; not thread-safe."""
 
     def __init__(self, channels: ChannelsSettings, pipeline: PipelineSettings) -> None:
         self._channels = channels
@@ -97,7 +100,7 @@ class RecordDecoder:
     def decode(
         self, value: bytes | None, pubsub_header: bytes | None, source_header: bytes | None, record_time_us: int
     ) -> Decoded:
-        """Decode one record. ``record_time_us``: its record time, bounded by the ingest clock (µs)."""
+        """Decode one record. ``record_time_us``: its record time (µs), limited by the ingest clock."""
         row = Decoded()
         pubsub_topic, source = self._text(pubsub_header), self._text(source_header)
         if not pubsub_topic:
@@ -174,7 +177,7 @@ class RecordDecoder:
         row.content = envelope.payload if row.encrypted else content
         row.content_bytes = len(content)
         row.content_digest = hashlib.sha256(content).digest()
-        # An ephemeral message is one segment at most (LIP-109), so its content is always the payload.
+        # An ephemeral message has at most one segment (LIP-109), so its content is always the payload.
         segment = None if kind is SdsKind.EPHEMERAL else decode_segment(content, topic.dialects)
         if isinstance(segment, Segment):
             _take_segment(row, segment)
@@ -203,7 +206,7 @@ def _take_segment(row: Decoded, segment: Segment) -> None:
 
 
 def _take_bare(row: Decoded, content: bytes, malformed: Malformed | None) -> None:
-    """What does not parse and validate as a segment is a bare payload (Segmentation 0.1)."""
+    """Treat content that is not a valid segment as a bare payload (Segmentation 0.1)."""
     row.segment_kind, row.entire_message_hash, row.data_count = "bare", keccak256(content), 1
     why = None if malformed is None else lookalike(content, malformed)
     if why is not None:

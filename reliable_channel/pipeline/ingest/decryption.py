@@ -1,7 +1,7 @@
 """Decrypts messages of encrypted channels on the executors (RELIABLE-CHANNEL-API, *Encryption*; docs/howto/keys.md).
 
-Keys are listed per content topic, several for rotation, by the names of files or of environment variables
-(``env:NAME``) that the executors can read. The job carries these names and never the keys.
+Each content topic lists its keys, several for rotation, by the names of files or environment variables (``env:NAME``)
+that the executors can read. The serialized job contains these names and never the keys.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ ENVIRONMENT = "env:"
 
 
 class Decryptor:
-    """Decrypts payloads of envelopes. Made once per Python worker; remembers the keys it has read, by their names."""
+    """Decrypts payloads of envelopes. Created once per Python worker; caches the keys it has read by their names."""
 
     def __init__(self) -> None:
         self._keys: dict[tuple[str, ...], Mapping[bytes, bytes] | Malformed] = {}
 
     def open(self, payload: bytes, topic: ChannelTopic, pubsub_topic: str, content_topic: str) -> bytes | Malformed:
-        """The bytes of the SDS message, or why not: ``plaintext_refused`` for what reads as SDS unencrypted (with a key
-        configured nothing else may speak), else ``undecryptable``."""
+        """Decrypt to the bytes of the SDS message, or return the reason for refusal: ``plaintext_refused`` for an
+        unencrypted SDS message (a topic with a key accepts none), else ``undecryptable``."""
         names = topic.decryption_key_files
         if names not in self._keys:
             self._keys[names] = _read_keys(names)
@@ -43,8 +43,8 @@ class Decryptor:
 
 
 def _read_keys(names: tuple[str, ...]) -> Mapping[bytes, bytes] | Malformed:
-    """The keys by their ids, read here and now. One that cannot be read costs no record: they wait in
-    ``quarantine``."""
+    """Read the keys from disk or environment; returns them by key id. If one cannot be read, no record is lost: the
+    records wait in ``quarantine``."""
     try:
         return {key_id(key): key for key in map(_read_key, names)}
     except ConfigurationError as error:

@@ -1,11 +1,11 @@
 """Decides which messages are within the quotas of their scopes: sender, channel, content topic, pattern of content
 topics, pubsub topic. No Spark.
 
-Per Kafka partition and window of event time, in record order, a message is admitted if none of its scopes is above its
-quota with it; only admitted messages count. So a sender who floods a channel uses up its own quota and nobody else's.
-Names are free to invent, so strangers could use up a shared scope: above its quota those are admitted who have no more
-than an equal share of it, up to twice the quota. The result depends only on the rows before it in the partition,
-wherever they are cut into micro-batches, and ``sds_messages`` is all that has to be remembered.
+A message is admitted if no scope exceeds its quota with it. Messages are counted per Kafka partition and window of
+event time, in record order, and only admitted ones count. So a sender who floods a channel uses up only its own quota.
+Anyone can invent names, so strangers could use up a shared scope. When a shared scope exceeds its quota, members that
+use no more than an equal share of it are still admitted, up to twice the quota. The result depends only on the
+preceding rows of the partition, not on the cut into micro-batches, and ``sds_messages`` is all the state it needs.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Topic = tuple[str, str]
 """Pubsub topic, content topic."""
 
 PatternOf = Callable[[str, str], str | None]
-"""Content topic and pubsub topic → the pattern that admits it, ``None`` where the topic is configured by its name."""
+"""Content topic and pubsub topic → the pattern that admits it; ``None`` if the topic is configured by its name."""
 
 HARD_LIMIT = 2
-"""No scope gets above its quota times this."""
+"""The multiple of its quota that no scope exceeds."""
 
 Scope = tuple[str, bytes]
-"""Which quota, and a digest of whose: names are the sender's word, up to 1 024 characters each."""
+"""The name of a quota, and a digest of the names it applies to: senders choose names of up to 1 024 characters each."""
 
 
 class Cost(NamedTuple):
-    """What messages take of a quota; the names are those of :class:`~reliable_channel.config.Quota`."""
+    """The usage of a quota by messages; the fields are those of :class:`~reliable_channel.config.Quota`."""
 
     messages: int = 0
     bytes: int = 0
@@ -50,24 +50,24 @@ class Cost(NamedTuple):
     named_ids: int = 0
 
     def plus(self, other: Cost) -> Cost:
-        """Both together."""
+        """The sum of both."""
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 COSTING = ("sds_id", "sender_id", "content_bytes", "segment_kind", "causal_history", "repair_request")
-"""The columns of ``sds_messages`` that say what a message takes."""
+"""The columns of ``sds_messages`` that determine the cost of a message."""
 
 SENDER = (*CHANNEL_KEY, "sender_id")
 
 ASKED = (*RECORD_KEY, "event_time", *CHANNEL_KEY, *COSTING)
-"""The columns of ``sds_messages`` that admission looks at."""
+"""The columns of ``sds_messages`` that admission reads."""
 
 
 def costs_of(messages: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """What each SDS message takes, under the names of :class:`Cost`. ``messages`` has the columns ``COSTING``.
+    """The cost of each SDS message, under the names of :class:`Cost`. ``messages`` has the columns ``COSTING``.
 
-    Bytes are those of the content, and of every id, hint and sender id that the message holds: keyed state may keep
-    each of them."""
+    Bytes are those of the content, and of every id, hint and sender id that the message contains, because keyed state
+    may keep each of them."""
     lists = [messages["causal_history"], messages["repair_request"]]
     sizes = [pc.cast(messages["content_bytes"], pa.int64()), *_sizes(messages["sds_id"], messages["sender_id"])]
     sizes += [pa.array(_entry_bytes(column)) for column in lists]
@@ -88,7 +88,7 @@ def _sum(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def _entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
-    """The bytes of all entries of each list."""
+    """The total bytes of the entries of each list."""
     entries = pc.list_flatten(lists)
     sizes = _sum(_sizes(*(pc.struct_field(entries, name) for name in ("sds_id", "retrieval_hint", "sender_id"))))
     of = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
@@ -98,14 +98,14 @@ def _entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
 
 
 Group = tuple[TopicPartition, int, Sender, Cost]
-"""What a sender asks for in one window of a Kafka partition. A window is event time div ``window_ms``."""
+"""The cost of one sender's messages in one window of a Kafka partition. A window is event time div ``window_ms``."""
 
 
 def groups_of(
     messages: Mapping[str, pa.Array], quotas: QuotaSettings, uncounted: pa.Table | None = None
 ) -> Iterator[Group]:
-    """What SDS messages take of quotas, summed up. ``messages`` has the columns ``ASKED``; ``uncounted``: the Kafka
-    coordinates of messages that do not count."""
+    """Sum up the cost of SDS messages. ``messages`` has the columns ``ASKED``; ``uncounted``: the Kafka coordinates of
+    messages that do not count."""
     window = pc.divide(messages["event_time"].cast(pa.int64()), quotas.window_ms * 1000)
     kept = {name: messages[name] for name in (*RECORD_KEY, *SENDER)}
     asked = pa.table({**kept, "window": window, **costs_of(messages)})
@@ -119,7 +119,7 @@ def groups_of(
 
 
 class Candidate(NamedTuple):
-    """One message that asks to be admitted."""
+    """One message to be admitted or refused."""
 
     place: TopicPartition
     offset: int
@@ -133,7 +133,7 @@ Topics = set[tuple[TopicPartition, Topic]]
 
 
 class Refused(NamedTuple):
-    """One message above a quota, and whose."""
+    """One message that exceeds a quota; ``detail`` names the quota."""
 
     place: TopicPartition
     offset: int
@@ -141,12 +141,12 @@ class Refused(NamedTuple):
 
 
 def no_pattern(content_topic: str, pubsub_topic: str) -> None:
-    """Where no content topic is a pattern's."""
+    """The pattern of a content topic when no patterns are configured: ``None``."""
 
 
 class _Window:
-    """What was admitted in one window of a Kafka partition, and how many there are in each shared scope: senders in a
-    channel, channels in a content topic, and so on."""
+    """The admitted cost in one window of a Kafka partition, and the number of members of each shared scope: senders in
+    a channel, channels in a content topic, and so on."""
 
     def __init__(self) -> None:
         self.spent: dict[Scope, Cost] = {}
@@ -160,7 +160,7 @@ class _Window:
 
 
 class QuotaUsage:
-    """What was admitted so far, per Kafka partition, window and scope."""
+    """The admitted cost per Kafka partition, window and scope."""
 
     def __init__(self, quotas: QuotaSettings, pattern_of: PatternOf = no_pattern) -> None:
         self._quotas = quotas
@@ -168,7 +168,7 @@ class QuotaUsage:
         self._windows: dict[tuple[TopicPartition, int], _Window] = {}
 
     def add(self, place: TopicPartition, window: int, sender: Sender, cost: Cost) -> None:
-        """Count what was admitted."""
+        """Count admitted messages."""
         self._windows.setdefault((place, window), _Window()).add(self._scopes(sender), cost)
 
     def judge(
@@ -176,11 +176,10 @@ class QuotaUsage:
         groups: Sequence[Group],
         candidates: Callable[[Topics], Iterable[Candidate]],
     ) -> list[Refused]:
-        """Count what of a micro-batch is admitted; the others.
+        """Count the admitted messages of a micro-batch; returns the refused ones.
 
-        ``groups`` are its messages summed by place, window and sender. ``candidates`` gives those of some content
-        topics one by one, in record order of each partition; it is only asked for topics that could get above a quota.
-        """
+        ``groups`` are its messages summed up by place, window and sender. ``candidates`` returns those of some content
+        topics one by one, in record order of each partition; it is called only for topics that could exceed a quota."""
         above = self._could_exceed(groups)
         for place, window, sender, cost in groups:
             if (place, sender[:2]) not in above:
@@ -191,11 +190,11 @@ class QuotaUsage:
         for place, window, *_ in groups:
             latest[place] = max(window, latest.get(place, window))
         for key in [key for key in self._windows if key[1] < latest.get(key[0], key[1])]:
-            del self._windows[key]  # event time never goes back
+            del self._windows[key]  # event time never decreases
         return refused
 
     def _could_exceed(self, groups: Sequence[Group]) -> Topics:
-        """The content topics of which a scope would be above its quota if all of ``groups`` were admitted."""
+        """The content topics with a scope that would exceed its quota if all of ``groups`` were admitted."""
         sums = QuotaUsage(self._quotas, self._pattern_of)
         for group in groups:
             sums.add(*group)
@@ -214,7 +213,7 @@ class QuotaUsage:
         }
 
     def _refused(self, candidate: Candidate) -> Refused | None:
-        """Count one message, unless it is above a quota."""
+        """Count one message, unless it exceeds a quota; returns it in that case."""
         place, offset, window, sender, cost = candidate
         here = self._windows.setdefault((place, window), _Window())
         scopes = self._scopes(sender)
@@ -227,8 +226,9 @@ class QuotaUsage:
         return None
 
     def _modest(self, here: _Window, scopes: Sequence[Scope], cost: Cost, total: Cost) -> bool:
-        """Whether the message is within an equal share of the last of ``scopes``, which stays within twice its quota:
-        the share of one of its members, or of one of that member's own, and so on down to the sender."""
+        """Whether the message is within an equal share of the last of ``scopes``, which must stay within twice its
+        quota. The share is that of one of its members, or of one of that member's own members, and so on down to the
+        sender."""
         quota: Quota = getattr(self._quotas, scopes[-1][0])
         limits = [getattr(quota, name) for name in Cost._fields]
         if any(used > limit * HARD_LIMIT for used, limit in zip(total, limits, strict=True)):
@@ -242,7 +242,7 @@ class QuotaUsage:
         return False
 
     def _exceeded(self, scope: Scope, cost: Cost) -> str | None:
-        """Which quota ``cost`` is above, for people; ``None`` when it is not."""
+        """The text that names the quota that ``cost`` exceeds; ``None`` if it exceeds none."""
         quota: Quota = getattr(self._quotas, scope[0])
         for what, used in zip(Cost._fields, cost, strict=True):
             limit = getattr(quota, what)
@@ -251,7 +251,8 @@ class QuotaUsage:
         return None
 
     def _scopes(self, sender: Sender) -> tuple[Scope, ...]:
-        """The smallest first: it is the one to be named, and a member of the next."""
+        """The scopes of a sender, the smallest first: a refusal names the smallest, and each is a member of the
+        next."""
         pattern = self._pattern_of(sender[1], sender[0])
         own = tuple((name, _digest(sender[:size])) for name, size in _OWN)
         shared = (("pattern", _digest((pattern,))),) if pattern is not None else ()

@@ -1,8 +1,8 @@
 """Decodes quarantined records again, after a fix or with a new key, and inserts them into ``sds_messages``.
 
-A record keeps its Kafka coordinates and its event time, so it joins the record order as a late one. It is inserted only
-if these coordinates are missing, so that neither a run killed between two tables nor two runs at a time insert it
-twice; its quarantine row is settled after that. Ingest may write the same tables meanwhile.
+A record keeps its Kafka coordinates and event time, so it joins the record order late. It is inserted only if its
+coordinates are missing, so neither a run killed between two tables nor two concurrent runs insert it twice. Its
+quarantine row is updated after that. Ingest may write the same tables at the same time.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ REQUEUED = "requeued"
 
 
 def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()) -> int:
-    """Decode again what was dropped (of the given reasons, or of all); how many records go on now.
+    """Decode dropped records again (of the given reasons, or of all); returns how many are now accepted.
 
-    What is refused again, or is above a quota still, stays as it is. Records of which only a part was kept cannot be
-    decoded and stay, too."""
+    Records that are refused again, or still exceed a quota, stay unchanged. So do records of which quarantine kept only
+    a part, because they cannot be decoded."""
     paths = settings.paths
     create_tables(paths, (ENVELOPES, SDS_MESSAGES, QUARANTINE))
     records = _records(spark, settings, reasons)
@@ -49,8 +49,8 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
 
 
 def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
-    """The dropped records with the event times they had, computed once: the tables below change while they are
-    written."""
+    """The dropped records with their event times. Computed once, because the tables that they are read from change
+    during the run."""
     times = read_table(spark, settings.paths, QUARANTINE).select(*kafka_coordinates(), "event_time")
     place = ["topic", "partition", "offset"]
     records = dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
@@ -60,7 +60,7 @@ def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) ->
 def _rows(
     records: DataFrame, settings: Settings, table: Table, refused: Mapping[tuple[str, int, int], str]
 ) -> DataFrame:
-    """What can be decoded now, without the ``refused``, as rows of ``table``."""
+    """The records that can be decoded now, except the ``refused`` ones, as rows of ``table``."""
     return decoded(records, settings).mapInArrow(_Accepted(table.name, refused), table.ddl())
 
 
@@ -87,10 +87,10 @@ def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int,
 
 
 def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
-    """Insert the ``rows`` that ``table`` lacks, and update the kind or disposition of those that it has."""
+    """Insert the ``rows`` that ``table`` lacks, and update the kind or disposition of those it has."""
     paths = settings.paths
     if table is SDS_MESSAGES:
-        # A clock row has the coordinates of the last record that it covers, and is not that record.
+        # A clock row has the coordinates of the last record it covers, but is not that record.
         insert_missing(spark, paths, table, rows, REQUEUED, _PLACE, "sds_kind <> 'tick'")
     elif table is ENVELOPES:
         insert_missing(spark, paths, table, rows, REQUEUED, _PLACE)
@@ -112,8 +112,8 @@ def _update(spark: SparkSession, paths: PathSettings, table: Table, rows: DataFr
 
 
 def dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
-    """The dropped records as Kafka gave them: whole values from ``envelopes`` where it has them, else what
-    quarantine kept, if that is all of it."""
+    """The dropped records in the form of Kafka's source: whole values from ``envelopes`` if it has them, else from
+    quarantine, if that kept the whole value."""
     refused = read_table(spark, settings.paths, QUARANTINE).where(
         "disposition = 'dropped' and pubsub_topic is not null"
     )

@@ -1,7 +1,7 @@
 """Selects and names the Arrow columns of ``envelopes``, ``sds_messages`` and ``quarantine`` from decoded records.
 
-A batch is what :func:`reliable_channel.pipeline.functions.decode_record` gave, beside the columns of Kafka and of the
-clock. Rows are chosen by masks; no row becomes a Python object.
+A batch has the columns of :func:`reliable_channel.pipeline.functions.decode_record`, of Kafka and of the clock. Rows
+are selected by masks; no row becomes a Python object.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, Table
 
 _NAMES = {"envelope_hash": "message_hash"}
-"""Columns of ``sds_messages`` that are called something else in a decoded record."""
+"""Columns of ``sds_messages`` with another name in a decoded record."""
 
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """Some records of one Kafka partition, in its order.
+    """Some records of one Kafka partition, in record order.
 
-    ``given``: coordinates, ``record_time``, ``event_time``, ``ingest_time`` and ``value``, by the names of the tables.
-    ``decoded``: the fields of a decoded record, by name."""
+    ``given``: coordinates, ``record_time``, ``event_time``, ``ingest_time`` and ``value``, with the names of the
+    tables. ``decoded``: the fields of a decoded record, by name."""
 
     given: Mapping[str, pa.Array]
     decoded: Mapping[str, pa.Array]
 
     def envelopes(self) -> pa.RecordBatch:
-        """What could be read as an envelope."""
+        """The rows of ``envelopes``: records that could be read as an envelope."""
         part = self.where(self.decoded["kind"].is_valid())
         return part._as(ENVELOPES, {"value_bytes": pc.binary_length(part.given["value"])})
 
     def segments(self) -> pa.RecordBatch:
-        """The SDS messages."""
+        """The rows of ``sds_messages``."""
         return self.sds()._as(SDS_MESSAGES, {})
 
     def sds(self) -> DecodedBatch:
@@ -45,7 +45,7 @@ class DecodedBatch:
         return self.where(pc.equal(self.decoded["kind"], "sds"))
 
     def quarantine(self, raw_bytes: int) -> pa.RecordBatch:
-        """What was refused or reported; at most ``raw_bytes`` of each record's value."""
+        """The rows of ``quarantine``: refused and reported records, with at most ``raw_bytes`` of each value."""
         part = self.where(self.decoded["reason"].is_valid())
         value = part.given["value"]
         digests = [None if each is None else hashlib.sha256(each).digest() for each in value.to_pylist()]
@@ -66,7 +66,7 @@ class DecodedBatch:
         return DecodedBatch(given, decoded)
 
     def above_quota(self, why: Mapping[int, str]) -> DecodedBatch:
-        """The same rows, those at the offsets of ``why`` refused: they are above a quota, and whose it is."""
+        """The same rows with those at the offsets of ``why`` refused; ``why`` names the exceeded quota."""
         offsets = self.given["kafka_offset"].to_pylist()
         details = pa.array([why.get(offset) for offset in offsets], pa.string())
         refused = details.is_valid()

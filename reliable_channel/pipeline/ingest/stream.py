@@ -32,7 +32,7 @@ TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 def kafka_records(
     spark: SparkSession, kafka: KafkaSettings, pipeline: PipelineSettings, max_offsets_per_trigger: int
 ) -> DataFrame:
-    """The envelopes topic as a stream. Records that Kafka has already deleted do not stop it; they are recorded in
+    """Read the envelopes topic as a stream. Records that Kafka has already deleted do not stop it; they are recorded in
     ``source_gaps``."""
     records = (
         spark.readStream.format("kafka")
@@ -45,17 +45,17 @@ def kafka_records(
         .load()
     )
     context = spark.sparkContext
-    # A task takes several partitions: two Python workers and a file of each table for every task are what a small
-    # micro-batch costs. On a cluster, where executors come and go, their number is not known.
+    # One task reads several partitions, because each task of a small micro-batch costs two Python workers and a file
+    # per table. On a cluster executors come and go, so the number of cores is unknown.
     return records.coalesce(context.defaultParallelism) if (context.master or "").startswith("local") else records
 
 
 def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
-    """Kafka records → what the tasks decode: coordinates, ``record_time``, ``ingest_time``, ``time_us``, ``value`` and
-    the two headers.
+    """Select from Kafka records the columns that tasks decode: coordinates, ``record_time``, ``ingest_time``,
+    ``time_us``, ``value`` and the two headers.
 
     ``time_us`` is min(record time, ingest clock + ``max_clock_skew_ms``). The ingest clock is the micro-batch's
-    timestamp, which Spark keeps in the checkpoint before it runs the batch, so a replay computes the same rows."""
+    timestamp, which Spark writes to the checkpoint before it runs the batch, so a replay computes the same rows."""
 
     def transform(records: DataFrame) -> DataFrame:
         now = batch_time()
@@ -77,8 +77,8 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
 
 
 def decoded(records: DataFrame, settings: Settings) -> DataFrame:
-    """Records (:func:`records_of`) with what they carry in the column ``decoded``
-    (:func:`~reliable_channel.pipeline.functions.decode_record`)."""
+    """Add the column ``decoded`` (:func:`~reliable_channel.pipeline.functions.decode_record`) to records
+    (:func:`records_of`)."""
     decode = decode_record(settings.channels, settings.pipeline)
     return records.withColumn(DECODED, decode("value", "pubsub_header", "source_header", "time_us")).drop(
         "pubsub_header", "source_header"
@@ -86,26 +86,26 @@ def decoded(records: DataFrame, settings: Settings) -> DataFrame:
 
 
 def kafka_coordinates() -> list[Column]:
-    """The coordinates in our tables under the names that Spark's Kafka source has."""
+    """The Kafka coordinates of a table, under the names of Spark's Kafka source."""
     return [F.col(name).alias(name.removeprefix("kafka_")) for name in RECORD_KEY]
 
 
 def batch_time() -> Column:
-    """The micro-batch's timestamp. As ``current_timestamp`` alone it is a number in the code that Spark generates, new
-    in every micro-batch, and compiled again; what a lambda function gives is no part of the code."""
+    """The micro-batch's timestamp. ``current_timestamp`` alone would be a literal in Spark's generated code, so each
+    micro-batch would compile it again; the result of a lambda function is not part of the code."""
     return F.element_at(F.transform(F.array(F.current_timestamp()), lambda time: time), 1)
 
 
 def header(name: str) -> Column:
-    """The value of a Kafka header, the last one of that name, or null."""
+    """The value of the last Kafka header with this name, or null."""
     found = F.filter(F.col("headers"), lambda entry: entry["key"] == name)
     return F.try_element_at(found, F.lit(-1))["value"]
 
 
 class IngestWriter:
-    """Decodes and writes micro-batches; fits :func:`reliable_channel.pipeline.delta.each_batch`.
+    """Decodes and writes micro-batches; the ``write`` function of :func:`reliable_channel.pipeline.delta.each_batch`.
 
-    ``lock`` is held while a micro-batch is written: no tick may come between its event times and its commit."""
+    ``lock`` is held while a micro-batch is written, because no tick may come between its event times and its commit."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -136,8 +136,8 @@ class IngestWriter:
 def admitted(
     records: DataFrame, settings: Settings, paths: PathSettings, floors: dict[TopicPartition, int], admission: QuotaGate
 ) -> IngestResult:
-    """Decode ``records`` (:func:`records_of`) into files of the tables under ``paths``, what is above a quota into
-    those of ``quarantine``. Nothing is committed."""
+    """Decode ``records`` (:func:`records_of`) into files of the tables under ``paths``; rows that exceed a quota go to
+    ``quarantine``. Nothing is committed."""
 
     def run(refused: dict[tuple[str, int, int], str]) -> IngestResult:
         raw_bytes = settings.pipeline.quarantine_raw_bytes
@@ -155,7 +155,7 @@ def admitted(
 def tick_files(
     paths: PathSettings, reached: dict[TopicPartition, Progress], ingest_us: int | None
 ) -> list[WrittenFile]:
-    """The recorded clock as a file of ``sds_messages``: a row after the last record read of each partition."""
+    """Write the recorded clock to a file of ``sds_messages``: one row after the last record read of each partition."""
     rows = [
         {
             "kafka_topic": topic,

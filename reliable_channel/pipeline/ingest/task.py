@@ -1,4 +1,4 @@
-"""Dates, counts and writes the decoded records of one Kafka partition, in a task of ingest.
+"""Assigns event times to decoded records, counts and writes them, in a task of ingest.
 
 Rows go from Arrow into the tables' files; the driver gets one small result per task (docs/pipeline.md *Ingest*). With
 ``failOnDataLoss=false`` Spark skips missing offsets silently, so each skipped range becomes a row of ``source_gaps``.
@@ -23,12 +23,12 @@ from reliable_channel.pipeline.ingest.quotas import Cost, Group, groups_of
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
 
 DECODED = "decoded"
-"""The column that holds the decoded record, a struct."""
+"""The column with the decoded record, a struct."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetGap:
-    """Offsets ``first`` to ``last`` (inclusive) are missing; event times around them, µs."""
+    """The missing offsets ``first`` to ``last`` (inclusive), and the event times before and after them, µs."""
 
     first: int
     last: int
@@ -38,7 +38,8 @@ class OffsetGap:
 
 @dataclass(slots=True)
 class PartitionSummary:
-    """What a task saw of one Kafka partition. Times: event time, µs; ``ingest_us`` is the micro-batch's clock."""
+    """The records of one Kafka partition that a task has read, summed up. Times are event times, µs; ``ingest_us`` is
+    the micro-batch's clock."""
 
     topic: str
     partition: int
@@ -58,7 +59,7 @@ class PartitionSummary:
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What the tasks of a micro-batch have seen and written."""
+    """The combined results of the tasks of a micro-batch."""
 
     parts: dict[TopicPartition, PartitionSummary]
     groups: list[Group]
@@ -66,7 +67,7 @@ class IngestResult:
 
     @classmethod
     def of(cls, task_results: Iterable[dict[str, Any]]) -> IngestResult:
-        """The answers of all tasks together. A Kafka partition is read by one task."""
+        """Combine the results of all tasks. One task reads all records of a Kafka partition."""
         parts: dict[TopicPartition, PartitionSummary] = {}
         groups: list[Group] = []
         files: list[WrittenFile] = []
@@ -83,10 +84,10 @@ class IngestResult:
 
 @dataclass(frozen=True)
 class IngestTask:
-    """The function of ``mapInArrow`` that writes decoded records (:func:`~.stream.decoded`).
+    """The function for ``mapInArrow`` that writes decoded records (:func:`~.stream.decoded`).
 
-    ``raw_bytes``: of a quarantined value so much is kept; ``floors``: the recorded clock by Kafka partition, µs;
-    ``refused``: what is above a quota, by topic, partition and offset, and whose."""
+    ``raw_bytes``: how many bytes of a quarantined value are kept; ``floors``: the recorded clock by Kafka partition,
+    µs; ``refused``: topic, partition and offset of messages above a quota → the text that names the quota."""
 
     paths: PathSettings
     raw_bytes: int
@@ -95,7 +96,7 @@ class IngestTask:
     refused: Mapping[tuple[str, int, int], str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the records' rows; one row of JSON (:class:`IngestResult`)."""
+        """Write the rows of the records; yields one row of JSON (:class:`IngestResult`)."""
         parts: dict[TopicPartition, PartitionSummary] = {}
         spent: dict[tuple[Any, ...], Cost] = {}
         with TaskFiles(self.paths) as files:
@@ -121,10 +122,10 @@ class IngestTask:
 def dated_batches(
     batches: Iterator[pa.RecordBatch], floors: Mapping[TopicPartition, int], refused: Mapping[tuple[str, int, int], str]
 ) -> Iterator[DecodedBatch]:
-    """Decoded records (:func:`~.stream.decoded`) with their event times, in batches of one Kafka partition each.
+    """Add event times to decoded records (:func:`~.stream.decoded`), and yield batches of one Kafka partition each.
 
-    Event time is min(record time, ingest clock + ``max_clock_skew_ms``) as a running maximum of the partition that
-    begins at its floor; a column ``event_time`` in the records goes before it."""
+    Event time is the running maximum of min(record time, ingest clock + ``max_clock_skew_ms``) in the partition,
+    starting at its floor. A column ``event_time`` in the records overrides it."""
     reached = dict(floors)
     for whole in batches:
         for place, batch in _by_place(whole):
@@ -152,7 +153,7 @@ def dated_batches(
 
 
 def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """The rows of each Kafka partition in a batch: of one, nearly always."""
+    """Split a batch by Kafka partition; nearly every batch has only one."""
     topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
     if batch.num_rows and len(topics) == len(partitions) == 1:
         yield (topics[0].as_py(), partitions[0].as_py()), batch
@@ -167,12 +168,12 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Record
 
 
 def _place(batch: DecodedBatch) -> TopicPartition:
-    """The Kafka partition of its rows."""
+    """The Kafka partition of a batch's rows."""
     return batch.given["kafka_topic"][0].as_py(), batch.given["kafka_partition"][0].as_py()
 
 
 def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary]) -> None:
-    """Note how far a Kafka partition was read, and where offsets are missing."""
+    """Update how far a Kafka partition was read, and which offsets are missing."""
     place = _place(batch)
     offsets = batch.given["kafka_offset"].to_numpy(zero_copy_only=False)
     times = batch.given["event_time"].cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -190,10 +191,10 @@ def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary])
 
 
 def gap_rows(parts: Mapping[TopicPartition, PartitionSummary], before: Mapping[TopicPartition, Progress]) -> pa.Table:
-    """The gaps of a micro-batch as rows of ``source_gaps``: those between the last micro-batch and this one, and those
-    inside it.
+    """The gaps of a micro-batch as rows of ``source_gaps``: the gap after the previous micro-batch, and gaps inside
+    this one.
 
-    Before the first record ever read there is no gap: what was deleted then was never to be observed."""
+    Before the first record ever read there is no gap: observation had not begun."""
     rows = []
     for (topic, partition), part in sorted(parts.items()):
         gaps = list(part.gaps)

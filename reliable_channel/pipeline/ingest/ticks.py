@@ -1,7 +1,9 @@
-"""Advances the recorded clock while no records come, so that timers of silent channels run (docs/pipeline.md, *Time*).
+"""Advances the recorded clock while no records arrive, so that timers of silent channels run (docs/pipeline.md,
+*Time*).
 
-Every micro-batch of ingest carries a tick. This module adds the others: the wall clock while the topic is idle, and the
-closing tick that ends a back-fill. They are recorded in ``clock`` first, so no later record is dated before them.
+Every ingest micro-batch writes a tick. This module adds the others: wall-clock ticks while the topic is idle, and the
+closing tick at the end of a back-fill. They are recorded in ``clock`` first, so no later record gets an earlier event
+time.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from reliable_channel.runtime.faults import as_fault
 _LOG = logging.getLogger(__name__)
 
 MOST_INTERVALS = 6
-"""Between two idle ticks, in intervals of ``pipeline.clock_interval_ms``."""
+"""The longest distance between two idle ticks, in intervals of ``pipeline.clock_interval_ms``."""
 
 WALL_CLOCK_GRACE_US = 10_000_000
-"""How far idle ticks stay behind the wall clock: brokers' clocks differ from ours."""
+"""How far idle ticks stay behind the wall clock, because brokers' clocks may differ from ours."""
 
 
 def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int | None) -> bool:
-    """Advance every partition to ``at_us`` (µs; ``None``: wall clock) while ingest is at rest; whether one moved."""
+    """Advance every partition to ``at_us`` (µs; ``None``: wall clock) while ingest is idle; returns whether one
+    advanced."""
     last = last_batch(paths)
     if last is None:
         return False
@@ -43,7 +46,8 @@ def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int | Non
 
 
 def close(settings: Settings, after_ms: int | None) -> bool:
-    """The tick at the end of a run over what is there: ``after_ms`` after the last record, or the wall clock."""
+    """Write the tick at the end of a run over the available records: ``after_ms`` after the last record, or at the wall
+    clock. Returns whether a partition advanced."""
     clock = IngestClock(settings.paths, recorded(settings.paths))
     if not clock.reached:
         return False
@@ -54,15 +58,16 @@ def close(settings: Settings, after_ms: int | None) -> bool:
 
 
 class IdleIntervals:
-    """Says after which intervals without a micro-batch a tick is due: the first, then after twice as many each time, at
-    most :data:`MOST_INTERVALS`. A tick is a micro-batch of reassembly and ack, half a second of CPU time."""
+    """Decides after which intervals without a micro-batch a tick is due: after the first one, then after twice as many
+    each time, at most :data:`MOST_INTERVALS`. A tick costs a micro-batch in reassembly and in ack, half a second of CPU
+    time."""
 
     def __init__(self) -> None:
         self._batch: int | None = None
         self._since, self._apart = 0, 1
 
     def is_due(self, last_batch: int) -> bool:
-        """Whether an interval ends in a tick, after which ``last_batch`` was ingest's last micro-batch."""
+        """Whether a tick is due at the end of this interval; ``last_batch`` is ingest's last micro-batch."""
         if last_batch != self._batch:
             self._batch, self._since, self._apart = last_batch, 0, 1
         self._since += 1
@@ -73,7 +78,7 @@ class IdleIntervals:
 
 
 class IdleTicker(threading.Thread):
-    """Ticks with the wall clock while a continuous ingest query, which ``writer`` writes, waits for data."""
+    """Writes wall-clock ticks while the continuous ingest query of ``writer`` waits for data."""
 
     def __init__(self, settings: Settings, writer: IngestWriter, query: StreamingQuery) -> None:
         super().__init__(name="idle-ticker", daemon=True)
@@ -81,24 +86,24 @@ class IdleTicker(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Until stopped: ticks after intervals without a micro-batch, as :class:`IdleIntervals` says."""
+        """Write ticks as :class:`IdleIntervals` decides, until stopped."""
         intervals = IdleIntervals()
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):
-            # Not before the first trigger is done: a micro-batch to be replayed must find the clock it had.
+            # Not before the first trigger is done: a replayed micro-batch must find the clock of its first run.
             last = self._query.lastProgress
             if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
                 continue
             if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
                 try:
                     advance(self._settings.paths, self._clock, "idle", None)
-                except Exception as error:  # whatever it is, the next tick tries again
+                except Exception as error:  # whatever failed, the next tick tries again
                     _LOG.warning("No idle tick: %s", as_fault(error))
                 finally:
                     self._lock.release()
 
     def stop(self) -> None:
-        """End after the tick that runs."""
+        """Stop after a running tick."""
         self._stopped.set()
         if self.is_alive():
             self.join(timeout=30)

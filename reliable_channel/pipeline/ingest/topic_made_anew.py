@@ -1,6 +1,6 @@
-"""Refuses to read a topic that was deleted and made anew under the checkpoint of ingest.
+"""Refuses a topic that was deleted and created again under the checkpoint of ingest.
 
-Spark would wait silently until the new topic has as many records as the old one had, and lose those that came before.
+Spark would silently wait until the new topic has as many records as the old one, and skip those before.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from reliable_channel.lake.checkpoints import read_checkpoint
 def refuse_topic_made_anew(consumer: Any, settings: Settings) -> None:
     """Compare the end of every partition with the checkpoint of ingest. ``consumer``: a ``KafkaConsumer``.
 
-    Raises ``ConfigurationError`` when a partition holds fewer records than were read from it. Where the new topic has
-    grown past the old one already, nobody can tell them apart by their offsets."""
+    Raises ``ConfigurationError`` if a partition ends before the offset that was read. Once the new topic has grown
+    beyond the old one, offsets cannot show the difference."""
     from kafka import TopicPartition
 
     checkpoint, topic = read_checkpoint(settings.paths, "ingest"), settings.kafka.topics.envelopes
