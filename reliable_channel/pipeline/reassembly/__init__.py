@@ -1,1 +1,1 @@
-"""The reassembly job: rebuilds payloads from segments, complete in a micro-batch or collected in keyed state."""
+"""The reassembly job: rebuilds payloads from segments, within a micro-batch or across micro-batches in keyed state."""

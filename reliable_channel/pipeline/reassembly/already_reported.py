@@ -1,7 +1,7 @@
-"""Drops expired sets that hold nothing new: late segments of a message that was rebuilt or reported incomplete before.
+"""Drops expired segment sets whose message was already rebuilt or already reported incomplete.
 
-A store may bring a few segments back a day or a year later. Their message is looked up in ``reassembled_messages``
-among the files of about the same Lamport timestamps, and in ``incomplete_messages``, which is small, by its hash.
+A store may return a few segments again a day or a year later. Their message is looked up in ``reassembled_messages``,
+in files with about the same Lamport timestamps, and by its hash in ``incomplete_messages``, which is small.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
 
 Range = tuple[int, int]
-"""Lamport timestamps (ms) from, to, inclusive."""
+"""The first and last Lamport timestamp (ms) of a range, inclusive."""
 
 SPREAD_MS = 3_600_000
-"""How far the segments of one send may be from each other: a sender's rate limit can hold the later ones."""
+"""The maximum Lamport distance (ms) between segments of one send: the sender's rate limit can delay the later ones."""
 
 MAX_RANGES = 32
 
@@ -33,7 +33,7 @@ _ALWAYS = -1 << 63
 
 
 def without_already_reported(given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
-    """The results of kind ``incomplete`` that hold a segment which no earlier row of their message names."""
+    """Keep the ``incomplete`` results with a segment that no earlier row of their message contains."""
     hashes = sorted({_scope(each)[-1] for each in given_up})
     sent_at = [
         (each["oldest_lamport"], each["newest_lamport"]) for each in given_up if each["oldest_lamport"] is not None
@@ -53,7 +53,7 @@ def without_already_reported(given_up: Sequence[Mapping[str, Any]], paths: PathS
 
 
 def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expression) -> list[dict[str, Any]]:
-    """Rows of a table that have all of these columns, as every row of a job has; times are in µs."""
+    """Read rows of a table without nulls in these columns (jobs write none); times are in µs."""
     found = dataset_of(open_table(paths, table)).to_table(columns=columns, filter=wanted)
     if "event_time" in columns:
         place = found.schema.get_field_index("event_time")
@@ -62,12 +62,13 @@ def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expr
 
 
 def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Whose set it is; the last is the hash."""
+    """The channel, sender and hash of a set; the hash is last."""
     return tuple(row[name] for name in _SCOPE)
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The ranges, each wider by ``SPREAD_MS`` at both ends, joined where they touch; ``MAX_RANGES`` at most."""
+    """Widen each range by ``SPREAD_MS`` at both ends, and merge overlapping ones, then the closest ones down to
+    ``MAX_RANGES``."""
     found: list[Range] = []
     for low, high in sorted((low - SPREAD_MS, high + SPREAD_MS) for low, high in ranges):
         if found and low <= found[-1][1]:

@@ -1,8 +1,8 @@
-"""The combiner: rebuilds the payloads whose segments are complete within one micro-batch, without keyed state.
+"""Rebuilds the payloads whose segments are complete within one micro-batch, without keyed state.
 
-A function for ``mapInArrow`` behind a shuffle by ``entire_message_hash``. It writes the files of what it completes, and
-returns rows for the keyed state: sets that stay open, the segments of hashes that are in state already, the keys whose
-timers a tick makes due, and its own reports to the driver.
+The combiner is a function for ``mapInArrow`` after a shuffle by ``entire_message_hash``. It writes the files of the
+sets it completes, and returns rows for the keyed state: sets that stay open, segments of hashes that are already in
+state, keys whose timers are due by a tick, and its own reports to the driver.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from reliable_channel.pipeline.result_files import RESULTS, Result, ResultFiles,
 JOB = "reassembly"
 
 FLUSH_BYTES = 16 * 1024 * 1024
-"""The combiner writes payloads, and returns open sets, when it holds so many bytes of them."""
+"""The combiner writes payloads, and returns open sets, when it holds this many bytes of them."""
 
 REPORTS = b"#"
-"""The key under which the combiner's reports pass the keyed state; no hash is so short."""
+"""The state key under which the combiner's reports pass through the keyed operator; hashes are longer."""
 
 _TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "sender_id", "sds_id", "segment_dialect", "content", "encrypted")
 ROW_COLUMNS = {
     "state_key": "BINARY",
     "kind": "STRING",
     **SDS_MESSAGES.types(*_TAKEN),
-    "lamport_timestamp": "STRING",  # pandas makes a float of a number beside a null, and large ones are not whole then
+    "lamport_timestamp": "STRING",  # pandas converts numbers beside a null to floats, which are inexact for large ones
     "event_us": "BIGINT",
     "sub_order": "INT",
 }
 """The input of the combiner and of the keyed state. ``kind``: ``segment``, ``sets``, ``results`` or ``tick``."""
 
 TICK, TICKS = "tick", b"#tick"
-"""The kind of a tick, and the key of all ticks on their way to the combiner: one task takes them."""
+"""The kind of a tick row, and the shuffle key of all ticks: one combiner task receives them."""
 
 ROW_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in ROW_COLUMNS.items()])
 
 
 class Combiner:
-    """Rebuilds, in record order, what is complete within the micro-batch.
+    """Rebuilds, in record order, the sets that are complete within the micro-batch.
 
-    A hash that is in state goes there with all its rows; any other starts from its completed sends in
-    ``reassembled_messages``. Either way its rows meet what they would have met in one micro-batch, so the cut into
-    micro-batches changes nothing."""
+    If a hash is in state, all its rows go to the state; otherwise its sets start from the completed sends in
+    ``reassembled_messages``. In both cases the rows meet the same earlier sends and segments as in one large
+    micro-batch, so the cut into micro-batches does not change the result."""
 
     def __init__(self, settings: Settings) -> None:
         self._paths, self._config = settings.paths, settings.segmentation
         self._decrypt = SegmentDecryptor(settings.channels)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the segments and ticks of one task; return rows of ``ROW_SCHEMA`` for the keyed state."""
+        """Process the segments and ticks of one task; yields rows of ``ROW_SCHEMA`` for the keyed state."""
         segments: list[pa.RecordBatch] = []
         ticks: list[dict[str, Any]] = []
         for batch in batches:
@@ -111,7 +111,8 @@ class Combiner:
     def _rebuilt(
         self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]
     ) -> tuple[HashSets, list[Result], list[int]]:
-        """The sets of one hash after its rows, what they lead to, and on which rows the program failed."""
+        """Apply the rows of one hash; returns its sets, their results, and the positions of rows on which the program
+        failed."""
 
         def begun(blob: bytes | None) -> HashSets:
             return HashSets(self._config, known) if blob is None else HashSets.from_bytes(blob, self._config)
@@ -129,7 +130,7 @@ def _failed(sets: HashSets, row: SegmentRow, error: Exception) -> Row:
 
 
 class _Segments:
-    """The segments of one task, by hash, those of a hash in record order."""
+    """The segments of one task, grouped by hash, in record order within each hash."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -142,15 +143,15 @@ class _Segments:
 
     @property
     def oldest_us(self) -> int:
-        """The least event time (µs)."""
+        """The earliest event time (µs)."""
         return int(pc.min(self._table["event_us"]).as_py())
 
     def places(self) -> set[tuple[Any, ...]]:
-        """The Kafka coordinates of all."""
+        """The Kafka coordinates of all segments."""
         return set(zip(*(self._columns[name] for name in RECORD_KEY), strict=True))
 
     def rows(self, hash_: bytes) -> Iterator[SegmentRow]:
-        """The segments of a hash."""
+        """The segments of a hash, in record order."""
         for index in self.by_hash[hash_]:
             yield SegmentRow._make([values[index] for values in self._columns.values()])
 
@@ -159,14 +160,14 @@ class _Segments:
         return {name: self._columns[name][self.by_hash[hash_][-1]] for name in RECORD_KEY}
 
     def of(self, hashes: Sequence[bytes]) -> list[pa.RecordBatch]:
-        """The rows of some hashes as they came."""
+        """The unchanged rows of some hashes."""
         indices = [index for hash_ in hashes for index in self.by_hash[hash_]]
         batches: list[pa.RecordBatch] = self._table.take(pa.array(indices)).cast(ROW_SCHEMA).to_batches()
         return batches
 
 
 class _Written:
-    """Results that are written to their tables when they are many bytes, and at the end."""
+    """Buffers results, and writes them to their tables when they exceed :data:`FLUSH_BYTES`, and at the end."""
 
     def __init__(self, files: ResultFiles) -> None:
         self._files = files
@@ -187,7 +188,7 @@ class _Written:
 
 
 class _OpenSets:
-    """Rows for the keyed state, returned when they are many bytes, and at the end."""
+    """Buffers rows for the keyed state, and returns them when they exceed :data:`FLUSH_BYTES`, and at the end."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -216,7 +217,8 @@ def _values(name: str, column: pa.ChunkedArray) -> list[Any] | _OneByOne:
 
 
 class _OneByOne:
-    """A column of payloads, made into Python objects one by one; the other columns are small and are read at once."""
+    """A column of payloads, converted to Python objects one at a time; the other columns are small and converted at
+    once."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column

@@ -1,10 +1,10 @@
-"""Looks up the sends that were completed before, in ``reassembled_messages``.
+"""Looks up earlier completed sends in ``reassembled_messages``.
 
-A set that was completed without state leaves no state behind, yet a late segment of it must neither open a new set nor
+A set that was completed without state leaves no state behind, but a late segment of it must neither open a new set nor
 join the next send of the same payload. A row of ``reassembled_messages`` has all that a Reassembler remembers of a
-completed send, so one that starts from these rows continues as the one that completed them would.
+completed send, so a Reassembler that starts from these rows continues like the one that completed them.
 
-A task keeps eight bytes of every hash rebuilt lately, and reads only the files that may contain one of its own.
+A task caches eight bytes of every recently rebuilt hash, and reads only files that may contain one of its own hashes.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _MASK = (1 << 20) - 1
 
 
 class CompletedSends:
-    """Which recent file of ``reassembled_messages`` contains which hashes."""
+    """Finds the recent files of ``reassembled_messages`` that contain given hashes."""
 
     def __init__(self, paths: PathSettings, query_id: str = "") -> None:
-        """``query_id``: the query that asks; another one may find other tables in the place."""
+        """``query_id``: the calling query; after a rebuild a new query finds other tables at the same path."""
         self._table = DeltaFollower(paths, REASSEMBLED_MESSAGES, "event_time")
         self._files: dict[str, DataFile] = {}
         self._prefixes: dict[str, Prefixes] = {}
@@ -57,7 +57,7 @@ class CompletedSends:
         self._numbers: npt.NDArray[np.int32] = np.empty(0, np.int32)
 
     def rows(self, hashes: Collection[bytes], since_us: int) -> pa.Table:
-        """The messages with one of ``hashes`` that were complete at ``since_us`` (event time, µs) or later."""
+        """The messages with one of ``hashes`` that were completed at ``since_us`` (event time, µs) or later."""
         self._follow(since_us)
         wanted = pc.field("entire_message_hash").isin(sorted(hashes))
         found = [self._table.read(file, _COLUMNS, wanted) for file in self._holding(prefixes(sorted(hashes)))]
@@ -68,7 +68,7 @@ class CompletedSends:
         return rows.filter(pc.greater_equal(rows["event_time"], since))
 
     def _follow(self, since_us: int) -> None:
-        """Take up files that are new, and let go those that were compacted away or are too old."""
+        """Read new files, and forget those that were compacted away or are too old."""
         files = {file.path: file for file in self._table.files(since_us)}
         if files.keys() == self._files.keys():
             return
@@ -83,7 +83,7 @@ class CompletedSends:
         self._numbers = np.repeat(np.arange(len(known), dtype=np.int32), [len(each) for each in known])
 
     def _holding(self, wanted: Prefixes) -> list[DataFile]:
-        """The files that may hold one of the ``wanted``, looked for by twenty bits of each first."""
+        """The files that may contain one of the ``wanted`` prefixes. Twenty bits of each are compared first."""
         marked = np.zeros(_MASK + 1, bool)
         marked[wanted & np.uint64(_MASK)] = True
         near = np.flatnonzero(marked[self._all & np.uint64(_MASK)])
@@ -103,14 +103,14 @@ _completed_sends = PerQuery(CompletedSends)
 def completed_before(
     paths: PathSettings, hashes: Collection[bytes], since_us: int, batch: Collection[tuple[str, int, int]]
 ) -> dict[bytes, list[Done]]:
-    """Hash → what was completed since ``since_us`` (event time, µs) by records that are not in this micro-batch, in the
-    order of completion.
+    """Hash → the sends completed since ``since_us`` (event time, µs) by records of other micro-batches, in the order of
+    completion.
 
-    ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages written already, and
+    ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages already written, and
     recognises them by the record that completed them."""
     query_id, _ = running() or ("", 0)
     rows = _completed_sends.get(paths, query_id).rows(hashes, since_us)
-    whole = rows.filter(pc.and_(rows["sds_ids"].is_valid(), rows["data_count"].is_valid()))  # as every job writes them
+    whole = rows.filter(pc.and_(rows["sds_ids"].is_valid(), rows["data_count"].is_valid()))  # no job writes null here
     found: dict[bytes, list[Done]] = {}
     for row in sorted(
         in_our_time(whole).to_pylist(), key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])
@@ -121,7 +121,7 @@ def completed_before(
 
 
 def done(row: Mapping[str, Any]) -> Done:
-    """The completed send of a row of ``reassembled_messages``."""
+    """Convert a row of ``reassembled_messages`` to a completed send."""
     send = CompletedSend(
         _scope(row),
         row["entire_message_hash"],

@@ -1,7 +1,7 @@
-"""Makes the rows that reassembly writes for a set that was completed, expired or failed.
+"""Creates the rows that reassembly writes for a segment set that was completed, expired or failed.
 
 A completed set gives its payload, the segments that were not received with their recomputed ids (*verified repair*,
-LIP-109), and the row that marks the message complete.
+LIP-109), and a row that marks the message as complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Event = row_type(tables.CHANNEL_EVENTS)
 
 
 class GivenUpSet(NamedTuple):
-    """A set that was given up, for the driver: the columns of ``incomplete_messages``, the hash in hex."""
+    """A set that was given up, for the driver: the columns of ``incomplete_messages``, with the hash in hex."""
 
     fields: dict[str, Any]
 
@@ -44,7 +44,7 @@ class GivenUpSet(NamedTuple):
 def completed_results(
     event: MessageCompleted, offset: int, place: TopicPartition, config: SegmentationConfig
 ) -> Iterator[Row]:
-    """The payload, then the repaired rows of what was not received, then the completed row."""
+    """The row of the payload, then the rows of repaired segments, then the completed row."""
     scope, record = _scope(event.scope), _record(place, offset)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
     repaired = list(_repaired(event, config))
@@ -94,17 +94,17 @@ def completed_results(
 
 
 def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
-    """The causal history of a repaired segment, as far as it is certain: a send's segments are wrapped in one step, so
-    each has the one before it in its causal past. Without it SDS would deliver the segment at once, and the message
-    before those it depends on."""
+    """The causal history of a repaired segment, as far as it is certain. A send's segments are wrapped in one step, so
+    each has its predecessor in its causal past. Without it SDS would deliver the segment at once, and the message
+    before its dependencies."""
     place = sds_ids.index(sds_id)
     before = sds_ids[place - 1] if place else None
     return None if before is None else [{"sds_id": before, "retrieval_hint": None, "sender_id": None}]
 
 
 def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:
-    """The segments that were not received, each with its recomputed SDS id (LIP-109). None when the ids of *received*
-    segments cannot be recomputed either: then a guess would verify nothing."""
+    """The segments that were not received, each with its recomputed SDS id (LIP-109). None if the ids of *received*
+    segments cannot be recomputed either, because a guess would verify nothing."""
     count = None
     if event.parity_count is None and config.enable_reed_solomon:
         count = config.parity_count(event.data_count)
@@ -127,7 +127,7 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
 
 
 def incomplete_result(given_up: IncompleteSet, reason: str, detail: str | None, at: int) -> GivenUpSet:
-    """A set that was given up."""
+    """Create the result for a set that was given up."""
     lamports = [segment.lamport for segment in given_up.held if segment.lamport is not None]
     fields = {
         **_scope(given_up.scope),
@@ -143,18 +143,19 @@ def incomplete_result(given_up: IncompleteSet, reason: str, detail: str | None, 
         "sds_ids": [s.sds_id for s in given_up.held],
         "first_seen": given_up.first_seen * 1000,
         "last_seen": given_up.last_seen * 1000,
-        "oldest_lamport": min(lamports, default=None),  # no columns: for reassembly/already_reported.py
+        "oldest_lamport": min(lamports, default=None),  # not columns, but input of reassembly/already_reported.py
         "newest_lamport": max(lamports, default=None),
     }
     return GivenUpSet(fields)
 
 
 NAMED_IDS = 16
-"""An event names at most so many ids, and of each as many characters as an id of ours has."""
+"""The maximum number of ids named in an event. Each id is cut to 64 characters, the length of this program's ids."""
 
 
 def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> Row:
-    """Segments that do not make the message whose hash they name, with the ids that claim one place."""
+    """The event for segments that do not rebuild the message whose hash they name, with the ids that claim the same
+    index."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
     more = f"nothing further is tried after {event.attempts} choices" if event.exhausted else "further ones may help"
@@ -172,14 +173,14 @@ def event_result(
     place: TopicPartition,
     now: int,
 ) -> Row:
-    """A segment that was not taken, and why."""
+    """The event for a segment that was not accepted, with the reason."""
     segment = f"{'parity' if event.is_parity else 'data'} segment {event.index}"
     return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, place, offset)
 
 
 def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Row:
-    """A row on which the program failed. ``row`` has the columns of a segment, or only those of a tick; then ``scope``
-    names the sender of the sets."""
+    """The event for a row on which the program failed. ``row`` has the columns of a segment, or only those of a tick;
+    then ``scope`` names the sender of the sets."""
     of_segment = row["kind"] == "segment"
     whose = [row[name] for name in _SCOPE] if of_segment else scope
     sds_id = row["sds_id"] if of_segment else None

@@ -1,4 +1,5 @@
-"""Keyed state of reassembly: all sets of one ``entire_message_hash``, as Reassemblers of the core. No Spark.
+"""The keyed state of reassembly: all segment sets of one ``entire_message_hash``, as Reassemblers of the core. No
+Spark.
 
 The combiner uses it for the rows of a hash within one micro-batch, the stateful function for sets that stay open.
 """
@@ -49,7 +50,7 @@ _ALONE = {dialect.value: frozenset({dialect}) for dialect in Dialect}
 
 
 class SegmentRow(NamedTuple):
-    """One segment as the stateful function gets it. Times: event time, µs."""
+    """One segment as input of the stateful function. Times: event time, µs."""
 
     kafka_topic: str
     kafka_partition: int
@@ -71,9 +72,9 @@ class SegmentRow(NamedTuple):
 
 
 class SegmentDecryptor:
-    """Replaces the ciphertext in a segment's row by its plaintext (docs/pipeline.md *Encryption*). A row that no key
-    opens any more stays as it is; it will not decode as a segment. Keys are read by the process that uses them and are
-    not pickled."""
+    """Replaces the ciphertext in a segment's row by its plaintext (docs/pipeline.md *Encryption*). If no key decrypts a
+    row any more, it stays unchanged and will not decode as a segment. Each process reads the keys itself; they are not
+    pickled."""
 
     def __init__(self, channels: ChannelsSettings) -> None:
         self._channels = channels
@@ -92,12 +93,12 @@ class SegmentDecryptor:
 
 
 class HashSets:
-    """Every set of one hash. One reassembler per scope: a scope's rows come in one Kafka partition and so in order,
-    while the times of different partitions must not expire each other's sets. Together they hold no more than one
-    sender may: what one hash holds is one state."""
+    """All segment sets of one hash, with one Reassembler per scope. A scope's rows come from one Kafka partition and so
+    in order, while the times of different partitions must not expire each other's sets. All scopes together are bounded
+    like one sender, because one hash is one state."""
 
     def __init__(self, config: SegmentationConfig, done: Iterable[Done] = ()) -> None:
-        """``done``: what was completed before, elsewhere, in the order of completion."""
+        """``done``: sends that were completed earlier, in the order of completion."""
         self._config = config
         self._scopes: dict[Scope, tuple[TopicPartition, Reassembler]] = {}
         self._known: set[tuple[Scope, str]] = set()
@@ -107,7 +108,8 @@ class HashSets:
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
 
     def add(self, row: SegmentRow) -> list[Row]:
-        """Take one segment, in record order; rows of tables, and ``GivenUpSet``. Timers due before it run first."""
+        """Apply one segment, in record order; returns rows of tables, and ``GivenUpSet``. Timers due before it run
+        first."""
         place, scope = (row.kafka_topic, row.kafka_partition), row.scope
         reassembler = self._reassembler(scope, place)
         now = row.event_us // 1000
@@ -118,7 +120,7 @@ class HashSets:
         shared = len(self._scopes) > 1
         before = (reassembler.buffered_bytes, reassembler.open_sets) if shared else (0, 0)
         segment = decode_segment(row.content, _ALONE[row.segment_dialect])
-        if isinstance(segment, Malformed):  # ingest has decoded it, so the row is not what ingest wrote
+        if isinstance(segment, Malformed):  # ingest has decoded it, so these are not the bytes that ingest wrote
             return results
         events = reassembler.add(segment, now, scope=scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
         if shared and (reassembler.buffered_bytes > before[0] or reassembler.open_sets > before[1]):
@@ -129,8 +131,8 @@ class HashSets:
         return results
 
     def _make_room(self, events: list[SegmentationEvent]) -> None:
-        """Keep the bounds of one hash that several scopes share, at the cost of the one that holds most. Where there is
-        one scope, its Reassembler keeps them."""
+        """Keep the bounds of a hash that several scopes share, at the expense of the scope that holds most. With a
+        single scope, its Reassembler keeps them."""
         every = [reassembler for _, reassembler in self._scopes.values()]
         while sum(each.buffered_bytes for each in every) > self._config.max_buffered_bytes_per_sender:
             max(every, key=lambda each: each.buffered_bytes).evict(events)
@@ -143,7 +145,7 @@ class HashSets:
         return self._scopes[scope][1]
 
     def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[Row]:
-        """Run the timers due up to ``now_us`` (µs) of the scopes in one Kafka partition."""
+        """Run the timers due by ``now_us`` (µs) for the scopes in one Kafka partition."""
         results: list[Row] = []
         for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
             for event in _advance(self._scopes[scope][1], now_us // 1000):
@@ -152,16 +154,16 @@ class HashSets:
 
     @property
     def must_persist(self) -> bool:
-        """Whether it holds or remembers anything that ``reassembled_messages`` does not have: it has to go to state."""
+        """Whether it holds anything that ``reassembled_messages`` lacks and must therefore be stored in state."""
         return self._must_persist or any(reassembler.open_sets for _, reassembler in self._scopes.values())
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is held or remembered."""
+        """Whether it holds and remembers nothing."""
         return not self.dues()
 
     def scope(self) -> Scope | None:
-        """The scope of one of the sets, if there are any."""
+        """The scope of one of the sets, or ``None`` if there are none."""
         return next(iter(self._scopes), None)
 
     def dues(self) -> dict[TopicPartition, int]:
@@ -174,7 +176,7 @@ class HashSets:
         return found
 
     def to_bytes(self) -> bytes:
-        """The state, empty when nothing is held or remembered."""
+        """Serialize the state; empty if it holds and remembers nothing."""
         scopes = [
             pb.ScopeStateProto(scope=scope, kafka_topic=place[0], kafka_partition=place[1], reassembler=r.to_bytes())
             for scope, (place, r) in self._scopes.items()
@@ -184,8 +186,8 @@ class HashSets:
 
     @classmethod
     def from_bytes(cls, data: bytes, config: SegmentationConfig) -> HashSets:
-        """Restore what :meth:`to_bytes` gave. It was to be stored, so it is again. Raises ``LocalError`` for anything
-        else."""
+        """Restore the result of :meth:`to_bytes`, which must be stored again. Raises ``LocalError`` for any other
+        bytes."""
         restored = cls(config)
         restored._must_persist = True
         try:
@@ -242,6 +244,7 @@ class HashSets:
 
 
 def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:
-    """Run every timer due up to ``now`` (ms) at its own time, so that late ticks equal punctual ones."""
+    """Run every timer due by ``now`` (ms) at its own due time, so that a late tick gives the same result as a punctual
+    one."""
     while (due := reassembler.next_due()) is not None and due <= now:
         yield from reassembler.expire(due)

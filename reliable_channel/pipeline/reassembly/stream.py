@@ -1,10 +1,10 @@
-"""The reassembly query: rebuilds payloads from segments and passes all SDS messages on in record order.
+"""The reassembly query: rebuilds payloads from segments, and passes on all SDS messages in record order.
 
 Reads ``sds_messages``; writes ``ordered_sds_messages``, ``reassembled_messages`` and ``incomplete_messages``. Rows that
 need no state pass straight through. Segments go to the combiner, which rebuilds and writes the sets that are complete
-within the micro-batch; sets that stay partial go to keyed state. The combiner's reports to the driver travel through
-the same operator under the key ``REPORTS``: a second branch of the plan would run it twice. Duplicates are left to
-the Reassembler, because nothing before it knows which copy came first (docs/pipeline.md *Reassembly*).
+within the micro-batch; partial sets go to keyed state. The combiner's reports to the driver pass through the same
+operator under the key ``REPORTS``: a second branch of the plan would run the combiner twice. Only the Reassembler
+removes duplicates, because no earlier step knows which copy came first (docs/pipeline.md *Reassembly*).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from reliable_channel.pipeline.result_files import RESULTS, Result, packed, writ
 
 TABLES_WRITTEN = (ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
 TICK_SUB_ORDER = 1_000_000
-"""Ticks come after everything of the record before them."""
+"""Ticks are ordered after all rows of the preceding record."""
 
 _ROW = ", ".join(f"{name} {type_}" for name, type_ in ROW_COLUMNS.items())
 _OUT = "kind string, results binary"
@@ -51,9 +51,8 @@ Dues = Mapping[TopicPartition, int]
 
 
 def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:
-    """The transformation of the stream of ``sds_messages``: rows of
-    ``ordered_sds_messages``, and packed results of reassembly. Without ``combined`` every segment goes through keyed
-    state, which the benchmark compares with."""
+    """The transformation of the stream of ``sds_messages`` to rows of ``ordered_sds_messages`` and packed results of
+    reassembly. ``combined=False`` sends every segment through keyed state, for comparison in the benchmark."""
 
     def transform(segments: DataFrame) -> DataFrame:
         rows = segments.where("sds_kind = 'tick' or segment_kind in ('data', 'parity') and content is not null").select(
@@ -104,13 +103,13 @@ def _segment_columns() -> list[Any]:
 
 
 def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
-    """Tick rows → one row for every key whose timer is due."""
+    """A function from tick rows to one row for every key whose timer is due."""
     return timers.due_rows(paths, JOB, ROW_COLUMNS, lambda key: {"state_key": bytes.fromhex(key), "kind": "tick"})
 
 
 class KeyedSets:
-    """The function of ``applyInPandasWithState``: the sets of one hash, or what the combiner has written, which only
-    passes."""
+    """The function for ``applyInPandasWithState``: updates the sets of one hash, and passes the combiner's reports
+    on."""
 
     def __init__(self, config: SegmentationConfig, decrypt: Callable[[SegmentRow], SegmentRow]) -> None:
         self._config, self._decrypt = config, decrypt
@@ -148,8 +147,8 @@ class KeyedSets:
         return sets.tick(place, int(row["kafka_offset"]), int(row["event_us"]))
 
     def _restored(self, state: GroupState, handed_on: list[bytes], blob: bytes | None) -> HashSets:
-        """The sets of ``blob``; without one those with which the micro-batch begins: in state, or handed on by the
-        combiner."""
+        """Restore the sets from ``blob``; without one, the sets at the beginning of the micro-batch, from the state or
+        from the combiner."""
         if blob is not None:
             return HashSets.from_bytes(blob, self._config)
         if not state.exists:
@@ -198,7 +197,7 @@ def _segment_row(row: dict[str, Any]) -> SegmentRow:
 
 
 def written(rows: DataFrame, sink: BatchSink) -> None:
-    """Write the results of one micro-batch: payloads before the rows that lead readers to them."""
+    """Write the results of one micro-batch: payloads before the rows that refer to them."""
     sink.open_ahead(REASSEMBLED_MESSAGES, ORDERED_SDS_MESSAGES, TIMERS)
     results = written_results(rows, sink)
     sink.add_files(REASSEMBLED_MESSAGES, results.files)
@@ -211,7 +210,7 @@ def written(rows: DataFrame, sink: BatchSink) -> None:
 
 
 def _incomplete_files(given_up: Sequence[GivenUpSet], paths: PathSettings) -> list[WrittenFile]:
-    """The sets that were given up and hold something new, as a file of ``incomplete_messages``: they are few."""
+    """Write the given-up sets that hold something new to a file of ``incomplete_messages``. They are few."""
     sets = [
         {**each.fields, "entire_message_hash": bytes.fromhex(each.fields["entire_message_hash"])} for each in given_up
     ]
