@@ -19,9 +19,10 @@ from reliable_channel.runtime.spark import spark_session
 
 
 def main(query: Query, arguments: list[str] | None = None) -> int:
-    """Run one query and return the exit code: 0 done or stopped by SIGTERM, 1 a fault, 2 a wrong setting.
+    """Run one query and return the exit code: 0 done or stopped by SIGTERM, 1 a fault, 2 an invalid setting.
 
-    ``--once`` reads what is there now and ends (cron, back-fill); ``--continuous`` goes on until SIGTERM or Ctrl-C."""
+    ``--once`` processes the available rows and ends (cron, back-fill); ``--continuous`` runs until SIGTERM or Ctrl-C.
+    """
     options = _parser(query).parse_args(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,7 +40,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
                 run_continuously(spark, settings, stop, queries=(query,))
             else:
                 run_to_end(spark, settings, query)
-    except Exception as error:  # whatever it is, a person gets one sentence
+    except Exception as error:  # whatever failed, the user gets one sentence
         return ended_by(error, query.name)
     return 0
 
@@ -53,13 +54,14 @@ def main_batch(name: str, run: Callable[..., object], arguments: list[str] | Non
         settings = load(options.config)
         with spark_session(settings, f"reliable-channel {name}") as spark:
             run(spark, settings)
-    except Exception as error:  # whatever it is, a person gets one sentence
+    except Exception as error:  # whatever failed, the user gets one sentence
         return ended_by(error, name)
     return 0
 
 
 def _port_offset(query: Query) -> int:
-    """Jobs run beside each other: each has a port of its own, after that of ``reliable-channel run``."""
+    """The offset of a job's metrics port. Jobs run at the same time, so each has its own port after that of
+    ``reliable-channel run``."""
     names = [other.name for other in CHAIN]
     return 1 + (names.index(query.name) if query.name in names else len(names))
 

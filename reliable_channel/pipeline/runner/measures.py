@@ -1,4 +1,4 @@
-"""Extracts named measures from the progress of a streaming query, the JSON that Spark reports. Pure functions."""
+"""Extracts metrics from the progress of a streaming query, which Spark reports as JSON. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from reliable_channel.lake.checkpoints import as_object
 
 UnreadCommits = Callable[[str, int], int | None]
-"""(name of the table, commit that is read next) → appending commits still unread; ``None`` when that is not known."""
+"""(table name, next commit to read) → number of unread appending commits; ``None`` if unknown."""
 
 _TABLE = re.compile(r"^DeltaSource\[.*/([a-z_]+)/?\]$")
 
@@ -17,11 +17,11 @@ _TABLE = re.compile(r"^DeltaSource\[.*/([a-z_]+)/?\]$")
 def measures(
     progress: Mapping[str, Any], counted: Mapping[str, int], unread: UnreadCommits | None = None
 ) -> dict[str, float]:
-    """Metric → value of one micro-batch.
+    """Map metric names to values for one micro-batch.
 
-    ``progress`` is ``StreamingQueryProgress`` as Spark prints it, ``counted`` what the writer counted itself. Names end
-    in their unit: ``_rows``, ``_ms``, ``_bytes``, ``_offsets``, ``_commits``. What Spark does not say is left out.
-    Times and rates are those of the work, without ``turn_wait_ms``."""
+    ``progress`` is ``StreamingQueryProgress`` as Spark prints it, ``counted`` the writer's own counts. Names end in
+    their unit: ``_rows``, ``_ms``, ``_bytes``, ``_offsets``, ``_commits``. Metrics that Spark does not report are left
+    out. Times and rates exclude ``turn_wait_ms``."""
     found: dict[str, float] = {
         "input_rows": _number(progress.get("numInputRows")) or 0.0,
         **{name: float(value) for name, value in counted.items()},
@@ -41,7 +41,7 @@ def measures(
 
 
 def _less_the_wait(found: dict[str, float]) -> None:
-    """Subtracts the wait for a turn, which a query spends inside ``addBatch``, from the times of its work."""
+    """Subtract the wait for a turn, which a query spends inside ``addBatch``, from its working times."""
     wait = found.get("turn_wait_ms", 0.0)
     for phase in ("add_batch_ms", "trigger_execution_ms"):
         if phase in found:
@@ -51,7 +51,8 @@ def _less_the_wait(found: dict[str, float]) -> None:
 
 
 def _lag(sources: list[Mapping[str, Any]], unread: UnreadCommits | None) -> dict[str, float]:
-    """How far the micro-batch's end is behind the source; of several sources (a table read twice) the largest."""
+    """How far the micro-batch's end is behind the source; with several sources (a table read twice) the largest
+    value."""
     found: dict[str, float] = {}
 
     def note(name: str, value: float | None) -> None:
@@ -76,7 +77,7 @@ def _lag(sources: list[Mapping[str, Any]], unread: UnreadCommits | None) -> dict
 
 
 def _state(operators: list[Mapping[str, Any]]) -> dict[str, float]:
-    """The state of all stateful operators of the query together."""
+    """The state metrics, summed over all stateful operators of the query."""
     if not operators:
         return {}
     wanted = {
@@ -93,14 +94,14 @@ def _state(operators: list[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number; Spark reports rates of instantaneous batches as infinity or NaN."""
+    """A finite number, else ``None``; Spark reports rates of instantaneous batches as infinity or NaN."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < float("inf") else None
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """An offset: JSON text in a progress object, JSON itself in its printed form."""
+    """Parse an offset: it is JSON text in a progress object, and JSON itself in the printed form."""
     found = as_object(value) if isinstance(value, str) else value
     return found if isinstance(found, dict) else {}
 

@@ -1,6 +1,6 @@
 """Publishes the progress of the running queries: rows of ``pipeline_metrics`` and a Prometheus endpoint.
 
-Labels are names of this program's queries and metrics, never strings from the network, so a stranger cannot create
+Labels are names of this program's queries and metrics, never strings from the network, so strangers cannot create
 series. A fault here is logged and never stops a query (docs/operations.md).
 """
 
@@ -45,7 +45,8 @@ _TOTALS = ("input_rows", "quarantined_rows", "failed_rows")
 
 
 class PrometheusMetrics:
-    """The newest value of every metric per query, running totals, and whether the query runs."""
+    """The Prometheus metrics: the newest value of every metric per query, running totals, and whether the query
+    runs."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -79,11 +80,11 @@ class PrometheusMetrics:
         self._judged = gauge("reliable_channel_last_verdict_timestamp_seconds", "When verdicts were last given, Unix s")
 
     def running(self, query: str, runs: bool) -> None:
-        """The query started or ended."""
+        """Note that the query started or ended."""
         self._running.labels(query).set(float(runs))
 
     def progress(self, query: str, values: dict[str, float]) -> None:
-        """One micro-batch was done, with these values."""
+        """Note the values of one finished micro-batch."""
         for metric, value in values.items():
             self._values.labels(query, metric).set(value)
         for metric in _TOTALS:
@@ -97,7 +98,7 @@ class PrometheusMetrics:
         latency_ms: Mapping[str, Mapping[float, float]],
         newest: dt.datetime | None,
     ) -> None:
-        """Verdicts were given: messages by verdict and cause, quantiles of latency by stage (ms), and when the newest
+        """Note new verdicts: messages by verdict and cause, quantiles of latency by stage (ms), and when the newest
         record was read."""
         for verdict, messages in verdicts.items():
             self._verdicts.labels(verdict).set(messages)
@@ -113,7 +114,7 @@ class PrometheusMetrics:
 
 
 class MetricsListener(StreamingQueryListener):
-    """Writes the progress of every query of this session. Called by Spark, one event at a time."""
+    """Writes the progress of every query of this session. Spark calls it for one event at a time."""
 
     def __init__(self, paths: PathSettings, prometheus: PrometheusMetrics) -> None:
         self._paths, self._prometheus = paths, prometheus
@@ -128,7 +129,7 @@ class MetricsListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         try:
             self.record(json.loads(event.progress.json))
-        except Exception as error:  # Whatever it is, it must not reach the query.
+        except Exception as error:  # Whatever failed, it must not stop the query.
             fault = known("Writing the metrics of a micro-batch", str(error))
             _log.warning(
                 "%s", fault.cause if fault else "The metrics of a micro-batch were not written.", exc_info=not fault
@@ -145,7 +146,7 @@ class MetricsListener(StreamingQueryListener):
             self._prometheus.running(name, False)
 
     def record(self, progress: dict[str, Any]) -> None:
-        """Write one micro-batch's progress: to the table, and for Prometheus."""
+        """Write one micro-batch's progress to the table and for Prometheus."""
         query_id, batch_id = str(progress.get("id")), int(progress.get("batchId", -1))
         values = measures(progress, counters.take(query_id, batch_id), self._unread)
         query = str(progress.get("name") or "query")
@@ -156,12 +157,12 @@ class MetricsListener(StreamingQueryListener):
         append_rows(self._paths, PIPELINE_METRICS, as_arrow(rows, PIPELINE_METRICS))
 
     def drain(self) -> None:
-        """Wait for the last event of every query that started; events come a little after the query's end."""
+        """Wait for the last event of every started query; events arrive a little after the query's end."""
         with self._changed:
             self._changed.wait_for(lambda: not self._names, _LAST_EVENTS_S)
 
     def _unread(self, table: str, next_version: int) -> int | None:
-        """Appending commits of one of our tables that are still to be read; at least so many."""
+        """The number of unread appending commits of a table, counted up to :data:`_HISTORY_LIMIT`."""
         if table not in BY_NAME:
             return None
         return len(unread_of(open_table(self._paths, BY_NAME[table]), next_version, _HISTORY_LIMIT))
@@ -171,10 +172,10 @@ class MetricsListener(StreamingQueryListener):
 def measured(
     spark: SparkSession, settings: Settings, *, serve: bool, port_offset: int = 0
 ) -> Iterator[PrometheusMetrics]:
-    """Record the progress of every query that runs inside; with ``serve``, for Prometheus as well.
+    """Record the progress of every query that runs inside the block; with ``serve``, also for Prometheus.
 
-    The endpoint is ``http://<metrics.host>:<metrics.port + port_offset>/metrics``; ``metrics.port`` 0 means none. A
-    port that is taken is one line in the log: metrics must not keep the pipeline from running."""
+    The endpoint is ``http://<metrics.host>:<metrics.port + port_offset>/metrics``; ``metrics.port`` 0 disables it. A
+    port in use is only logged, because metrics must not keep the pipeline from running."""
     create_tables(settings.paths, [PIPELINE_METRICS])
     prometheus = PrometheusMetrics()
     listener = MetricsListener(settings.paths, prometheus)
@@ -191,7 +192,7 @@ def measured(
 
 @contextmanager
 def served(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) -> Iterator[int | None]:
-    """Answer Prometheus on a thread within this block; yields the port, or None when it cannot be opened."""
+    """Serve Prometheus on a thread within this block; yields the port, or None if it cannot be opened."""
     host, port = settings.metrics.host, settings.metrics.port + port_offset
     with ExitStack() as opened:
         try:

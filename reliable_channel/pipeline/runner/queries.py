@@ -27,13 +27,13 @@ from reliable_channel.pipeline.session import set_meanwhile
 Source = Callable[[SparkSession, Settings], DataFrame]
 
 Writer = Callable[[DataFrame, BatchSink], None]
-"""Computes and writes one micro-batch."""
+"""A function that computes and writes one micro-batch."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One exactly-once hop. ``reads``: the table whose new rows it reads, or the stream of another source. ``tables``
-    are created before it starts: those it reads and those it writes."""
+    """One exactly-once hop. ``reads``: the table whose new rows it reads, or a function that opens another stream.
+    ``tables``: the tables it reads and writes; they are created before it starts."""
 
     name: str
     reads: Table | Source
@@ -68,7 +68,7 @@ CHAIN = (INGEST, REASSEMBLY, ACK)
 
 
 _POLLING_DELAY = "1s"
-"""How often a query without a trigger interval looks for new commits, while there are none."""
+"""How often a query without a trigger interval checks for new commits while there are none."""
 
 
 def start(
@@ -79,20 +79,20 @@ def start(
     turns: Turns | None = None,
     writer: Writer | None = None,
 ) -> StreamingQuery:
-    """Start a query: over what is there now and then end (``once``), or continuously until it is stopped.
+    """Start a query: over the available rows until they end (``once``), or continuously until it is stopped.
 
-    ``turns``: those of the queries beside it. ``writer``: the query's own by default.
+    ``turns``: the turns of all queries of the session. ``writer``: by default the query's own.
 
     Kafka is read at the trigger interval, a table as soon as it has new rows. Creates the tables it needs. The
-    checkpoint makes a restart continue where the last run stopped. Raises ``ConfigurationError`` when the checkpoint
-    was made with settings that it freezes and that differ now, or a table that it was made with is gone."""
+    checkpoint makes a restart continue where the last run stopped. Raises ``ConfigurationError`` if a setting differs
+    from the one fixed in the checkpoint, or if one of the checkpoint's tables no longer exists."""
     conf = {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS}
     settings_guard.check(settings, query.name, conf, query.tables)
     create_tables(settings.paths, query.tables)
-    # A micro-batch without data would only evict what de-duplication no longer needs; the next one with data does it.
+    # A micro-batch without data would only evict old de-duplication state; the next one with data does that as well.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}
-    with set_meanwhile(spark, wanted):  # a query keeps the settings that it starts with
+    with set_meanwhile(spark, wanted):  # a query keeps the settings of its start
         turn = partial(turns.taken, query.name) if turns else None
         reads = query.reads
         rows = read_stream(spark, settings.paths, reads) if isinstance(reads, Table) else reads(spark, settings)

@@ -1,4 +1,4 @@
-"""Runs all queries in one local session: until nothing more follows (``run_once``), or until stopped."""
+"""Runs all queries in one local session: until no rows are left (``run_once``), or until stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reliable_channel.runtime.interrupts import RaiseIfInterrupted, noted_interr
 
 _STOP_PATIENCE_S = 60.0
 _STARTS = 3
-"""How often in a row a query is started at most when Python is slow to start."""
+"""How often in a row a query is started if Python workers are slow to start."""
 
 
 def run_chain(
@@ -34,9 +34,8 @@ def run_chain(
     queries: Sequence[Query] = CHAIN,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run every query over what is there, in the order of the data flow; silent channels wait where they are.
-
-    Raises ``EnvironmentFault`` when a query fails."""
+    """Run every query over the available rows, in the order of the data flow, without advancing silent channels. Raises
+    ``EnvironmentFault`` if a query fails."""
     with noted_interrupts() as raise_if_interrupted:
         for query in queries:
             on_progress(query.name)
@@ -51,11 +50,10 @@ def run_once(
     queries: Sequence[Query] = CHAIN,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Run every query over what is there, in the order of the data flow.
+    """Run every query over the available rows, in the order of the data flow, then advance silent channels with a tick.
 
-    Then one tick moves silent channels on: to ``close_after_ms`` (ms) after the last record when a back-fill or a
-    simulation is to be concluded, by default to the wall clock; and the queries after ingest run over what it caused.
-    Raises ``EnvironmentFault`` when a query fails."""
+    The tick is ``close_after_ms`` (ms) after the last record, to conclude a back-fill or a simulation, or by default at
+    the wall clock. The queries after ingest then process its effects. Raises ``EnvironmentFault`` if a query fails."""
     run_chain(spark, settings, queries=queries, on_progress=on_progress)
     close(spark, settings, close_after_ms=close_after_ms, queries=queries, on_progress=on_progress)
 
@@ -68,7 +66,8 @@ def close(
     queries: Sequence[Query] = CHAIN,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Move silent channels on, as :func:`run_once` does, and run the queries after ingest over what that causes."""
+    """Advance silent channels as :func:`run_once` does, and run the queries after ingest. Raises ``EnvironmentFault``
+    if a query fails."""
     on_progress("clock")
     ticks.close(settings, close_after_ms)
     run_chain(spark, settings, queries=queries[1:], on_progress=on_progress)
@@ -82,9 +81,9 @@ def run_continuously(
     queries: Sequence[Query] = CHAIN,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Every query, in turns, until ``stop`` is set; then each ends after its micro-batch.
+    """Run every query, in turns, until ``stop`` is set; each then ends after its micro-batch.
 
-    Raises ``EnvironmentFault`` when a query fails; the others are stopped then."""
+    Raises ``EnvironmentFault`` if a query fails; the others are then stopped."""
     running: dict[str, StreamingQuery] = {}
     starts = Counter(query.name for query in queries)
     turns = Turns({query.name: query.reads.name if isinstance(query.reads, Table) else None for query in queries})
@@ -127,7 +126,7 @@ def run_to_end(
     query: Query,
     raise_if_interrupted: RaiseIfInterrupted = lambda: None,
 ) -> None:
-    """One query over what is there."""
+    """Run one query over the available rows. Raises ``EnvironmentFault`` if it fails."""
     for _ in range(_STARTS - 1):
         with suppress(PythonDidNotStart):
             wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
@@ -136,8 +135,8 @@ def run_to_end(
 
 
 def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = lambda: None) -> None:
-    """Until the query ends. Raises ``EnvironmentFault`` with the cause in one sentence when it failed; what
-    ``raise_if_interrupted`` raises stops the query."""
+    """Wait until the query ends. Raises ``EnvironmentFault`` with the cause in one sentence if it failed. An interrupt
+    from ``raise_if_interrupted`` stops the query."""
     try:
         while not query.awaitTermination(1):
             raise_if_interrupted()
@@ -150,8 +149,8 @@ def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = l
 
 
 def stop_all(queries: Sequence[StreamingQuery]) -> None:
-    """Stop queries from the source on, each between two micro-batches if that comes soon enough. Stopping inside one is
-    safe as well, it is then replayed at the next start; between two, the next start has nothing to repeat."""
+    """Stop queries in the order of the data flow, each between two micro-batches if that comes soon enough. Stopping
+    inside a micro-batch is safe too, but the next start must then replay it."""
     deadline = time.monotonic() + _STOP_PATIENCE_S
     for query in queries:
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:

@@ -1,9 +1,9 @@
-"""Refuses to start a query whose settings differ from those its checkpoint was made with, or whose tables are gone.
+"""Refuses to start a query whose settings differ from those of its checkpoint, or whose tables no longer exist.
 
-Spark silently keeps the number of shuffle partitions and the kind of state store of the checkpoint, and cannot notice
-another topic or participant at all. So the settings are written into the checkpoint (``reliable-channel.json``, removed
-together with it) and compared at every start (docs/operations.md). So are the names of the query's tables: it would go
-on over new, empty ones in their place, and nobody would miss what the old ones held.
+Spark silently keeps the checkpoint's number of shuffle partitions and state store provider, and does not notice another
+topic or participant. So the settings are stored in the checkpoint (``reliable-channel.json``, deleted together with it)
+and compared at every start (docs/operations.md). The names of the query's tables are stored too: otherwise the query
+would continue with new, empty tables in place of deleted ones, and the loss of their rows would go unnoticed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _IN_SPARK = {
     "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
     "spark.conf.spark.sql.streaming.stateStore.providerClass": "spark.sql.streaming.stateStore.providerClass",
 }
-"""Our key → the key under which Spark keeps it in the offset log. They matter to queries with state only."""
+"""Our key → the key under which Spark stores it in the offset log. They matter only for queries with state."""
 
 _OPERATORS = {"reassembly": 1, "ack": 1}
-"""How many operators of a query keep state; Spark refuses a checkpoint with others by the schemas of their state."""
+"""The number of stateful operators of a query. Spark checks the state schemas of the same number of operators
+itself."""
 
 _STATE_VERSION = "state_version"
-"""The key in the record for the version of a query's own state, where it has one."""
+"""The key in the record for the version of a query's own state, if it has one."""
 
 _TABLES = "tables"
 """The key in the record for the names of the query's tables."""
@@ -48,13 +49,13 @@ _ELSEWHERE = (
 )
 
 SPARK_KEYS = (*_IN_SPARK.values(),)
-"""What the session is asked for."""
+"""The session settings that are compared."""
 
 
 def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> dict[str, str]:
-    """What a new checkpoint of ``query`` depends on, by the key of the configuration.
+    """The settings on which a new checkpoint of ``query`` depends, by configuration key.
 
-    ``spark_conf`` are the session's values, which take precedence over the configuration under ``spark-submit``."""
+    ``spark_conf`` has the session's values, which override the configuration under ``spark-submit``."""
     found = {key: spark_conf[name] for key, name in _IN_SPARK.items() if name in spark_conf}
     if query == "ingest":
         found["kafka.topics.envelopes"] = settings.kafka.topics.envelopes
@@ -65,7 +66,7 @@ def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str
 
 
 def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, str]:
-    """What the checkpoint was made with: our record and, which is the last word, Spark's own."""
+    """The settings of the checkpoint: our record, overridden by Spark's own."""
     files, root = filesystem(paths.checkpoint(checkpoint.query))
     ours = as_object(read_text(files, f"{root}/{RECORD}") or "")
     sparks = {key: checkpoint.offsets.conf[name] for key, name in _IN_SPARK.items() if name in checkpoint.offsets.conf}
@@ -75,7 +76,7 @@ def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, 
 
 
 def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
-    """The first setting that differs, as one sentence, or ``None``. A setting that was not recorded agrees."""
+    """The first setting that differs, as one sentence, or ``None``. A setting that was not recorded counts as equal."""
     for key, now in wanted.items():
         if key in (_STATE_VERSION, _TABLES):
             continue
@@ -87,11 +88,11 @@ def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted
 
 
 def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables: Iterable[Table] = ()) -> None:
-    """Compare the checkpoint of ``query`` with the configuration and with its ``tables``, and write down what a new one
-    is made with. To be called before tables are created.
+    """Compare the checkpoint of ``query`` with the configuration and with its ``tables``, and record the settings of a
+    new one. Call it before tables are created.
 
-    Raises ``ConfigurationError`` when they disagree, the state is that of another version, or a table is gone that the
-    checkpoint was made with: the query must not start. Costs two small file reads, and a look for each table."""
+    Raises ``ConfigurationError``, so that the query does not start, if they differ, if another version wrote the state,
+    or if one of the checkpoint's tables is missing. Costs two small file reads, and one look-up for each table."""
     wanted = frozen_settings(settings, query, spark_conf)
     wanted[_TABLES] = " ".join(table.name for table in tables)
     checkpoint = read_checkpoint(settings.paths, query)
@@ -125,8 +126,8 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
 
 
 def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
-    """Without its checkpoint a query reads everything from the beginning, under a new id, so Delta takes every row a
-    second time. Raises ``ConfigurationError`` when its table holds rows already."""
+    """Raise ``ConfigurationError`` if the table of a query without a checkpoint already has rows. Such a query would
+    read everything from the beginning under a new id, so Delta would accept every row a second time."""
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):
         return
@@ -136,7 +137,7 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
 
 
 def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Table], names: Collection[str]) -> None:
-    """Raise ``ConfigurationError`` when one of ``tables`` does not exist, although the checkpoint was made with it."""
+    """Raise ``ConfigurationError`` if one of ``tables`` does not exist although the checkpoint was made with it."""
     for table in tables:
         if table.name in names and not (_has_log(paths, table.name) or _has_log(paths, table.former_name)):
             raise ConfigurationError(
@@ -146,7 +147,7 @@ def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Tab
 
 
 def _has_log(paths: PathSettings, name: str | None) -> bool:
-    """Whether there is a table of this name, without opening it."""
+    """Whether a table of this name exists, without opening it."""
     if not name:
         return False
     files, root = filesystem(paths.table(name))

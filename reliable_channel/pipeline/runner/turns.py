@@ -1,8 +1,8 @@
-"""Lets the queries of one session run in turns: after a micro-batch, those run that read what it wrote.
+"""Lets the queries of one session take turns: after a micro-batch, the queries that read its output run.
 
-Without turns the queries share the cores, so every micro-batch takes as long as all of them together. In turns a record
-passes the whole chain in one round. A query waits at the end of ``foreachBatch``: Spark fixes what the next micro-batch
-reads only afterwards, so a lock at its beginning would come too late (docs/measurements.md).
+Without turns the queries share the cores, so every micro-batch takes as long as all of them together. With turns a
+record passes the whole chain in one round. A query waits at the end of ``foreachBatch``: Spark fixes the input of the
+next micro-batch only after that, so a lock at the beginning would be too late (docs/measurements.md).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from contextlib import contextmanager
 from reliable_channel.pipeline import counters
 
 PATIENCE_S = 20.0
-"""A query that has something to read and does not begin for so long loses its turn, so that the others go on."""
+"""A query that has rows to read but does not begin within this time (s) loses its turn, so that the others continue."""
 
 LINGER_S = 5.0
-"""A query of which the next rows may come in this round still waits so long for them: to look for them five times a
-second, as Spark does for a query that has gone on, costs a tenth of a second at every hop."""
+"""A query that may still get rows in this round waits up to this time (s) for them. If it left ``foreachBatch``, Spark
+would poll for them five times a second, which costs a tenth of a second at every hop."""
 
 _LOOK_AGAIN_S = 1.0
 
 
 class Turns:
-    """Who may go on. ``reads``: query → the table whose new rows it reads (``None``: none), in the order of the data
-    flow."""
+    """Decides which query may continue. ``reads``: query → the table whose new rows it reads (``None``: none), in the
+    order of the data flow."""
 
     def __init__(
         self, reads: Mapping[str, str | None], patience_s: float = PATIENCE_S, linger_s: float = LINGER_S
@@ -42,8 +42,8 @@ class Turns:
 
     @contextmanager
     def taken(self, query: str, query_id: str, batch_id: int) -> Iterator[Callable[[str], None]]:
-        """Around the writing of one micro-batch of ``query``; gives :meth:`announce`. How long it waits at the end is
-        the metric ``turn_wait_ms``."""
+        """A context manager around the writing of one micro-batch of ``query``; its value is :meth:`announce`. The
+        metric ``turn_wait_ms`` has the time it waits at the end."""
         self.begin(query)
         try:
             yield self.announce
@@ -53,26 +53,28 @@ class Turns:
         counters.put(query_id, batch_id, turn_wait_ms=self.wait(query))
 
     def begin(self, query: str) -> None:
-        """A micro-batch of ``query`` is being written."""
+        """Note that a micro-batch of ``query`` is being written."""
         with self._changed:
             self._holder = None
             self._running.add(query)
             self._due.discard(query)
 
     def announce(self, table: str) -> None:
-        """``table`` is about to gain rows. Before it does: who has read them already is not due for them."""
+        """Note that ``table`` is about to gain rows. Call it before the commit, or a query that already reads the rows
+        would be due for them once more."""
         with self._changed:
             if table in self._readers:
                 self._due.add(self._readers[table])
 
     def fail(self, query: str) -> None:
-        """The micro-batch was broken off. It waits for nobody."""
+        """Note that the micro-batch failed; the query does not wait for others."""
         with self._changed:
             self._running.discard(query)
             self._changed.notify_all()
 
     def wait(self, query: str) -> int:
-        """The micro-batch is written; until ``query`` may begin its next one. How long that was, ms."""
+        """Note that the micro-batch is written, and wait until ``query`` may begin its next one; returns the wait in
+        ms."""
         began = time.monotonic()
         with self._changed:
             self._running.discard(query)
@@ -82,7 +84,7 @@ class Turns:
         return int((time.monotonic() - began) * 1000)
 
     def end(self) -> None:
-        """Nobody waits any more: the queries are about to be stopped."""
+        """End all waits, because the queries are about to be stopped."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -91,7 +93,7 @@ class Turns:
         if self._over or self._running:
             return self._over
         while self._due:
-            # The last of the chain first: what has come far is done with before more is begun.
+            # The last query of the chain first, so that rows in progress are finished before new ones are read.
             holder, now = max(self._due, key=self._order.index), time.monotonic()
             if self._holder is None or self._holder[0] != holder:
                 self._holder = holder, now
