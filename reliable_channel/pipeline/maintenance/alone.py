@@ -1,9 +1,9 @@
-"""Lets one maintenance run work at a time, on a disk and on object stores alike.
+"""Ensures that only one maintenance run works at a time, on disks and object stores alike.
 
-Two that compact the same files would double their rows: delta-rs does not notice that another OPTIMIZE has replaced the
-files that its own replaces. So a run holds a lease. It is an application transaction of a small Delta table beside the
-others, of which delta-rs refuses a second one since that table was opened; its version is when the lease ends (Unix
-ms), 0 when nobody holds it. A run that was killed holds its lease to the end.
+Two runs that compact the same files would double their rows: delta-rs does not notice that another OPTIMIZE has
+replaced the files that its own replaces. So a run holds a lease. The lease is an application transaction of a small
+Delta table beside the others; delta-rs refuses it if another run has written one since that table was opened. Its
+version is the end of the lease (Unix ms), 0 if nobody holds it. The lease of a killed run lasts until that time.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 
 LEASE_MS = 2 * 3_600_000
-"""Longer than any table takes: the lease is renewed between two tables."""
+"""Longer than maintenance of any table takes: the lease is renewed between two tables."""
 
 _TABLE, _APPLICATION = "_maintenance", "maintenance"
 _CHECKPOINT_EVERY = 20
-"""Commits of the lease's table."""
+"""The number of commits between two checkpoints of the lease's table."""
 
 
 @contextmanager
 def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
-    """Hold the lease of the tables under ``paths`` for the length of the block; gives the function that renews it.
+    """Hold the lease of the tables under ``paths`` within the block; yields the function that renews it.
 
-    Raises ``EnvironmentFault`` when another run holds it."""
+    Raises ``EnvironmentFault`` if another run holds it."""
     place, mine = paths.table(_TABLE), 0
 
     def hold() -> None:
@@ -72,7 +72,7 @@ def _opened(place: str) -> DeltaTable:
     try:
         return DeltaTable(place)
     except TableNotFoundError:
-        with suppress(DeltaError):  # another run made it just now
+        with suppress(DeltaError):  # another run has just created it
             DeltaTable.create(place, pa.schema([pa.field("nothing", pa.int64())]), mode="ignore")
         return DeltaTable(place)
 

@@ -1,8 +1,8 @@
 """Maintains the Delta tables while the streams run: retention, compaction with z-order, vacuum (docs/operations.md).
 
-delta-rs does it in this process, without Spark. Streams only append and read with ``skipChangeCommits``, so neither
-side waits for the other. A step that conflicts with another writer is repeated; of maintenance runs one works at a time
-(:mod:`.alone`).
+delta-rs does the work in this process, without Spark. Streams only append and read with ``skipChangeCommits``, so
+neither side waits for the other. A step that conflicts with another writer is repeated. Only one maintenance run works
+at a time (:mod:`.alone`).
 """
 
 from __future__ import annotations
@@ -35,30 +35,31 @@ _log = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
 
 FILE_BYTES = 128 * 1024 * 1024
-"""The size that compaction aims at."""
+"""The target size (bytes) of compacted files."""
 
 SMALL_FILE_BYTES = FILE_BYTES // 2
-"""Nothing is compacted while fewer than two new files are smaller than this."""
+"""A table is compacted only if at least two new files are smaller than this (bytes)."""
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
-"""A row group has about so many bytes. delta-rs would write a file as one, which a task that looks up a few payloads
-decodes as a whole: 38 MB on the disk took 148 MB of a worker's memory, and take 73 MB this way."""
+"""The approximate size (bytes) of a row group. delta-rs would write one per file, and a task that looks up a few
+payloads would decode it as a whole: a file of 38 MB took 148 MB of a worker's memory, and takes 73 MB this way."""
 
 _COMMITS_ASKED = 10_000
-"""How many commits back the last compaction is looked for."""
+"""The number of commits that are searched for the last compaction."""
 
 Z_ORDER_BYTES = 4 * 1024 * 1024 * 1024
-"""A z-order writes the whole table anew. Larger tables are compacted only: their files then hold rows that arrived one
-after the other, and so still differ by time."""
+"""A z-order rewrites the whole table, so larger tables (bytes) are only compacted. Their files still hold rows that
+arrived one after another, and so differ by time."""
 
 SPILL_BYTES = 512 * 1024 * 1024
-"""What a z-order may hold in memory. What it sorts goes to disk beyond that, but not what it merges: rows with Bloom
-filters may need more, and their table is compacted only."""
+"""The memory limit (bytes) of a z-order. Sorting spills to disk beyond that, but merging does not: tables whose rows
+have Bloom filters may need more, and are then only compacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What was done to a table, or would be: rows deleted, files before and after compaction, files removed."""
+    """The result for a table, or with ``dry_run`` the expected result: rows deleted, files before and after compaction,
+    files removed."""
 
     table: str
     rows_deleted: int
@@ -88,7 +89,7 @@ def run(
 ) -> list[MaintenanceResult]:
     """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
 
-    Raises ``LocalError`` for a table that there is not, and ``EnvironmentFault`` while another run works."""
+    Raises ``LocalError`` for an unknown table, ``EnvironmentFault`` while another run works or if conflicts persist."""
     if unknown := sorted(set(only) - BY_NAME.keys()):
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
     found = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
@@ -103,7 +104,8 @@ def run(
 
 
 def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> MaintenanceResult:
-    """Every step looks first whether there is something to do: most tables are small, and most days quiet."""
+    """Maintain one table. Every step first checks whether there is anything to do: most tables are small, and most days
+    quiet."""
     paths, name = settings.paths, plan.table.name
     files = len(open_table(paths, plan.table).file_uris())
     after = None
@@ -121,7 +123,7 @@ def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> Maintenan
         if plan.held_by is None:
             table.cleanup_metadata()
     table, gone = open_table(paths, plan.table), []
-    if _files_on_disk(paths.table(name)) > len(table.file_uris()):  # files that no commit names go as well
+    if _files_on_disk(paths.table(name)) > len(table.file_uris()):  # also removes files that no commit names
         hours = math.ceil(plan.keep_files_ms / HOUR_MS)
         gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
     return MaintenanceResult(name, deleted, files, after, len(gone), plan.keep_files_ms, plan.held_by)
@@ -129,8 +131,8 @@ def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> Maintenan
 
 @retry_on_conflict
 def _delete_expired(paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
-    """Delete the rows before ``plan.delete_before``; how many they are. Tried again when a stream appends rows as old
-    as these meanwhile."""
+    """Delete the rows before ``plan.delete_before``; returns their number. Repeated if a stream appends rows of that
+    age in the meantime."""
     table, column = open_table(paths, plan.table), plan.table.retention_column
     if plan.delete_before is None or not _may_hold_older(table, plan):
         return 0
@@ -141,7 +143,7 @@ def _delete_expired(paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
 
 
 def _may_hold_older(table: DeltaTable, plan: TablePlan) -> bool:
-    """Whether a row may be older than its retention, by the statistics of the files; without them: yes."""
+    """Whether a row may be older than the retention, by the statistics of the files; ``True`` without statistics."""
     files = pa.table(table.get_add_actions(flatten=True))
     name = f"min.{plan.table.retention_column}"
     oldest = pc.min(files[name], skip_nulls=False).as_py() if name in files.column_names else None
@@ -154,16 +156,16 @@ def _may_hold_older(table: DeltaTable, plan: TablePlan) -> bool:
 @retry_on_conflict
 def _forget_keys(paths: PathSettings, dry_run: bool) -> int:
     checkpoints = [c for c in read_checkpoints(paths) if c.query_id]
-    # A query that has not committed anything yet may read all it wrote.
+    # A query without a committed micro-batch may still read all its timers.
     committed = {str(c.query_id): -1 if c.committed is None else c.committed for c in checkpoints}
     return timers.forget(paths, committed, dry_run=dry_run)
 
 
 @retry_on_conflict
 def _optimize(paths: PathSettings, table: Table) -> None:
-    """Merge small files into large ones. Where the table names columns to order by and is small enough to be written
-    anew, all its rows are ordered along a z-curve, so that a query over these columns reads few files. Only files that
-    came since the last time count as small: a z-order itself leaves files below the size that it is given."""
+    """Merge small files into large ones. If the table has z-order columns and is small enough to be rewritten, all its
+    rows are ordered along a z-curve, so that a query over these columns reads few files. Only files newer than the last
+    compaction count as small, because a z-order itself leaves files below its target size."""
     opened = open_table(paths, table)
     files = pa.table(opened.get_add_actions(flatten=True))
     sizes = files["size_bytes"].to_pylist()
@@ -190,7 +192,7 @@ def _optimize(paths: PathSettings, table: Table) -> None:
 
 
 def _files_on_disk(place: str) -> int:
-    """How many data files lie in a table's directory, those that no version needs included."""
+    """The number of data files in a table's directory, including those that no version needs."""
     files, root = filesystem(place)
     found = files.get_file_info(pafs.FileSelector(root, recursive=True))
     return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in found)

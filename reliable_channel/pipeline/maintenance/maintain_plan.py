@@ -1,8 +1,8 @@
 """Decides what maintenance may remove, from tables and checkpoints, without Spark.
 
-*Rows*: those past the table's retention. *Files*: those that no version needs and no stream has still to read.
-Compaction and deletion replace files while a stream still reads the original ones, commit by commit, so a file may be
-removed only when the slowest reader has passed the commit that replaced it.
+*Rows*: those past the table's retention. *Files*: those that no version needs and no stream has yet to read. Compaction
+and deletion replace files while a stream still reads the original ones, commit by commit. So a file may be removed only
+when the slowest reader has passed the commit that replaced it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from reliable_channel.lake.read import dataset_of, open_tables
 from reliable_channel.lake.tables import BY_NAME, CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
 
 STREAM_READERS = {SDS_MESSAGES.name: "reassembly", ORDERED_SDS_MESSAGES.name: "ack"}
-"""Who will read a table as a stream even when it has not started yet. Other readers are found by their checkpoints."""
+"""The queries that will read a table as a stream even if they have not started yet. Checkpoints show other readers."""
 
 CLOCK_SKEW_MS = 600_000
-"""A writer stamps what it removes with its own clock, a little before its commit."""
+"""A writer sets the removal time of a file by its own clock, shortly before its commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """Rows of ``table`` before ``delete_before`` go (``None``: none); files replaced in ``keep_files_ms`` (ms) stay.
-
-    ``held_by``: the query for whose sake that is longer than configured."""
+    """The plan for one table: delete rows before ``delete_before`` (``None``: none), and keep files that were replaced
+    in the last ``keep_files_ms`` (ms). ``held_by``: the query that makes this longer than configured."""
 
     table: Table
     delete_before: dt.datetime | None
@@ -48,7 +47,7 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
         table = BY_NAME[name]
         needed, reader = slowest_reader(name, opened, checkpoints)
         if running is not None and (needed is None or running[0] < needed):
-            needed, reader = running  # what it has written is no part of a table yet, and looks like what was replaced
+            needed, reader = running  # the files of its micro-batch are not committed yet, and look like replaced ones
         keep = settings.pipeline.vacuum_retention_ms
         longer = 0 if needed is None else max(0, now_ms - needed) + CLOCK_SKEW_MS
         held_by = reader if longer > keep else None
@@ -57,9 +56,9 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
 
 
 def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoint]) -> tuple[int | None, str | None]:
-    """When the oldest commit was written that a stream has still to read (Unix ms), and whose stream it is.
+    """When the oldest commit that a stream has yet to read was written (Unix ms), and the query of that stream.
 
-    (``None``, ``None``) when every reader has read all there is."""
+    (``None``, ``None``) if every reader has read everything."""
     table_id = str(table.metadata().id)
     positions: dict[str, int] = {STREAM_READERS[name]: 0} if name in STREAM_READERS else {}
     for checkpoint in checkpoints:
@@ -80,10 +79,10 @@ def _delete_before(table: Table, opened: DeltaTable, now_ms: int) -> dt.datetime
 
 
 def clock_needed_from(rows: pa.Table) -> dt.datetime | None:
-    """``recorded_at`` of the oldest row of ``clock`` that ingest needs: it must never forget how far it came.
+    """``recorded_at`` of the oldest row of ``clock`` that ingest needs, because it must never lose its position.
 
-    Of every partition the last two micro-batches stay, because the last one may be run again and then looks at what was
-    before it; without them event time could go back after a long silence."""
+    The last two micro-batches of every partition stay: the last one may be replayed, and then reads the position before
+    it. Without them event time could decrease after a long silence."""
     batches: dict[tuple[str, int], list[tuple[str, int]]] = {}
     needed: dt.datetime | None = None
     for row in rows.sort_by([("recorded_at", "descending")]).to_pylist():

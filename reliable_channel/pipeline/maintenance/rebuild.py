@@ -1,9 +1,9 @@
 """Rebuilds every derived table from a snapshot of ``envelopes``, in record order (docs/operations.md *Rebuild*).
 
-For a new schema, new names, a corrected decoder or rule, a key that came later, or damaged tables. The functions of the
-jobs run over the recorded bytes with the recorded times and ticks, so they give the same tables. What cannot be derived
-(the clock, gaps, reports of senders and stores, metrics) is carried over. The new tables grow beside the old ones and
-take their place at the end, with new checkpoints.
+It serves a new schema, new names, a corrected decoder or rule, a key that came later, or damaged tables. The functions
+of the jobs process the recorded bytes with the recorded times and ticks, so they give the same tables. Tables that
+cannot be derived (the clock, gaps, reports of senders and stores, metrics) are copied. The new tables are written
+beside the old ones and replace them at the end, with new checkpoints.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ CARRIED_OVER = (
     tables.PIPELINE_METRICS,
     tables.ALERTS,
 )
-"""What ``envelopes`` does not hold."""
+"""The tables that cannot be derived from ``envelopes``."""
 
 _SINK = "rebuild"
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildResult:
-    """``envelopes``: how many were read. ``older_rows``: rows of ``delivered_messages`` older than the oldest envelope,
-    which only the old tables have. ``old_tables``: where those are now; ``None`` when they stayed in place."""
+    """``envelopes``: the number of envelopes read. ``older_rows``: rows of ``delivered_messages`` older than the oldest
+    envelope, which only the old tables have. ``old_tables``: the new place of the old tables; ``None`` if they were not
+    moved."""
 
     envelopes: int
     older_rows: int
@@ -64,22 +65,23 @@ def rebuild(
     target: PathSettings | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> RebuildResult:
-    """Derive all tables again, and put them in the place of the old ones; or into ``target`` and leave the old ones.
+    """Derive all tables again and replace the old ones; with ``target``, write there and keep the old ones.
 
-    The jobs must not run. Raises ``LocalError`` when the tables are in an object store and there is no ``target``,
-    ``EnvironmentFault`` when there is nothing to rebuild from, ingest was interrupted, or it ran meanwhile."""
+    The jobs must not run. Raises ``LocalError`` if the tables are in an object store and there is no ``target``, or if
+    ``target`` already has tables. Raises ``EnvironmentFault`` if there is nothing to rebuild from, if ingest was
+    interrupted, or if it ran in the meantime."""
     paths = settings.paths
     beside = target or staging(paths)
     version = _fit_to_rebuild(paths)
     if target is None:
-        for place in (beside.data_dir, beside.checkpoint_dir):  # what a rebuild that did not finish has left
+        for place in (beside.data_dir, beside.checkpoint_dir):  # left by an unfinished rebuild
             shutil.rmtree(place, ignore_errors=True)
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
     create_tables(beside, [table for table in tables.TABLES if table in INGEST.tables or found_as(paths, table)])
     rows = read_table(spark, paths, tables.ENVELOPES, version)
-    # Without these it is no record of Kafka's.
+    # A row without these is not a Kafka record.
     snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])
     say("carrying over what cannot be derived")
     _carry_over(spark, paths, beside, snapshot)
@@ -98,7 +100,8 @@ def rebuild(
 
 
 def staging(paths: PathSettings) -> PathSettings:
-    """Where the new tables and checkpoints grow: beside the old ones. Raises ``LocalError`` off the local disk."""
+    """The paths for the new tables and checkpoints, beside the old ones. Raises ``LocalError`` if they are not
+    local."""
     for place in (paths.data_dir, paths.checkpoint_dir):
         if "://" in place:
             raise LocalError(
@@ -110,9 +113,10 @@ def staging(paths: PathSettings) -> PathSettings:
 
 
 def swap(paths: PathSettings, new: PathSettings) -> str:
-    """Put the new directories in the place of the old ones, which stay as ``….before-<time>``; where the tables went.
+    """Replace the old directories by the new ones; the old ones stay as ``….before-<time>``. Returns the path of the
+    old tables.
 
-    Four renames. A crash between them leaves every directory whole under one of these names."""
+    Four renames. A crash between them leaves every directory complete under one of these names."""
     stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
     for old, fresh in ((paths.data_dir, new.data_dir), (paths.checkpoint_dir, new.checkpoint_dir)):
         if Path(old).exists():
@@ -122,7 +126,7 @@ def swap(paths: PathSettings, new: PathSettings) -> str:
 
 
 def _fit_to_rebuild(paths: PathSettings) -> int:
-    """The version of ``envelopes`` to rebuild from."""
+    """The version of ``envelopes`` to rebuild from. Raises ``EnvironmentFault`` if ingest was interrupted."""
     version = open_table(paths, tables.ENVELOPES).version()
     checkpoint = read_checkpoint(paths, INGEST.name)
     if checkpoint is not None and checkpoint.interrupted:
@@ -147,9 +151,9 @@ def _carry_over(spark: SparkSession, old: PathSettings, new: PathSettings, snaps
 def _decode_again(
     spark: SparkSession, settings: Settings, new: PathSettings, snapshot: DataFrame, say: Callable[[str], None]
 ) -> int:
-    """Write ``envelopes``, ``sds_messages`` and ``quarantine`` anew, in commits of whole micro-batches as ingested.
+    """Write ``envelopes``, ``sds_messages`` and ``quarantine`` again, in commits of whole ingested micro-batches.
 
-    Cut by ``ingest_time``, which grows with the record order."""
+    They are cut by ``ingest_time``, which grows with the record order."""
     count = snapshot.count()
     at = F.unix_micros("ingest_time")
     cuts = _cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
@@ -172,7 +176,7 @@ def _decode_again(
 
 
 def _cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
-    """Times (µs) that cut the rows into commits of about ``per_commit``."""
+    """Times (µs) that divide the rows into commits of about ``per_commit``."""
     commits = -(-count // per_commit)
     if commits < 2:
         return []
@@ -181,7 +185,7 @@ def _cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
 
 
 def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
-    """Envelopes as the records that ingest reads from Kafka, with the times that were recorded then."""
+    """Envelopes in the form of the records that ingest reads from Kafka, with the recorded times."""
     skew = F.make_dt_interval(secs=F.lit(settings.pipeline.max_clock_skew_ms / 1000))
     time = F.least(F.coalesce("record_time", F.timestamp_seconds(F.lit(0))), F.col("ingest_time") + skew)
     records = envelopes.select(
@@ -194,12 +198,12 @@ def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
         F.col("pubsub_topic").cast("binary").alias("pubsub_header"),
         F.col("source").cast("binary").alias("source_header"),
     )
-    # A file per Kafka partition, in its order, as ingest writes them: of two copies the first one counts.
+    # One file per Kafka partition, in its order, as ingest writes them: of two copies the first one counts.
     return records.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
 
 
 def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
-    """The recorded clock as rows of ``sds_messages``: those that are there, and from ``clock`` those that are not."""
+    """The recorded clock as rows of ``sds_messages``: the existing ones, and missing ones from ``clock``."""
     found = None
     place = [*tables.RECORD_KEY, "event_time"]
     messages = found_as(paths, tables.SDS_MESSAGES)
@@ -221,7 +225,7 @@ def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
 
 
 def _copy_checkpoint(old: PathSettings, new: PathSettings, query: str) -> None:
-    """Ingest goes on in Kafka where it was."""
+    """Copy a query's checkpoint, so that ingest continues at its position in Kafka."""
     if read_checkpoint(old, query) is None:
         return
     source, source_path = filesystem(old.checkpoint(query))
