@@ -1,8 +1,9 @@
 """Remembers, per channel, the messages that SDS accepted: their Kafka records, senders, and the message of a segment.
 
-A message enters after SDS has accepted its very record, under its SDS id *and* its sender, with the digest of its
-content, so nobody else who uses the same id can change it. Entries from the state stay encoded until they are asked
-for, because most are only carried from one micro-batch to the next; new ones are encoded once, at its end.
+A message is added after SDS has accepted its very record, under its SDS id *and* its sender, with the digest of its
+content, so another participant who uses the same id cannot change it. Entries restored from state stay encoded until
+they are used, because most are only carried from one micro-batch to the next; new entries are encoded once, when the
+state is written.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 from reliable_channel.pipeline.ack.records import InputRow, base64_of, hash_of
 
 DIGEST_BYTES = 16
-"""As in the events of SDS: the first bytes of the SHA-256 of a content."""
+"""As in the events of SDS: the first bytes of the SHA-256 of the content."""
 
 SdsKey = str
-"""An SDS id and a sender as one text: many are read and written with every micro-batch, and tuples cost twice as much.
-Only :func:`sds_key` makes one."""
+"""An SDS id and a sender as one text, made by :func:`sds_key`. Every micro-batch reads and writes many of them, and
+tuples would cost twice as much."""
 
 
 def sds_key(sds_id: str | None, sender_id: str | None) -> SdsKey:
-    """The key of a message. With the length of the id in it, two different pairs never make the same key."""
+    """The key of a message. It contains the length of the id, so two different pairs never have the same key."""
     sds_id = sds_id or ""
     return f"{len(sds_id)} {sds_id}{sender_id or ''}"
 
@@ -39,7 +40,7 @@ def sender_in(key: SdsKey) -> str:
 
 @dataclass(slots=True)
 class AcceptedMessage:
-    """One SDS message, as it first came. What is unknown is empty or ``None``."""
+    """One SDS message as first received. Unknown fields are empty or ``None``."""
 
     key: SdsKey
     digest: bytes
@@ -56,14 +57,14 @@ class AcceptedMessage:
     content_bytes: int | None
     repaired_by: str
     sender_verified: bool
-    """Its id is recomputed from sender, time and content."""
+    """Whether its id was recomputed from sender, time and content."""
     copies: int = 1
     late: bool = False
     lost: tuple[str, ...] = ()
 
     @classmethod
     def first(cls, row: InputRow, now_ms: int) -> AcceptedMessage:
-        """What is remembered of a row that came at ``now_ms`` (event time)."""
+        """The entry for a row received at ``now_ms`` (event time)."""
         return cls(
             sds_key(row.sds_id, row.sender_id),
             digest_of(row),
@@ -83,14 +84,14 @@ class AcceptedMessage:
         )
 
     def encoded(self) -> bytes:
-        """The bytes in the state, without the key, which has columns of its own."""
+        """The bytes for the state, without the key, which has a column of its own."""
         fields = {name: getattr(self, name) for name in _ENCODED}
         fields["entire_message_hash"] = base64_of(self.entire_message_hash)
         return pb.SeenProto(**fields).SerializeToString()
 
     @classmethod
     def decoded(cls, key: SdsKey, data: bytes) -> AcceptedMessage:
-        """What :meth:`encoded` gave."""
+        """Restore the result of :meth:`encoded`."""
         proto = pb.SeenProto.FromString(data)
         fields = {name: getattr(proto, name) for name in _ENCODED}
         fields |= {name: None for name in _MAY_BE_UNKNOWN if not proto.HasField(name)}
@@ -103,19 +104,19 @@ _MAY_BE_UNKNOWN = ("segment_index", "data_count", "parity_count", "sender_timest
 
 
 def digest_of(row: InputRow) -> bytes:
-    """The digest of a row's content; empty when it has none."""
+    """The digest of a row's content; empty if it has none."""
     return (row.content_digest or b"")[:DIGEST_BYTES]
 
 
 def binds_sender(row: InputRow) -> bool:
-    """Whether the SDS id of a row was recomputed from its sender, its time and its content. An id that is the SHA-256
-    of the content alone (js-waku's) is recomputed as well, and fits any sender."""
+    """Whether the SDS id of a row was recomputed from its sender, time and content. An id that is the SHA-256 of the
+    content alone (js-waku's) is recomputed too, but fits any sender."""
     recomputed = row.id_verified is True or row.repaired_by is not None
     return recomputed and row.content_digest is not None and row.sds_id != row.content_digest.hex()
 
 
 class _Stage:
-    """Messages in one stage of their life, by key, the oldest first; at most ``limit``."""
+    """The messages in one stage of their life, by key, oldest first; at most ``limit``."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -134,7 +135,7 @@ class _Stage:
         return seen
 
     def add(self, key: SdsKey, seen: AcceptedMessage) -> list[SdsKey]:
-        """Take a message; returns the keys of those that it pushed out."""
+        """Add a message; returns the keys of the messages that were dropped for it."""
         self._by_key[key] = seen
         over = len(self._by_key) - self._limit
         if over <= self._limit // _SLACK:
@@ -144,7 +145,7 @@ class _Stage:
         return [*gone]
 
     def _surplus(self, over: int) -> list[SdsKey]:
-        """The ``over`` oldest."""
+        """The ``over`` oldest keys."""
         return [*islice(self._by_key, over)]
 
     def discard(self, key: SdsKey) -> None:
@@ -162,12 +163,13 @@ class _Stage:
 
 
 _SLACK = 8
-"""A stage may be over its bound by one part in this many: entries are dropped together, since finding the first key of
-a dictionary whose first keys were deleted takes long."""
+"""A stage may exceed its bound by one part in this many. Entries are dropped in bulk, because finding the first key of
+a dictionary is slow after its first keys were deleted."""
 
 
 class _Parts(_Stage):
-    """Those of a sender that has more than the segments of one message go first, so that a flood costs who sends it."""
+    """Drops first the entries of a sender with more than the segments of one message, so that a flood costs its
+    sender."""
 
     def _surplus(self, over: int) -> list[SdsKey]:
         shares = Shares(self._limit, self._limit)
@@ -181,22 +183,22 @@ class _Parts(_Stage):
 
 
 class AcceptedMessages:
-    """The SDS messages of one channel in three stages, each bounded, the oldest dropped first.
+    """The SDS messages of one channel in three bounded stages, which drop the oldest first.
 
-    *Waiting*: accepted by SDS, not delivered. *Parts*: delivered, but the application message they are segments of is
-    not. *Settled*: delivered, and remembered for acknowledgements only."""
+    *Waiting*: accepted by SDS, not delivered. *Parts*: delivered segments whose application message is not delivered.
+    *Settled*: delivered, and remembered for acknowledgements only."""
 
     def __init__(self, max_waiting: int, max_parts: int, max_settled: int) -> None:
         self._waiting, self._parts, self._settled = _Stage(max_waiting), _Parts(max_parts), _Stage(max_settled)
 
     def read(self, proto: pb.ObserverStateProto) -> None:
-        """What :meth:`write` wrote."""
+        """Restore the result of :meth:`write`."""
         self._waiting.read(proto.waiting)
         self._parts.read(proto.parts)
         self._settled.read(proto.settled)
 
     def write(self, proto: pb.ObserverStateProto) -> None:
-        """Into the state; what was not asked for is copied as it is."""
+        """Write to the state; entries that were not used are copied unchanged."""
         self._waiting.write(proto.waiting)
         self._parts.write(proto.parts)
         self._settled.write(proto.settled)
@@ -205,20 +207,20 @@ class AcceptedMessages:
         return key in self._settled or key in self._parts or key in self._waiting
 
     def get(self, key: SdsKey) -> AcceptedMessage | None:
-        """The message of an id and a sender, in any stage."""
+        """The message with an id and a sender, in any stage."""
         return self._settled.get(key) or self._parts.get(key) or self._waiting.get(key)
 
     def is_settled(self, key: SdsKey) -> bool:
-        """Whether the application message of a message was delivered, or it is one itself."""
+        """Whether the message's application message was delivered; a bare payload is its own application message."""
         return key in self._settled
 
     def part(self, key: SdsKey, entire_message_hash: bytes) -> AcceptedMessage | None:
-        """A delivered segment of the application message with this hash, while that is not delivered."""
+        """A delivered segment of the application message with this hash, while that message is not delivered."""
         seen = self._parts.get(key)
         return seen if seen is not None and seen.entire_message_hash == entire_message_hash else None
 
     def accept(self, seen: AcceptedMessage) -> None:
-        """SDS accepted a record. It takes the place of another one with the same id and sender, whose content lost."""
+        """Add a record that SDS accepted. It replaces another one with the same id and sender, whose content lost."""
         key = seen.key
         self._parts.discard(key)
         self._settled.discard(key)
@@ -226,8 +228,8 @@ class AcceptedMessages:
         self._waiting.add(key, seen)
 
     def deliver(self, seen: AcceptedMessage) -> Counter[str]:
-        """SDS delivered a message; a segment becomes a part, anything else is settled. Returns how many parts of which
-        senders were forgotten for it."""
+        """Note that SDS delivered a message: a segment becomes a part, any other message is settled. Returns how many
+        parts of which senders were dropped for it."""
         key = seen.key
         self._waiting.discard(key)
         if seen.segment_kind in ("data", "parity"):
@@ -236,12 +238,12 @@ class AcceptedMessages:
         return Counter()
 
     def settle(self, seen: AcceptedMessage) -> None:
-        """The application message of a part was delivered."""
+        """Note that the application message of a part was delivered."""
         key = seen.key
         self._parts.discard(key)
         self._settled.add(key, seen)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         for stage in (self._waiting, self._parts, self._settled):
             stage.clear()

@@ -1,7 +1,7 @@
-"""Makes the rows of ``delivered_messages`` from the rows of ``deliveries``, in the task that writes both.
+"""Creates the rows of ``delivered_messages`` from the rows of ``deliveries``, in the task that writes both.
 
 A delivery names the Kafka record that holds its payload: a bare payload is in ``sds_messages``, a rebuilt one in
-``reassembled_messages``. The task looks it up in the few files with that record; there is no join.
+``reassembled_messages``. The task reads it from the few files that may contain that record; there is no join.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
 TABLES_READ = (SDS_MESSAGES, REASSEMBLED_MESSAGES)
 
 CHUNK_BYTES = 16 * 1024 * 1024
-"""Payloads of about this size are in memory at a time."""
+"""The approximate number of payload bytes in memory at a time."""
 
 _RENAMED = {"causal_lamport": "first_lamport_timestamp", "causal_sds_id": "first_sds_id"}
 
 
 def messages_of(deliveries: pa.Table, paths: PathSettings) -> Iterator[tuple[Table, pa.Table]]:
-    """The rows of ``delivered_messages`` that follow from rows of ``deliveries``, in pieces of bounded size: the
-    application messages among them, with their payloads."""
+    """The rows of ``delivered_messages`` for rows of ``deliveries``, in chunks of bounded size: the application
+    messages among them, with their payloads."""
     now_us = time.time_ns() // 1_000
     messages = deliveries.filter(pc.equal(deliveries["row_kind"], "message"))
     for batch in messages.combine_chunks().to_batches():
@@ -35,7 +35,7 @@ def messages_of(deliveries: pa.Table, paths: PathSettings) -> Iterator[tuple[Tab
 
 
 def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """The rows in order, in pieces whose payloads have about ``size`` bytes together; one row at least."""
+    """Split the rows, in order, into chunks with about ``size`` bytes of payload; each has at least one row."""
     start = total = 0
     for number, payload_bytes in enumerate(deliveries.column("payload_bytes").to_pylist()):
         total += payload_bytes or 0
@@ -47,11 +47,12 @@ def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 
 
 def delivered(deliveries: pa.RecordBatch, paths: PathSettings, written_us: int) -> pa.Table:
-    """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not there is null.
+    """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not found is null.
     ``written_us``: when they are written, Unix µs."""
     columns = (*RECORD_KEY, "entire_message_hash")
     places = [Wanted(*place) for place in zip(*(deliveries.column(name).to_pylist() for name in columns), strict=True)]
-    # A delivery without coordinates has no payload here; one with a segment kind was not rebuilt from several segments.
+    # The payload of a delivery without coordinates is unknown. A segment kind marks a bare payload, which is not
+    # rebuilt.
     bare = deliveries.column("segment_kind").is_valid().to_pylist()
     since = pc.min(deliveries.column("first_seen").cast(pa.int64())).as_py() or 0
     found: dict[Wanted, bytes] = {}

@@ -1,11 +1,11 @@
-"""Keyed state of ack: one channel, as an :class:`~reliable_channel.core.sds.SdsChannel` at this point of observation.
+"""The keyed state of ack: one channel, as an :class:`~reliable_channel.core.sds.SdsChannel` of this observer.
 
-Takes rows of ``ordered_sds_messages`` and returns rows of the ack job's tables, in pure Python. It adds what SDS does
-not know: which Kafka record brought a message, and which application message a segment belongs to. An application
-message is delivered when it has been rebuilt and SDS has delivered k of its segments.
+Takes rows of ``ordered_sds_messages`` and returns rows of the ack job's tables, in pure Python. It adds the facts that
+SDS does not know: which Kafka record brought a message, and which application message a segment belongs to. An
+application message is delivered when it has been rebuilt and SDS has delivered k of its segments.
 
 A message is remembered (:mod:`.accepted_messages`) only after SDS has accepted its record, so a record that SDS refuses
-changes no row of another one. Ephemeral messages, which SDS does not remember, have ids of their own.
+changes no row of another one. Ephemeral messages, which SDS does not remember, have separate ids.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
 from reliable_channel.pipeline.ack.records import InputRow
 
 MAX_PARTS = 8_000
-"""Delivered segments of application messages that are not delivered yet."""
+"""The maximum number of delivered segments whose application messages are not delivered yet."""
 MAX_SETTLED = 2_000
-"""Delivered SDS messages that are remembered for acknowledgements."""
+"""The maximum number of delivered SDS messages remembered for acknowledgements."""
 MAX_EPHEMERALS = 2_000
-"""Ephemeral messages that are remembered, so that a copy is not delivered again."""
+"""The maximum number of ephemeral messages remembered, so that a copy is not delivered again."""
 MAX_NEEDED_BY = 10_000
-"""Missing ids of which it is remembered who named them first."""
+"""The maximum number of missing ids for which the message that first named them is remembered."""
 GUARDED_MS = max(table.retention_ms or 0 for table in (DELIVERIES, DELIVERED_MESSAGES))
-"""How long the rows of a delivery are kept. It must be remembered for as long, or it could be written twice."""
+"""How long (ms) tables keep the rows of a delivery. The channel must remember it as long, or it could write it
+twice."""
 DAY_MS = 24 * 3_600_000
 
 ChannelKey = tuple[str, str, str]
@@ -64,11 +65,11 @@ ChannelKey = tuple[str, str, str]
 
 
 class ChannelObserver:
-    """One channel. ``key`` is (pubsub topic, content topic, channel id).
+    """The state of one channel. ``key`` is (pubsub topic, content topic, channel id).
 
-    A channel that was silent for ``expiry_ms`` (``None``: for ever) rests: of its state only the counters and how far
-    it came are left, so that nothing is delivered twice, whenever a store brings it back. What is left goes as well
-    when retention has removed the rows that it guards, or at once when nothing was delivered: :attr:`is_blank`."""
+    A channel that was silent for ``expiry_ms`` (``None``: never expires) becomes dormant. Its state then keeps only the
+    counters and its position, so that nothing is delivered twice, however late a store returns it. These are deleted
+    too when retention has removed the rows that they guard, or at once if nothing was delivered: :attr:`is_blank`."""
 
     def __init__(
         self, key: ChannelKey, participant_id: str | None, config: SdsParameters, expiry_ms: int | None = None
@@ -82,9 +83,9 @@ class ChannelObserver:
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing of the channel."""
+        """Reset to a channel about which nothing is known."""
         self.is_blank = True
-        """Whether nothing is known, so that there is no state to keep."""
+        """Whether nothing is known, so that there is no state to store."""
         self._channel = SdsChannel(self._key[2], self._participant_id, self._config)
         self._last_heard = 0
         self._rested_at = 0
@@ -97,7 +98,7 @@ class ChannelObserver:
         self._ephemerals: dict[bytes, None] = {}
 
     def take(self, row: InputRow) -> list[Row]:
-        """Take one row, in record order. Timers due before it run first, each at its own time."""
+        """Process one row, in record order. Timers due before it run first, each at its own due time."""
         out: list[Row] = []
         now = max(self._now, row.event_us // 1000)
         while (due := self._rest_due()) is not None and due <= now:
@@ -124,7 +125,7 @@ class ChannelObserver:
 
     @property
     def rests(self) -> bool:
-        """Whether the channel was silent for so long that only its counters are left."""
+        """Whether the channel is dormant: only its counters and its position are left."""
         return bool(self._rested_at)
 
     def next_due_us(self) -> int | None:
@@ -139,19 +140,20 @@ class ChannelObserver:
         self._report(self._channel.tick(now).events, None, out)
 
     def _rest_due(self) -> int | None:
-        """When the channel rests if nothing more comes (ms): at the end of a day, or every message would move it."""
+        """When (ms) the channel becomes dormant if nothing more arrives. Rounded up to the end of a day, or every
+        message would move the timer."""
         if self._expiry_ms is None or not self._last_heard:
             return None
         return -(-(self._last_heard + self._expiry_ms) // DAY_MS) * DAY_MS
 
     def _end_due(self) -> int | None:
-        """When nothing is left of a channel that rests (ms)."""
+        """When (ms) the state of a dormant channel is deleted."""
         if not self._rested_at:
             return None
         return self._rested_at + (GUARDED_MS if self._row_seq or self._participant_id is not None else 0)
 
     def _rest(self, out: list[Row]) -> None:
-        """Let everything go but what is to be known for ever; not while something is missing that is not given up."""
+        """Make the channel dormant, unless a missing message is not yet given up."""
         if self._channel.missing_ids():
             self._last_heard = self._now
             return
@@ -171,7 +173,7 @@ class ChannelObserver:
             self._content(row, row.repaired_by is not None, out)
 
     def _ephemeral(self, row: InputRow, out: list[Row]) -> None:
-        """Ephemeral messages are delivered once, whatever SDS remembers under their ids."""
+        """Deliver an ephemeral message once, independently of what SDS remembers under its id."""
         name = sds_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
         if digest in self._ephemerals:
@@ -186,7 +188,7 @@ class ChannelObserver:
             out.append(rows.delivered_ephemeral(base, row, AcceptedMessage.first(row, self._now)))
 
     def _content(self, row: InputRow, repaired: bool, out: list[Row]) -> None:
-        """A content or sync message."""
+        """Process a content or sync message."""
         own = self._participant_id is not None and row.sender_id == self._participant_id
         before = own and self._is_past(row)
         events = self._given(row, repaired=repaired)
@@ -195,7 +197,7 @@ class ChannelObserver:
         self._report(events, row, out)
 
     def _given(self, row: InputRow, *, repaired: bool) -> Sequence[SdsEvent]:
-        """What SDS reports of a row."""
+        """Pass a row to SDS; returns the events."""
         message = SdsMessage(
             sender_id=row.sender_id or "",
             message_id=row.sds_id or "",
@@ -226,7 +228,7 @@ class ChannelObserver:
         ).events
 
     def _repaired(self, row: InputRow, out: list[Row]) -> None:
-        """A rebuilt segment is taken as received; when the segment itself comes after all, only its acknowledgements
+        """Process a rebuilt segment like a received one. If the segment itself arrives later, only its acknowledgements
         are new."""
         sds_id, lamport = row.sds_id or "", row.lamport_timestamp
         if lamport is None or self._channel.is_forgotten(sds_id, lamport, row.sender_id):
@@ -243,7 +245,7 @@ class ChannelObserver:
             return
 
         def may_come(sds_id: str, lamport: int) -> bool:
-            """A stranger's message under an id may still lose it to the one that makes the id."""
+            """Another sender's message under an id may still be replaced by the one whose content gives this id."""
             sender_id = self._channel.sender_of(sds_id)
             if sender_id is None:
                 return not self._channel.is_forgotten(sds_id, lamport, row.sender_id)
@@ -301,7 +303,7 @@ class ChannelObserver:
             out.append(rows.recovered(self.base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
         seen = self._seen.get(sds_key(event.message_id, event.sender_id))
-        if seen is None or seen.digest != event.digest:  # forgotten: more waited than is remembered
+        if seen is None or seen.digest != event.digest:  # forgotten, because more messages waited than are remembered
             out.append(rows.delivered_segment(self._numbered(event.at), event, None))
             return
         for sender_id, count in self._seen.deliver(seen).items():
@@ -314,12 +316,12 @@ class ChannelObserver:
             self._message_delivered(row, held, event.at, out)
 
     def _message_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Row]) -> None:
-        """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed, which for a timer is the
-        time it was due, not that of the row or tick which let it fire."""
+        """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed. For a timer this is its
+        due time, not that of the row or tick which let it run."""
         out.append(rows.delivered_message(self._numbered(at, message=True), row, held))
 
     def _numbered(self, at: int, *, message: bool = False) -> dict[str, Any]:
-        """The columns that every row of ``deliveries`` has, with the next numbers."""
+        """The columns of every row of ``deliveries``, with the next running numbers."""
         self._row_seq += 1
         base = self.base(at)
         base["row_seq"] = self._row_seq
@@ -331,13 +333,13 @@ class ChannelObserver:
     # ---- helpers -------------------------------------------------------------------------------------------------
 
     def base(self, at: int) -> dict[str, Any]:
-        """The columns that every row of this channel has; ``at`` in ms of event time."""
+        """The columns of every row of this channel; ``at`` in ms of event time."""
         return {**self._columns, "event_time": at * 1000}
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """The state as one blob."""
+        """Serialize the state."""
         proto = pb.ObserverStateProto(
             channel=self._channel.to_bytes(with_kept=False),
             now_ms=self._now,
@@ -364,8 +366,8 @@ class ChannelObserver:
         config: SdsParameters,
         expiry_ms: int | None = None,
     ) -> ChannelObserver:
-        """Restore what :meth:`to_bytes` gave; the configuration is given again. Raises ``LocalError`` for anything
-        else."""
+        """Restore the result of :meth:`to_bytes`, under the given configuration. Raises ``LocalError`` for any other
+        bytes."""
         try:
             proto = pb.ObserverStateProto.FromString(data)
         except DecodeError as error:
@@ -389,7 +391,7 @@ class ChannelObserver:
 
 
 def _accepts(events: Sequence[SdsEvent], row: InputRow) -> bool:
-    """Whether SDS accepted the very record of ``row``: delivered it, or holds it back for what it depends on."""
+    """Whether SDS accepted the very record of ``row``: delivered it, or buffers it until its dependencies arrive."""
     sds_id, sender_id, digest = row.sds_id, row.sender_id, digest_of(row)
     for event in events:
         if (

@@ -1,7 +1,7 @@
-"""Makes the rows of the ack job's tables from events of SDS. ``base`` has the columns of every row of a channel.
+"""Creates the rows of the ack job's tables from SDS events. ``base`` has the columns of every row of a channel.
 
-``deliveries`` has a row for every SDS message that was delivered, and one for every application message that is
-complete by it; ``base`` then has the running numbers too.
+``deliveries`` has a row for every delivered SDS message, and one for every application message that it completes;
+``base`` then also has the running numbers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RepairRequest = row_type(tables.REPAIR_REQUESTS)
 
 
 def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Row:
-    """A segment that SDS has delivered; a bare payload is a message as well. ``seen``: ``None`` when more waited than
-    is remembered."""
+    """The row of a segment that SDS delivered; a bare payload is also a message. ``seen`` is ``None`` if the message
+    was forgotten because too many waited."""
     fields: dict[str, Any] = {
         **base,
         "row_kind": "segment",
@@ -55,14 +55,14 @@ def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None
 
 
 def delivered_ephemeral(base: Base, row: InputRow, seen: AcceptedMessage) -> Row:
-    """The ephemeral message of ``row``."""
+    """The row of the ephemeral message of ``row``."""
     sds_id = row.sds_id or ""
     fields: dict[str, Any] = {"sender_id": row.sender_id, "sds_id": sds_id, "sds_kind": "ephemeral", "late": False}
     return Delivery(**base, **fields, lost_dependencies=[], **_place_of(seen), **_bare(sds_id, None, seen))
 
 
 def delivered_message(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Row:
-    """A rebuilt message. ``row``: its completed row; ``held``: those of its segments that SDS has delivered."""
+    """The row of a rebuilt message. ``row``: its completed row; ``held``: its segments that SDS has delivered."""
     own = set(row.sds_ids)
     stamps = [s.sender_timestamp_ns for s in held if not s.repaired_by and s.sender_timestamp_ns is not None]
     return Delivery(
@@ -161,7 +161,7 @@ def lost(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
 
 
 def recovered(base: Base, event: Delivered, needed_by: str | None) -> Row:
-    """A row of ``lost_dependencies`` for a message that came after it had been declared lost."""
+    """A row of ``lost_dependencies`` for a message that arrived after it had been declared lost."""
     return LostDependency(
         **base, sds_id=event.message_id, sender_id=event.sender_id, status="recovered", needed_by=needed_by
     )
@@ -192,7 +192,7 @@ def channel_event(
 
 
 def other(base: Base, event: SdsEvent, participant_id: str | None, row: InputRow | None) -> list[Row]:
-    """Rows of ``channel_events`` for the events that people should know of; none for the others."""
+    """Rows of ``channel_events`` for events that users should see; none for others."""
     match event:
         case Conflict():
             found = ("conflict", event.message_id, event.sender_id, f"{event.why}; the {event.winner} one stands")

@@ -17,13 +17,14 @@ from reliable_channel.lake.tables import BY_NAME, REASSEMBLED_MESSAGES, RECORD_K
 from reliable_channel.pipeline.delta import running
 
 MARGIN_US = 10 * 60 * 1_000_000
-"""Files are followed from so long before what is asked for (event time), since the next question may be for less."""
+"""Files are followed from this long (µs of event time) before the requested time, because the next request may be for
+an earlier one."""
 
 _PAYLOAD = {SDS_MESSAGES.name: "content", REASSEMBLED_MESSAGES.name: "payload"}
 
 
 class Wanted(NamedTuple):
-    """A payload by its Kafka record, and the hash that the message has."""
+    """A requested payload: its Kafka record, and the hash of the message."""
 
     topic: str
     partition: int
@@ -32,10 +33,10 @@ class Wanted(NamedTuple):
 
 
 class Payloads:
-    """The payloads in one table. An encrypted row has none: its content is the ciphertext."""
+    """Looks up payloads in one table. Encrypted rows have none: their content is the ciphertext."""
 
     def __init__(self, paths: PathSettings, name: str, query_id: str = "") -> None:
-        """``query_id``: the query that asks; another one may find other tables in the place."""
+        """``query_id``: the calling query; after a rebuild a new query finds other tables at the same path."""
         self._column = _PAYLOAD[name]
         self._columns = [
             *RECORD_KEY,
@@ -46,7 +47,7 @@ class Payloads:
         self._table = DeltaFollower(paths, BY_NAME[name], "event_time", also=("kafka_partition", "kafka_offset"))
 
     def find(self, wanted: Collection[Wanted], since_us: int) -> dict[Wanted, bytes]:
-        """The payloads of records from ``since_us`` (event time, µs) on, as far as they are there."""
+        """The payloads that are found of records from ``since_us`` (event time, µs) on."""
         found: dict[Wanted, bytes] = {}
         offsets: dict[int, list[int]] = {}
         for one in wanted:
@@ -78,6 +79,6 @@ _payloads = PerQuery(Payloads)
 
 
 def payloads_of(paths: PathSettings, table: Table) -> Payloads:
-    """Those of ``table``, as this process has followed it for the running query."""
+    """The look-up for ``table`` that this process caches for the running query."""
     query_id, _ = running() or ("", 0)
     return _payloads.get(paths, table.name, query_id)

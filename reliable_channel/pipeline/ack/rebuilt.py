@@ -1,5 +1,5 @@
 """Holds rebuilt application messages until SDS has delivered enough of their segments
-(:mod:`reliable_channel.core.delivery`), bounded.
+(:mod:`reliable_channel.core.delivery`). Bounded.
 
 A segment counts for a message only if the record that SDS accepted under its id has the same sender and the same
 ``entire_message_hash``: segments that others publish under the same ids complete nothing.
@@ -17,17 +17,17 @@ from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage, Acc
 from reliable_channel.pipeline.ack.records import InputRow, hash_of, message_key, row_from_json, row_to_json
 
 MAX_PENDING = 2_000
-"""Messages that wait, in one channel."""
+"""The maximum number of waiting messages in one channel."""
 MAX_PENDING_SEGMENTS = 50_000
-"""Segments of the messages that wait, in one channel."""
+"""The maximum number of segments of waiting messages in one channel."""
 MAX_FINISHED = 2_000
-"""Delivered messages that are remembered, so that another completed row of theirs changes nothing."""
+"""The maximum number of delivered messages remembered, so that another completed row for them changes nothing."""
 _KEY_BYTES = 16
 
 
 class RebuiltMessages:
-    """The messages of one channel that are rebuilt and not delivered, and the keys of those that were. ``seen``: what
-    SDS accepted."""
+    """The messages of one channel that are rebuilt and not delivered, and the keys of delivered ones. ``seen``: the
+    messages that SDS accepted."""
 
     def __init__(self, seen: AcceptedMessages) -> None:
         self._seen = seen
@@ -38,18 +38,18 @@ class RebuiltMessages:
         self._finished: dict[bytes, None] = {}
 
     def knows(self, row: InputRow) -> bool:
-        """Whether the message of a completed row waits, or was delivered."""
+        """Whether the message of a completed row waits or was delivered."""
         key = _key(row)
         return key in self._awaited or key in self._finished
 
     def wait(self, row: InputRow) -> None:
-        """Take a completed row."""
+        """Add a completed row."""
         self._awaited.add(_key(row), row, _parts(row), row.data_count or 1)
         self._segments += len(row.sds_ids)
 
     def too_many(self) -> Iterator[InputRow]:
-        """The rows that must go, because too many wait: the oldest of the sender with the most messages, or with the
-        most segments. They wait no longer."""
+        """Remove and return the rows that exceed a bound: the oldest of the sender with the most waiting messages, or
+        with the most segments."""
         while len(self._awaited) > MAX_PENDING:
             yield self._give_up(Counter(row.sender_id for _, row in self._awaited.items()))
         while self._segments > MAX_PENDING_SEGMENTS and len(self._awaited) > 1:
@@ -59,20 +59,20 @@ class RebuiltMessages:
             yield self._give_up(segments)
 
     def delivered(self, row: InputRow) -> list[AcceptedMessage] | None:
-        """The delivered segments of a message that waits, when they are enough; it waits no longer then."""
+        """The delivered segments of a waiting message if they are enough; it then stops waiting."""
         held = self._awaited.take(_key(row))
         if held is not None:
             self._finish(_key(row), row, held)
         return held
 
     def delivered_with(self, seen: AcceptedMessage) -> Iterator[tuple[InputRow, list[AcceptedMessage]]]:
-        """The messages that are deliverable now that SDS has delivered one segment, with their delivered segments."""
+        """The messages that the delivery of one segment completes, with their delivered segments."""
         for key, row, held in self._awaited.take_with(seen.key):
             self._finish(key, row, held)
             yield row, held
 
     def given_up(self) -> list[InputRow]:
-        """Forget everything; gives the rows that waited."""
+        """Forget everything; returns the rows that waited."""
         rows = [row for _, row in self._awaited.items()]
         self._awaited.clear()
         self._finished.clear()
@@ -80,10 +80,11 @@ class RebuiltMessages:
         return rows
 
     def possible(self, row: InputRow, may_come: Callable[[str, int], bool]) -> int:
-        """How many segments of a rebuilt message SDS may have delivered, or may deliver, that were not delivered with
-        it before. What a store brings back after all memory of it has gone was delivered then, so it has none.
+        """The number of segments of a rebuilt message that SDS has delivered or may still deliver, without those of an
+        earlier delivery. It is 0 for a message that a store returns after all memory of it is gone, because it was
+        delivered before.
 
-        ``may_come``: whether SDS may still accept a segment with this SDS id and Lamport timestamp of this sender."""
+        ``may_come``: whether SDS may still accept a segment of this sender with this SDS id and Lamport timestamp."""
         hash_, first = hash_of(row), row.first_lamport_timestamp
         possible = 0
         for ordinal, sds_id in enumerate(row.sds_ids):
@@ -100,12 +101,12 @@ class RebuiltMessages:
     # ---- state ---------------------------------------------------------------------------------------------------
 
     def write(self, proto: pb.ObserverStateProto) -> None:
-        """Into the state."""
+        """Write to the state."""
         proto.pending.extend([pb.PendingProto(row=row_to_json(row)) for _, row in self._awaited.items()])
         proto.finished.extend(self._finished)
 
     def read(self, proto: pb.ObserverStateProto) -> None:
-        """What :meth:`write` wrote."""
+        """Restore the result of :meth:`write`."""
         for pending in proto.pending:
             self.wait(row_from_json(pending.row))
         self._finished = dict.fromkeys(proto.finished)
@@ -128,7 +129,7 @@ class RebuiltMessages:
 
 
 def _parts(row: InputRow) -> Iterable[SdsKey]:
-    """The keys of a message's segments, each once."""
+    """The distinct keys of a message's segments."""
     return {sds_key(sds_id, row.sender_id): None for sds_id in row.sds_ids if sds_id is not None}
 
 

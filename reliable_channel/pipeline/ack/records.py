@@ -1,4 +1,4 @@
-"""The input rows of a :class:`~.observer.ChannelObserver`, and how a row is encoded in its state."""
+"""Defines the input rows of a :class:`~.observer.ChannelObserver`, and their encoding in its state."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class InputRow(NamedTuple):
 
 
 def message_key(row: InputRow) -> str:
-    """The key of a sender's message: its hash and its send, which the first Lamport timestamp identifies or, failing
-    that, an SDS id."""
+    """The key of a sender's message: the hash of its payload, and its send, which is identified by the first Lamport
+    timestamp or, if that is unknown, by an SDS id."""
     send = row.first_lamport_timestamp if row.first_lamport_timestamp is not None else row.sds_id
     return f"{row.sender_id}\x00{base64_of(row.entire_message_hash) or ''}\x00{send}"
 
 
 def hash_of(row: InputRow) -> bytes:
-    """The hash of a row's payload, empty when it has none."""
+    """The hash of a row's payload; empty if it has none."""
     return row.entire_message_hash or b""
 
 
@@ -61,7 +61,7 @@ def coordinates(row: InputRow | None) -> dict[str, Any]:
 
 
 def base64_of(data: bytes | None) -> str | None:
-    """Bytes as they are in the state, where rows are JSON."""
+    """Encode bytes as base64 for the state, where rows are JSON."""
     return None if data is None else base64.b64encode(data).decode("ascii")
 
 
@@ -70,7 +70,8 @@ _HISTORIES = ("causal_history", "repair_request")
 
 
 def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
-    """A row from its JSON object, which may lack nulls; binary columns are base64 in it. ``fields`` is used up."""
+    """A row from its JSON object, in which null columns may be absent and binary columns are base64. Modifies
+    ``fields``."""
     for name in _BINARY:
         if fields.get(name) is not None:
             fields[name] = base64.b64decode(fields[name])
@@ -89,7 +90,7 @@ def _entry(fields: dict[str, str]) -> HistoryEntry:
 
 
 def row_to_json(row: InputRow) -> str:
-    """A completed row as text: it has no history and no filter."""
+    """Encode a completed row as JSON, without history and filter, which it does not have."""
     fields = row._asdict()
     for name in _BINARY:
         fields[name] = base64_of(fields[name])
@@ -99,5 +100,5 @@ def row_to_json(row: InputRow) -> str:
 
 
 def row_from_json(text: str) -> InputRow:
-    """What :func:`row_to_json` wrote."""
+    """Restore the result of :func:`row_to_json`."""
     return row_of(json.loads(text), None)
