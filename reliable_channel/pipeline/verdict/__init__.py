@@ -1,1 +1,2 @@
-"""The verdict job: judges the messages that new evidence is about, by all evidence about them."""
+"""The verdict job: computes the verdicts of messages about which there is new evidence, from all evidence about
+them."""

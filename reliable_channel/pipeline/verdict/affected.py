@@ -1,9 +1,9 @@
 """Finds the verdicts that new evidence can change, and reads only the evidence about them.
 
-A verdict rests on the evidence about all SDS ids of its message. So the ids are collected first: those in new rows, and
-those of verdicts that are not settled or share an id, a key or a payload with new rows. No other ids are needed,
-because a verdict lists every id of its message. The driver looks the rows up (:mod:`.lookup`), which are few,
-and gives them to Spark.
+A verdict depends on the evidence about all SDS ids of its message. So the ids are collected first: those in new rows,
+and those of verdicts that are not settled or share an id, a key or a payload with new rows. No other ids are needed,
+because a verdict lists every id of its message. The driver looks up the rows (:mod:`.lookup`), which are few, and
+passes them to Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Lookups = Mapping[Table, Lookup]
 
 
 class Affected(NamedTuple):
-    """``ids``: the SDS ids, with their channels, of all messages to judge; ``verdicts``: their rows until now."""
+    """``ids``: the SDS ids, with their channels, of all messages to judge; ``verdicts``: their current verdicts."""
 
     ids: DataFrame
     verdicts: pa.Table
@@ -36,9 +36,10 @@ class Affected(NamedTuple):
 def affected_by(
     spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool, since: dt.datetime
 ) -> Affected | None:
-    """What is to be judged again after evidence about ``touched``, ``None`` for nothing; the views ``v_<table>`` are
-    then replaced by the evidence about it. Verdicts on messages first seen before ``since`` are not looked at.
-    ``in_gap``: there are gaps, so that new messages tell when missing ones were sent."""
+    """Find the messages whose verdicts may change after evidence about ``touched``; ``None`` if there are none.
+
+    Replaces the views ``v_<table>`` by the evidence about these messages. Verdicts on messages first seen before
+    ``since`` are left out. ``in_gap``: there are gaps, so new messages show when missing ones were sent."""
     ids = {*touched.ids, *_linked(spark, look_up, touched, in_gap)}
     texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
     verdicts = naming(_verdicts(look_up, [*texts, *touched.payloads, UNSETTLED]), texts, touched.payloads)
@@ -53,14 +54,14 @@ def affected_by(
 
 
 def only_about(said: DataFrame, ids: DataFrame) -> DataFrame:
-    """Those rows of ``said`` that are about ``ids``."""
+    """The rows of ``said`` about ``ids``."""
     about = ids.select(*(F.col(name).alias(f"about_{name}") for name in (*CHANNEL_KEY, "sds_id")))
     same = [F.col(name).eqNullSafe(F.col(f"about_{name}")) for name in (*CHANNEL_KEY, "sds_id")]
     return said.join(F.broadcast(about), same, "left_semi")
 
 
 def naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
-    """Those verdicts that are not settled, name one of the ids or keys ``texts``, or have one of the payloads."""
+    """The verdicts that are not settled, contain one of the ids or keys ``texts``, or have one of the payloads."""
     keys = pa.array(sorted(texts), pa.string())
     names = verdicts["sds_ids"].combine_chunks()
     named = pc.list_parent_indices(names).filter(pc.is_in(pc.list_flatten(names), keys))
@@ -71,19 +72,19 @@ def naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Tabl
 
 
 def _verdicts(look_up: Lookups, values: Iterable[str | bytes]) -> pa.Table:
-    """All verdicts in the files that hold one of ``values``."""
+    """All verdicts in the files that contain one of ``values``."""
     return look_up[tables.DELIVERY_STATUS].rows(tables.DELIVERY_STATUS.names(), values, None)
 
 
 def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
-    """The ids that rows list, with their channels."""
+    """The ids listed in rows, with their channels."""
     columns = [rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_ids")]
     for *channel, ids in zip(*columns, strict=True):
         yield from ((tuple(channel), sds_id) for sds_id in ids or () if sds_id is not None)
 
 
 def _linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
-    """The ids that rows of before name together with what is new, or that new messages tell something of."""
+    """The ids that earlier rows link to new ones, or whose time of sending new messages narrow down."""
     if touched.rebuilt:
         where = among("entire_message_hash", touched.rebuilt)
         columns = (*CHANNEL_KEY, "sds_ids")
@@ -106,8 +107,8 @@ def _with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
 
 
 def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads: Set[bytes]) -> None:
-    """Replace the views of the evidence by those that hold, of each table, at least the rows about ``ids``; and what
-    these are compared with: everything about the same payloads, and about the envelopes that senders name."""
+    """Replace the views of the evidence by smaller ones, which have at least the rows about ``ids``, and the rows that
+    these are compared with: those about the same payloads, and about the envelopes that senders name."""
 
     def found(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
         rows = look_up[table].rows(READ[table], values, where)
@@ -139,6 +140,6 @@ def _frame(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
 
 
 def _by_channel(spark: SparkSession, channels: Sequence[Channel], **columns: pa.Array) -> DataFrame:
-    """``columns`` beside those of their channels."""
+    """A frame of ``columns`` beside the columns of their channels."""
     keys = [pa.array(names, pa.string()) for names in zip(*channels, strict=True)] or [pa.array([], pa.string())] * 3
     return _frame(spark, {**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns})

@@ -1,11 +1,11 @@
-"""Finds the files of a table that hold any of some values (SDS ids, hashes, keys), without reading others. No Spark.
+"""Finds the files of a table that contain any of some values (SDS ids, hashes, keys), without reading others. No Spark.
 
-Ids are hashes, so the bounds that Delta keeps of each file leave none out. This index keeps, sorted, a 64-bit hash of
-every value by which rows are looked up, and the file it is in. Data files never change, so each is indexed once. A
-look-up reads a few pages of each pack by a memory map, whatever the number of rows.
+Ids are hashes, so the minimum and maximum values in Delta's log exclude no file. This index keeps a sorted 64-bit hash
+of every value by which rows are looked up, with the file that contains it. Data files never change, so each is indexed
+once. A look-up reads a few pages of each pack through a memory map, whatever the number of rows.
 
-The index is a cache on a local disk: whoever deletes it, or a part of it, makes the next look-up read more, never
-another result. Packs are merged as they grow, so there are only about log2(rows) of them.
+The index is a cache on a local disk: if it is deleted, in whole or in part, the next look-up reads more but has the
+same result. Packs are merged as they grow, so there are only about log2(rows) of them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class FileIndex:
         self._directory, self._values_in = Path(directory), values_in
 
     def files_with(self, files: Collection[str], values: Iterable[str | bytes]) -> set[str]:
-        """Those of ``files``, which are all of the table at one version, that hold one of ``values``.
+        """The subset of ``files`` that contain one of ``values``. ``files`` are all files of the table at one version.
 
-        Two values may have the same hash, so that once in a very long while one of these files holds none."""
+        Two values may have the same hash, so very rarely a returned file contains none of them."""
         wanted = hashed(pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary()))
         found: set[str] = set()
         for pack in self._packs(set(files)):
@@ -49,7 +49,7 @@ class FileIndex:
         return found & set(files)
 
     def _packs(self, live: set[str]) -> list[_Pack]:
-        """Packs that cover all ``live`` files. Those that hold nothing of them are deleted."""
+        """The packs that cover all ``live`` files. Packs without any of these files are deleted."""
         private_directory(self._directory)
         packs: list[_Pack] = []
         for place in self._directory.glob("*.arrow"):
@@ -68,7 +68,7 @@ class FileIndex:
         return packs
 
     def _written(self, parts: Sequence[_Pack], instead: Sequence[_Pack]) -> list[_Pack]:
-        """One pack of several, in place of those that are on disk."""
+        """Merge several packs into one, and replace those on disk."""
         files = [file for part in parts for file in part.files]
         starts = np.cumsum([0, *(len(part.files) for part in parts)])
         hashes = np.concatenate([part.hashes for part in parts])
@@ -90,7 +90,7 @@ class FileIndex:
 
 
 class _Pack(NamedTuple):
-    """Sorted hashes of the values in some files, and for each of them the number of its file among ``files``."""
+    """The sorted hashes of the values in some files, and for each the index of its file in ``files``."""
 
     place: Path | None
     files: list[str]
@@ -99,7 +99,7 @@ class _Pack(NamedTuple):
 
     @staticmethod
     def opened(place: Path) -> _Pack | None:
-        """A pack on disk; ``None`` when another process has replaced it, or it is damaged."""
+        """Open a pack on disk; ``None`` if another process has replaced it, or if it is damaged."""
         with suppress(OSError, pa.ArrowInvalid, KeyError, ValueError):
             rows = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
             files = json.loads(rows.schema.metadata[_FILES])
@@ -119,7 +119,7 @@ class _Pack(NamedTuple):
         return {self.files[owner] for owner in np.unique(owners).tolist()}
 
     def of(self, live: set[str]) -> _Pack:
-        """This pack without files that belong to the table no more."""
+        """This pack without files that no longer belong to the table."""
         kept = np.array([file in live for file in self.files], bool)
         there = kept[self.owners]
         numbers = np.cumsum(kept, dtype=np.uint32) - np.uint32(1)
@@ -128,7 +128,7 @@ class _Pack(NamedTuple):
 
 
 def hashed(values: pa.Array) -> Hashes:
-    """The different hashes of a binary array, sorted."""
+    """The distinct hashes of a binary array, sorted."""
     found: Hashes = pd.util.hash_array(values.drop_null().to_numpy(zero_copy_only=False), categorize=False)
     return np.unique(found)
 

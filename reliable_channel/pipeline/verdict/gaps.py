@@ -1,7 +1,5 @@
-"""Computes the times in which nobody listened: open gaps, less those in which another bridge followed the topic.
-
-No Spark.
-"""
+"""Computes the times in which no bridge listened: open gaps, without the times in which another bridge followed the
+topic. No Spark."""
 
 from __future__ import annotations
 
@@ -20,18 +18,18 @@ HEARD = """
     join (select distinct pubsub_topic, content_topic, envelope_hash from v_observed)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
 """
-"""From when to when each bridge's own node has given it envelopes of a topic."""
+"""The first and last time at which each bridge received envelopes of a topic from its own node."""
 
 
 class Span(NamedTuple):
-    """A time, both ends included."""
+    """A time span, both ends included."""
 
     since: dt.datetime
     until: dt.datetime
 
 
 class Gap(NamedTuple):
-    """A time (event time) in which nobody listened at ``vantage``; None: records of all bridges are gone from Kafka."""
+    """A time span (event time) in which ``vantage`` did not listen; None: Kafka lost the records of all bridges."""
 
     span: Span
     vantage: str | None
@@ -50,9 +48,9 @@ def open_gaps(paths: PathSettings) -> list[Gap]:
 
 
 def unheard(gaps: Collection[Gap], heard: Mapping[str, Span]) -> list[Span]:
-    """What is left of ``gaps`` for a topic that bridges have ``heard``.
+    """The rest of ``gaps`` for a topic that bridges have ``heard``.
 
-    A bridge followed the topic from the first to the last envelope that it had of it, but for its own gaps."""
+    A bridge followed the topic from its first to its last envelope, except during its own gaps."""
     listening = {
         vantage: _without([span], (gap.span for gap in gaps if gap.vantage == vantage))
         for vantage, span in heard.items()

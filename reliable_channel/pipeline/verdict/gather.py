@@ -1,7 +1,7 @@
 """Gathers the evidence for verdicts, in Spark SQL over views ``v_<table>``.
 
-``FACTS`` is the union of what all tables say about SDS ids, ``IDS`` aggregates it by id, and ``EVIDENCE`` by message.
-An id belongs to the message that the surest source assigns it to. Aggregates replace joins: a join of all kinds of
+``FACTS`` is the union of all tables' rows about SDS ids, ``IDS`` aggregates it by id, and ``EVIDENCE`` by message. An
+id belongs to the message to which the most certain source assigns it. Aggregates replace joins: a join of all kinds of
 evidence took longer to compile than to run. The text of the queries is constant.
 """
 # ruff: noqa: S608
@@ -36,7 +36,7 @@ READ: dict[Table, tuple[str, ...]] = {
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash", "outcome", "detail"),
     tables.QUARANTINE: ("message_hash", "reason", "stage", "raw"),
 }
-"""The columns that these queries read of each view."""
+"""The columns of each view that these queries read."""
 
 _UNIT = (
     "struct<message_key: string, sender_id: string, entire_message_hash: binary, needed: int, late: boolean,"
@@ -61,11 +61,11 @@ _SAYINGS = {
     "absent": "boolean",
     "before_observation": "boolean",
 }
-"""What a row of ``said`` may say of an SDS id; all but one or a few are null."""
+"""The columns of ``said``, each a kind of statement about an SDS id; in a row all but one or a few are null."""
 
 
 def _said(rows: str, **sayings: str) -> str:
-    """Rows of ``said``: ``rows`` is what follows ``from``, ``sayings`` are expressions over it."""
+    """SQL for rows of ``said``: ``rows`` follows ``from``, ``sayings`` are expressions over it."""
     assert sayings.keys() <= _SAYINGS.keys()  # noqa: S101  constant text
     columns = ", ".join(f"cast({sayings.get(name, 'null')} as {kind}) as {name}" for name, kind in _SAYINGS.items())
     return f"select {_CHANNEL}, sds_id, {columns} from {rows}"
@@ -89,8 +89,8 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
                 where event = 'queued' and sds_id is not null and entire_message_hash is not null
                 group by all)))
     group by {_CHANNEL}, sender_id, entire_message_hash, send)"""
-"""A channel tells of its send, and the node of every segment of it, milliseconds apart; more than a second later the
-same payload is another send."""
+"""A send is queued by the channel and, for each segment, by the node, within milliseconds. If the same payload is
+queued more than a second later, it is another send."""
 
 _ARRIVED = """(select * from v_sds_messages s where s.sds_kind = 'content'
     -- parity that came after its message was complete; in v0.1 data segments do not tell of it
@@ -107,7 +107,7 @@ _TOLD = """(select * from v_sender_events left join (
                 null as present, null as absent from v_quarantine
             union all select message_hash, null, outcome = 'present', outcome = 'absent' from v_store_presence)
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
-"""What senders say, with what became of the envelopes that they name."""
+"""The senders' records, with the outcome of the envelopes that they name."""
 
 _SENT_BY = sent_by("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
 
@@ -137,11 +137,11 @@ SENT_SINCE = f"""
     )
     select {_CHANNEL}, missing as sds_id, max(sent_by) as sent_since from older group by {_CHANNEL}, missing
 """
-"""After which time a missing message was sent, by its neighbours in Lamport order. The message that first names it was
-sent by somebody who has a log in that order and names the end of it. So what stands before the missing message in that
-history, and the namer's own message before, where the history leaves it out, are older than it. The message that names
-it is younger. Needed only while a gap is open: ``v_named_since_gaps`` has the lost dependencies that were missed since
-the first of them."""
+"""The time after which a missing message was sent, from its neighbours in Lamport order. The sender of the message that
+first names it has a log in that order, and names the end of it. So the missing message is younger than the messages
+before it in that history, and than the sender's own previous message if the history omits that. It is older than the
+message that names it. Needed only while a gap is open: ``v_named_since_gaps`` has the lost dependencies that were
+missed since the first gap."""
 
 NEWLY_SURROUNDED = f"""
     with namers as (
@@ -155,12 +155,12 @@ NEWLY_SURROUNDED = f"""
     select {_CHANNEL}, missing from (select *, explode(causal_history.sds_id) as new_id from namers)
     join v_new_ids using (new_id)
 """
-"""The missing messages of which new messages may tell more closely when they were sent (``SENT_SINCE``): those named by
-a message that is not older in Lamport order than the first new one of the channel, or that has a new one in its
-history. ``v_new_lamport``: the least new Lamport timestamp by channel; ``v_new_ids``: the new SDS ids."""
+"""The missing messages whose time of sending new messages can narrow down (``SENT_SINCE``). They are named by a message
+that is not older in Lamport order than the first new one of the channel, or that has a new one in its history.
+``v_new_lamport``: the lowest new Lamport timestamp by channel; ``v_new_ids``: the new SDS ids."""
 
 _PROVEN = f"outcome = 'present' and detail is distinct from '{UNPROVEN}'"
-"""A hint that leads to an encrypted envelope, which may be any, proves nothing about the message."""
+"""An encrypted envelope found by a hint may contain any message, so it proves nothing about the missing one."""
 
 NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_lost_dependencies where false"
 
@@ -216,7 +216,7 @@ IDS = f"""
 """
 
 SUSPECTS = "select raw from v_quarantine where raw is not null and stage in ('envelope', 'sds')"
-"""Records that could not be decoded; ``v_suspected`` is the SDS ids that stand in them as their own."""
+"""Records that could not be decoded; ``v_suspected`` has the SDS ids that they seem to contain as their own."""
 
 EVIDENCE = f"""
     with in_sends as (

@@ -1,6 +1,6 @@
-"""Looks up rows of the tables of evidence, and verdicts, by the ids, hashes and keys that stand in them. No Spark.
+"""Looks up rows of the evidence tables, and verdicts, by the ids, hashes and keys that they contain. No Spark.
 
-A round asks for what it knows by name, and reads only the files that hold it (:mod:`.file_index`).
+A round looks up known values, and reads only the files that contain them (:mod:`.file_index`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reliable_channel.pipeline.verdict.file_index import FileIndex
 from reliable_channel.pipeline.verdict.touched import ids_within
 
 UNSETTLED = b"\0unsettled"
-"""Stands in the index for every verdict that is not settled."""
+"""The value in the index for every verdict that is not settled."""
 
 INDEXED: dict[Table, tuple[str, ...]] = {
     tables.DELIVERIES: ("sds_id", "entire_message_hash"),
@@ -37,12 +37,12 @@ INDEXED: dict[Table, tuple[str, ...]] = {
     tables.QUARANTINE: ("message_hash", "stage", "raw"),
     tables.DELIVERY_STATUS: ("sds_ids", "message_key", "entire_message_hash", "settled"),
 }
-"""The columns by which rows are looked up; ``stage`` and ``raw`` for the ids in what could not be decoded, ``settled``
-for :data:`UNSETTLED`."""
+"""The columns by which rows are looked up; ``stage`` and ``raw`` for the ids in undecodable records, ``settled`` for
+:data:`UNSETTLED`."""
 
 
 class Lookup:
-    """Rows of one table at the version at which it was ``opened``."""
+    """Looks up rows of one table at the version at which it was ``opened``."""
 
     def __init__(self, paths: PathSettings, table: Table, opened: DeltaTable) -> None:
         self._paths, self._table = paths, table
@@ -53,11 +53,12 @@ class Lookup:
         self._index = FileIndex(f"{paths.run_dir}/verdict-index/{table.name}-{columns:08x}", self._values_in)
 
     def files_with(self, values: Iterable[str | bytes]) -> list[str]:
-        """The paths of the files that hold one of ``values``, which may have a hash in common with another one."""
+        """The paths of the files that contain one of ``values``, or very rarely only another value with the same
+        hash."""
         return sorted(self._index.files_with(self.files, values))
 
     def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression | None) -> pa.Table:
-        """Some columns of the rows ``where``, or of all, in the files that hold one of ``values``."""
+        """Read some columns of the rows ``where``, or of all rows, in the files that contain one of ``values``."""
         return read_files(self._paths, self._table, self.files_with(values), columns, where)
 
     def _values_in(self, file: str) -> pa.Array:
@@ -65,7 +66,7 @@ class Lookup:
 
 
 def values_in(rows: pa.Table, table: Table) -> pa.Array:
-    """What rows of a table, with its columns ``INDEXED``, are looked up by."""
+    """The values by which rows of a table, with its columns ``INDEXED``, are looked up."""
     found: list[pa.Array] = []
     for name in INDEXED[table]:
         column = rows[name].combine_chunks()
@@ -81,11 +82,11 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
 
 
 def undecoded(rows: pa.Table) -> pa.Table:
-    """Those rows of ``quarantine`` whose record may hold an SDS id that could not be decoded."""
+    """The rows of ``quarantine`` with an undecodable record that may contain an SDS id."""
     stages = pc.is_in(rows["stage"], pa.array(["envelope", "sds"]))
     return rows.filter(pc.and_(stages, rows["raw"].is_valid()))
 
 
 def among(column: str, values: Collection[str] | Collection[bytes]) -> pc.Expression:
-    """Whether ``column`` has one of ``values``."""
+    """An expression for: ``column`` has one of ``values``."""
     return pc.field(column).isin(pa.array(sorted(values))) if values else pc.scalar(False)

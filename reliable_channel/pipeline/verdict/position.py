@@ -1,6 +1,6 @@
 """Records how far a round of verdicts has read, in the information of the commit that wrote its verdicts. No Spark.
 
-Where the position is lost or belongs to other tables, the next round judges everything again.
+If the position is lost or belongs to other tables, the next round judges everything again.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from reliable_channel.config import Settings
 from reliable_channel.lake.tables import Table
 
 USER_METADATA = "userMetadata"
-"""The field of a commit's information for the position."""
+"""The field of a commit's information that contains the position."""
 
 SET_USER_METADATA = f"spark.databricks.delta.commitInfo.{USER_METADATA}"
 """The setting of a Spark session that adds this field to its commits."""
 
 _COMMITS_ASKED = 20
-"""Nearly all commits of the table are rounds; maintenance adds a few."""
+"""The number of commits that are searched. Nearly all commits of the table are rounds; maintenance adds a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPosition:
-    """``read``: by table its id and the version up to which it was read. ``digest``: of everything else that verdicts
-    follow from; another one means that old verdicts may be others now."""
+    """``read``: table name → its id and the version up to which it was read. ``digest``: a digest of everything else
+    that verdicts depend on; if it changes, existing verdicts may be wrong."""
 
     read: dict[str, tuple[str, int]]
     digest: str
 
     def text(self) -> str:
-        """As it stands in a commit."""
+        """The position as text for a commit."""
         return json.dumps({"read": self.read, "digest": self.digest})
 
 
 def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: object) -> RoundPosition:
-    """The position of a round over these tables. ``gaps``: when nobody listened, by topic."""
+    """The position of a round over these tables. ``gaps``: the times in which no bridge listened, by topic."""
     asked = (
         __version__,
         settings.pipeline.settle_delay_ms,
@@ -55,8 +55,8 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
 
 
 def last_position(status: DeltaTable) -> RoundPosition | None:
-    """The position of the round that last wrote verdicts; ``None`` when there is none, or it is too long ago.
-    ``status``: the table of verdicts."""
+    """The position of the round that last wrote verdicts; ``None`` if there is none in the last :data:`_COMMITS_ASKED`
+    commits. ``status``: the table of verdicts."""
     for commit in status.history(_COMMITS_ASKED):
         if (text := commit.get(USER_METADATA)) is not None:
             try:

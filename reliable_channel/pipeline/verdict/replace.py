@@ -1,7 +1,7 @@
-"""Replaces verdicts in ``delivery_status``: only the files that hold changed ones are written anew. No Spark.
+"""Replaces verdicts in ``delivery_status`` by rewriting only the files that contain changed ones. No Spark.
 
-Rows are written in the order of time. So the file with the youngest messages, whose verdicts change most, is nearly
-always the only one that a round writes.
+Rows are written in time order. So the file with the youngest messages, whose verdicts change most, is nearly always the
+only one that a round rewrites.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[Any, ...]
 Verdict = Mapping[str, Any]
 
 ROWS_OF_A_FILE = 50_000
-"""A file is written anew as a whole when a verdict in it changes."""
+"""The maximum number of rows of a file, because a change of one verdict rewrites its whole file."""
 
 
 def replace_verdicts(
@@ -41,12 +41,12 @@ def replace_verdicts(
     since: dt.datetime,
     metadata: Mapping[str, str],
 ) -> None:
-    """Replace the verdicts ``before`` by those ``judged`` on the same messages, in one commit with ``metadata``.
+    """Replace the verdicts ``before`` by the verdicts ``judged`` on the same messages, in one commit with ``metadata``.
 
-    Those that nothing is left of were taken up into a surer unit, and are deleted unless they were *delivered* or on
-    messages first seen before ``since``. ``look_up`` looks rows up in ``to``, the table as it was opened.
+    A verdict without a successor was on ids that now belong to another message. It is deleted, unless it is *delivered*
+    or on a message first seen before ``since``. ``look_up`` looks up rows in ``to``, the table as it was opened.
 
-    Raises ``CommitFailedError`` when anybody (compaction, another round) committed since the table was opened."""
+    Raises ``CommitFailedError`` if another writer (compaction, another round) committed since the table was opened."""
     new = by_key(judged)
     old = by_key(before)
     missing = {key[-1] for key in new.keys() - old.keys() if key[-1] is not None}
@@ -72,7 +72,7 @@ def replace_verdicts(
 
 
 def changes(old: Mapping[Key, Verdict], new: Mapping[Key, Verdict], since: dt.datetime) -> tuple[set[Key], set[Key]]:
-    """The keys of old verdicts to delete, and of new ones to write."""
+    """The keys of old verdicts to delete, and of new verdicts to write."""
     names = [name for name in DELIVERY_STATUS.names() if name != "as_of"]
     gone = {
         k for k, row in old.items() if k not in new and row["verdict"] != "delivered" and row["first_seen"] >= since
@@ -86,7 +86,7 @@ def changes(old: Mapping[Key, Verdict], new: Mapping[Key, Verdict], since: dt.da
 
 
 def by_key(rows: pa.Table) -> dict[Key, Verdict]:
-    """Verdicts by the key of the table."""
+    """Map the key of each verdict to the verdict."""
     found: Iterable[Verdict] = in_our_time(rows).to_pylist()
     return {tuple(row[name] for name in KEY): row for row in found}
 
@@ -97,7 +97,7 @@ def keys_of(rows: pa.Table) -> Iterable[Key]:
 
 
 def without(rows: pa.Table, keys: set[Key], texts: set[str]) -> pa.Table:
-    """``rows`` without those of these keys; ``texts`` are their last parts, in whatever channel."""
+    """``rows`` without those of ``keys``; ``texts`` are the message keys among them, without their channels."""
     may_be = pc.is_in(rows["message_key"], pa.array(sorted(texts), pa.string()))
     places = pc.indices_nonzero(may_be)
     dropped = [at for at, key in zip(places.to_pylist(), keys_of(rows.take(places)), strict=True) if key in keys]

@@ -1,7 +1,7 @@
 """Decides the verdict on one message and its cause from its evidence, by one table of rules. No Spark, no clock.
 
-The first rule that holds decides. The verdict is ``delivered``, ``missing``, or ``unknown`` where we may not have
-looked everywhere yet; ``unknown`` is judged again at the next run.
+The first rule that holds decides. The verdict is ``delivered``, ``missing``, or ``unknown`` if evidence may still be
+incomplete; ``unknown`` is judged again at the next run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What became of a message at this observer."""
+    """The verdict on a message at this observer."""
 
     DELIVERED = "delivered"
     MISSING = "missing"
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why. The last five say why a verdict is ``unknown``."""
+    """The cause of a verdict. The last four belong to the verdict ``unknown``."""
 
     NEVER_SENT = "never_sent"
     RATE_LIMITED = "rate_limited"
@@ -39,13 +39,13 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerdictEvidence:
-    """Everything the tables say about one message.
+    """The evidence about one message, from all tables.
 
-    ``needed``: k; ``received``: how many of its segments came; ``sent``: its sender (or anybody) dispatched it;
-    ``held_back``, ``given_up``: the sender says that a rate limit holds it, or that it will not send it; ``heard_by_
-    others``: somebody else acknowledges or asks for it; ``store_has``: a store has an envelope of it, ``False``: every
-    store that was asked has none, ``None``: none was asked; ``in_gap``: it may have been sent while nobody listened;
-    ``followed``: its content topic is one that is read and configured as a channel's."""
+    ``needed``: k; ``received``: the number of its received segments; ``sent``: a sender's record shows that it was
+    dispatched; ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send
+    it; ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has an
+    envelope of it, ``False`` if no queried store has one, ``None`` if none was queried; ``in_gap``: it may have been
+    sent while no bridge listened; ``followed``: its content topic is read, and configured for channels."""
 
     delivered: bool = False
     late: bool = False
@@ -93,7 +93,7 @@ RULES: tuple[Rule, ...] = (
     ),
     (lambda e: True, Verdict.MISSING, None),
 )
-"""In order. The last one: something names it, nobody has it, and no evidence says why."""
+"""The rules in order. The last one: a message is named, no one has it, and no evidence shows why."""
 
 
 def decide(evidence: VerdictEvidence) -> tuple[Verdict, Cause | None]:

@@ -40,10 +40,10 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash"),
     tables.QUARANTINE: ("message_hash", "stage", "raw"),
 }
-"""The tables with evidence about messages, and their columns that name the messages."""
+"""The tables with evidence about messages, and their columns that identify the messages."""
 
 MAX_NEW_ROWS = 200_000
-"""When there are more new rows, everything is judged: that takes no longer, and the driver need not hold them."""
+"""With more new rows everything is judged: that takes no longer, and the driver need not hold the rows."""
 
 SDS_ID_TAG = b"\x12"
 """The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
@@ -54,10 +54,10 @@ _channel = itemgetter(*CHANNEL_KEY)
 
 @dataclass
 class Touched:
-    """What new rows are about. ``ids``: with their channels; ``texts``: ids and keys of messages in any channel;
-    ``payloads``: hashes of payloads that came in segments, or that senders queued; ``rebuilt``: those of them that were
-    delivered; ``envelopes``: hashes of envelopes that stores or ingest speak of; ``lamport``: the least Lamport
-    timestamp of the new messages of a channel."""
+    """The subjects of new rows. ``ids``: SDS ids with their channels; ``texts``: ids and keys of messages in any
+    channel; ``payloads``: hashes of payloads that were received in segments, or that senders queued; ``rebuilt``: the
+    delivered ones among them; ``envelopes``: hashes of envelopes in rows of stores or of ingest; ``lamport``: the
+    lowest Lamport timestamp of the new messages of a channel."""
 
     ids: set[tuple[Channel, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
@@ -67,7 +67,7 @@ class Touched:
     lamport: dict[Channel, int] = field(default_factory=dict)
 
     def take(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take new rows of ``table``, with its ``COLUMNS``."""
+        """Add new rows of ``table``, with its ``COLUMNS``."""
         for row in rows:
             if table is tables.QUARANTINE:
                 self.envelopes.update(filter(None, [row["message_hash"]]))
@@ -92,7 +92,8 @@ class Touched:
 
 
 def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition) -> Touched | None:
-    """What the rows that came since ``position`` are about; ``None`` when that cannot be told, or they are many."""
+    """The subjects of the rows added since ``position``; ``None`` if they cannot be determined, or if there are more
+    than :data:`MAX_NEW_ROWS` rows."""
     files: dict[Table, list[AddedFile]] = {}
     for table in COLUMNS:
         table_id, version = position.read.get(table.name, ("", 0))
@@ -116,7 +117,7 @@ def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], posit
 
 
 def ids_within(raw: bytes) -> set[str]:
-    """What stands where an SDS message has its own id (text of up to 127 bytes), in bytes that could not be decoded."""
+    """The texts (up to 127 bytes) in undecodable bytes at positions where an SDS message has its own id."""
     found = {
         raw[at + 1 : at + 1 + raw[at]]
         for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))

@@ -1,8 +1,8 @@
-"""Writes ``delivery_status``: one row per message known to exist, replaced as the evidence grows. A round judges the
-messages that new evidence is about (:mod:`.affected`), and those that are not settled.
+"""Writes ``delivery_status``: one row per message known to exist, replaced as evidence grows. A round judges the
+messages about which there is new evidence (:mod:`.affected`), and those that are not settled.
 
-Sources, the surest first: delivered messages, expired sets, what senders report as queued, segments that wait, ids that
-others name. An SDS id belongs to the message of the first source that has it. The rules are in
+Sources, the most certain first: delivered messages, expired sets, sends that senders report as queued, waiting
+segments, ids that others name. An SDS id belongs to the message of the first source that contains it. The rules are in
 :mod:`reliable_channel.pipeline.verdict.rules`.
 """
 
@@ -45,24 +45,25 @@ from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touch
 
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.SIGHTINGS, tables.SOURCE_GAPS)
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
-"""What a row of evidence says already."""
+"""The columns that a verdict copies from its row of evidence."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
-"""Whole tables are read here. Asking every file's statistics what may be left out is a Spark job per table, which cost
-as much as the rest of the planning."""
+"""Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
+the rest of the planning."""
 NO_LOCAL_RELATIONS = {"spark.sql.execution.arrow.localRelationThreshold": "0"}
-"""The driver's evidence goes to Spark as RDDs. Over local relations the same query found no delivery for parity that
-arrived after its message was complete (Spark 4.2; the cause is not known). ``test_verdict_rounds.py`` fails then."""
+"""Passes the driver's evidence to Spark as RDDs. Over local relations the same query found no delivery for parity that
+arrived after its message was complete (Spark 4.2; the cause is unknown). ``test_verdict_rounds.py`` fails then."""
 SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": str(ROWS_OF_A_FILE)}
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
-"""How far back (ms of the recorded clock) the evidence is whole. What is older was judged in its time, and stays so."""
+"""How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
 
 
 @retry_on_conflict
 def run(spark: SparkSession, settings: Settings) -> int:
-    """Judge the messages that new evidence tells of, and those that are not settled, and replace their verdicts in
-    ``delivery_status``; how many were judged. Without the position of an earlier round, all messages are judged.
+    """Judge the messages about which there is new evidence, and those that are not settled, and replace their verdicts
+    in ``delivery_status``. Returns how many were judged. Without the position of an earlier round, all messages are
+    judged.
 
-    The time of judgement is the recorded clock's, so the same tables give the same verdicts."""
+    Verdicts are computed against the recorded clock, so the same tables give the same verdicts."""
     paths = settings.paths
     create_tables(paths, (*TABLES_READ, tables.DELIVERY_STATUS))
     as_of_us = max((reached.event_time_us for reached in recorded(paths).values()), default=None)
@@ -102,7 +103,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
 def _merge_all(
     spark: SparkSession, settings: Settings, judged: DataFrame, since: dt.datetime, position: RoundPosition
 ) -> None:
-    """Write what differs, and delete what was taken up into a surer unit; the position in the same commit."""
+    """Write changed verdicts, delete those without a successor, and store the position in the same commit."""
     status = DeltaTable.forPath(spark, settings.paths.table(tables.DELIVERY_STATUS.name))
     same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
     with set_meanwhile(spark, {SET_USER_METADATA: position.text(), **SMALL_FILES}):
@@ -129,13 +130,13 @@ def _merge_all(
 
 
 def view_everything(spark: SparkSession, settings: Settings) -> None:
-    """Create a view ``v_<table>`` of each table of evidence."""
+    """Create a view ``v_<table>`` of each evidence table."""
     for table in COLUMNS:
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
 
 
 def when_silent(spark: SparkSession, settings: Settings) -> Silence:
-    """When nobody listened. Where that ever was, create the views of what these times are compared with."""
+    """The times in which no bridge listened. If there are any, create the views that they are compared with."""
     gaps = open_gaps(settings.paths)
     if gaps:
         for table, view in ((tables.SDS_MESSAGES, "v_observed"), (tables.SIGHTINGS, "v_sightings")):
@@ -149,8 +150,8 @@ def when_silent(spark: SparkSession, settings: Settings) -> Silence:
 def statuses(
     spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence, affected: Affected | None = None
 ) -> DataFrame:
-    """The rows of ``delivery_status`` that the evidence in the views gives, of the ``affected`` messages or of all,
-    judged at a time of the recorded clock."""
+    """Compute the rows of ``delivery_status`` from the evidence in the views, for the ``affected`` messages or for all,
+    at a time of the recorded clock."""
     spark.sql(SUSPECTS).mapInArrow(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
     if affected is not None and silence.gaps:
         by_id = affected.ids.select("sds_id").distinct()
@@ -169,14 +170,15 @@ Topic = tuple[str, str]
 
 
 class Silence(NamedTuple):
-    """When nobody listened: the open gaps, and what is left of them for topics that another bridge has heard."""
+    """The times in which no bridge listened: the open gaps, and their rest for topics that another bridge has heard."""
 
     gaps: list[Gap]
     by_topic: dict[Topic, list[Span]]
 
 
 def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
-    """When nobody listened, for every topic that another bridge has heard then; for other topics that is every gap."""
+    """The times without a listening bridge for every topic that another bridge heard during gaps; for other topics
+    these are all gaps."""
     if all(gap.vantage is None for gap in gaps):
         return {}  # no other bridge can have listened
     heard: dict[Topic, dict[str, Span]] = {}
@@ -194,7 +196,7 @@ def _suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _followed(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
-    """Whether a content topic is read by the bridge (``read``; empty: all are) and configured as a channel's."""
+    """Whether a content topic is read by the bridge (``read``; empty: all are) and configured for channels."""
 
     @functools.lru_cache(4_096)
     def followed(pubsub_topic: str, content_topic: str) -> bool:
@@ -271,14 +273,14 @@ def _row(
 
 
 def needed_segments(row: dict[str, Any]) -> int:
-    """How many segments the message of a row of evidence needs: k where it is known. Parity alone does not tell k; when
-    such a set has expired, more were needed than came."""
+    """The number of segments that a message needs: k if known. Parity alone does not show k; if such a set has expired,
+    it needed more segments than were received."""
     unknown = row["received"] + 1 if row["source"] == "incomplete" else 1
     return next((said for name in ("needed", "data_count") if (said := row[name]) is not None), unknown)
 
 
 def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
-    """What came of the message, and without a cause: what evidence would tell it."""
+    """How much of the message was received, and if there is no cause, which evidence would show it."""
     came = f"{evidence.received} of {evidence.needed} needed segments came"
     if cause is Cause.PROPAGATED_NOT_STORED:
         return f"{came}; no store node that was asked has it"
