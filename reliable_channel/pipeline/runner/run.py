@@ -24,7 +24,7 @@ from reliable_channel.runtime.interrupts import RaiseIfInterrupted, noted_interr
 
 _STOP_PATIENCE_S = 60.0
 _STARTS = 3
-"""How often in a row a query is started if Python workers are slow to start."""
+"""The most starts in a row of a query whose Python workers are slow to start."""
 
 
 def run_chain(

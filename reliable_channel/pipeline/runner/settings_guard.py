@@ -29,8 +29,8 @@ _IN_SPARK = {
 """Our key → the key under which Spark stores it in the offset log. They matter only for queries with state."""
 
 _OPERATORS = {"reassembly": 1, "ack": 1}
-"""The number of stateful operators of a query. Spark checks the state schemas of the same number of operators
-itself."""
+"""The number of stateful operators of a query. If the operators differ, Spark refuses the checkpoint by state
+schema."""
 
 _STATE_VERSION = "state_version"
 """The key in the record for the version of a query's own state, if it has one."""
