@@ -1,7 +1,7 @@
 """Appends the rows of micro-batches to Delta tables, each exactly once.
 
-Every append carries ``(query id, batch id)`` as Delta's application transaction. When a micro-batch is replayed after a
-crash, this shows for each table whether its rows are already committed. delta-rs commits without a Spark job.
+Every append carries ``(query id, batch id)`` as Delta's application transaction. A replay after a crash sees by it
+which tables already have the rows. delta-rs commits without a Spark job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BatchSink:
 
     def open_ahead(self, *tables: Table) -> None:
         """Open tables that the micro-batch will probably append to, while it is being computed: the driver is idle
-        during that time, and opening takes longer than committing."""
+        then, and opening takes longer than committing."""
         self._opened.update({table.name: _COMMITS.submit(open_table, self.paths, table) for table in tables})
 
     def _open(self, table: Table) -> DeltaTable:
@@ -64,9 +64,8 @@ class BatchSink:
             write_log_checkpoint(self.paths, table, to.version())
 
     def together(self, *writes: Callable[[], None]) -> None:
-        """Run writes of this micro-batch in parallel, since a commit mostly waits. Readers of one table must not depend
-        on rows of another one in the same call. When a write fails, the others finish before its exception is
-        raised."""
+        """Run writes of this micro-batch in parallel, since a commit mostly waits. Only for tables whose rows do not
+        refer to one another. When a write fails, the others finish before its exception is raised."""
         failed = [future.exception() for future in [_COMMITS.submit(write) for write in writes]]
         for fault in filter(None, failed):
             raise fault
@@ -91,7 +90,7 @@ def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
 def append_rows(
     paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
 ) -> None:
-    """Append rows that are in the driver, without an application transaction."""
+    """Append rows that are in the driver."""
     _append(paths, table, open_table(paths, table), rows, commit_properties)
 
 
@@ -105,8 +104,7 @@ def _append(
 def write_log_checkpoint(paths: PathSettings, table: Table, version: int) -> None:
     """Write a checkpoint of Delta's log (not of a query) if one is due, so that readers need not replay the whole log.
 
-    Each table's checkpoints fall on its own versions, so the tables of one micro-batch do not all write theirs at once.
-    """
+    Tables write it at different versions, so not all tables of one micro-batch write theirs at once."""
     if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
         open_table(paths, table).create_checkpoint()
         remove_checksums(paths, table, before=version)

@@ -1,4 +1,4 @@
-"""Reads the checkpoints of streaming queries as plain files, without Spark, to find how far each query has read.
+"""Reads the checkpoints of streaming queries as plain files, without Spark: how far each query has read.
 
 The position is that of the last *committed* micro-batch. A micro-batch that is only planned runs again at the next
 start and needs its rows again.

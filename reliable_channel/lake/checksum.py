@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
-    """Write the checksum of the commit that has just added these files to ``table``, which was opened before that
-    commit.
+    """Write the checksum of the commit that has just added these files to ``table``, opened before it.
 
     Writes nothing if other writers have committed since, or if the file cannot be written: the commit is valid without
     it."""

@@ -55,12 +55,11 @@ def replace_files(
     """Remove ``removed`` from the table and add ``files`` in one commit, with ``metadata`` in the commit's information.
 
     Streams that read with ``skipChangeCommits`` skip it. Raises ``CommitFailedError`` if another writer removed one of
-    the files since the table was opened, or if other writers commit first in all ``attempts`` (a commit takes about 20
-    ms).
+    the files since the table was opened, or commits first in all ``attempts`` (a commit takes about 20 ms).
 
-    When another writer commits first, delta-rs checks its commit for conflicts, but not with a compaction: both commits
-    would be in the log, and the rows of the removed files twice in the table. So delta-rs must not retry by itself, and
-    this function checks before each retry that the files are still in the table."""
+    delta-rs retries without detecting a conflict with a compaction: both commits would be in the log, and the rows of
+    the removed files twice in the table. So this function does the retries, after checking that the files are still in
+    the table."""
     for attempt in range(attempts):
         try:
             _commit(table, removed, files, None, metadata, retries=0)

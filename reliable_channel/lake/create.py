@@ -1,8 +1,7 @@
 """Creates the Delta tables of :mod:`reliable_channel.lake.tables`, and refuses those that jobs must not write.
 
-delta-rs creates and writes every table, without Spark. A raw commit of files checks none of the requirements that a
-table may have for its writers (a CHECK constraint, a renamed column, a deletion vector), so such tables are refused
-when a job starts.
+delta-rs creates and writes every table, without Spark. A raw commit of files ignores requirements of a table (a CHECK
+constraint, a renamed column, a deletion vector), so such tables are refused when a job starts.
 """
 
 from __future__ import annotations

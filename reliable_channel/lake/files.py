@@ -32,7 +32,7 @@ _WORTH_COMPRESSING = 0.875
 filters in use do not shrink, and trying is most of the cost of writing them (docs/measurements.md)."""
 
 _TEXT_CHARACTERS = 32
-"""Characters of a text in the statistics; Delta's own writer truncates texts to the same length."""
+"""Characters of a text in the statistics, as in Delta's own writer."""
 
 _AFTER_ALL_TEXT = "\U0010ffff"
 _WITH_BOUNDS = frozenset(("INT", "BIGINT", "STRING", "TIMESTAMP"))
@@ -74,7 +74,7 @@ class TaskFiles:
             self._open[table.name].add(rows)
 
     def finish(self) -> list[WrittenFile]:
-        """Close the files; returns the descriptions that the driver needs to commit them."""
+        """Close the files; returns what the driver needs to commit them."""
         return [file.finish() for file in self._open.values()]
 
 

@@ -64,15 +64,14 @@ class DeltaFollower:
         self._open()
 
     def files(self, at_least: int) -> list[DataFile]:
-        """The files that may contain a value of the column that is ``at_least`` this large. Files below it are
-        forgotten: a later call with a smaller value costs as much as opening the table again."""
+        """The files that may contain a value of the column that is ``at_least`` this large. Others are forgotten: a
+        later call with a smaller value opens the table again."""
         if at_least < self._floor:
             self._open()
         while (actions := _commit(self._filesystem, self._root, self._version + 1)) is not None:
             self._version += 1
             self._take(actions)
-        # The log always keeps its newest commit. If the last commit read is gone, later ones were removed before they
-        # were read.
+        # The log always keeps its newest commit: if the last one read is gone, later ones were removed unread.
         if self._filesystem.get_file_info(_commit_path(self._root, self._version)).type is pafs.FileType.NotFound:
             self._open()
         for path in [f.path for f in self._files.values() if f.largest is not None and f.largest < at_least]:

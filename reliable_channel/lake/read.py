@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (1950, 2200))
-"""The earliest and latest time that is read (µs); times outside are replaced by these. pandas covers only 292 years
-around 1970, and Python no year above 9999."""
+"""The limits to which times are clipped when read (µs). pandas covers 292 years around 1970, Python no year above
+9999."""
 _LONGEST = 300
 """The number of characters of a delta-rs error that are shown."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -106,7 +106,7 @@ def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Data
     """The files of ``table`` at its version as a dataset, with dictionary encoding for the columns ``dictionaries``.
 
     Uses Arrow's own file system if the table is on this machine. The default of delta-rs calls Python from Arrow's
-    threads; if that happens while the interpreter ends, the process aborts ("terminate called without an active
+    threads; if one does so while the interpreter ends, the process aborts ("terminate called without an active
     exception", code -6): 23 of 100 processes that read two small tables as their last act, none of 100 this way."""
     import pyarrow.dataset as ds
 
@@ -128,8 +128,8 @@ def public_dataset(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.
 
 
 def rows_of(table: DeltaTable, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """Read all rows of ``table``, or their ``columns``, with times limited by :func:`in_our_time`; for tables that fit
-    into memory."""
+    """Read all rows of ``table``, or their ``columns``, with times :func:`in_our_time`; for tables that fit into
+    memory."""
     rows: list[dict[str, Any]] = in_our_time(dataset_of(table).to_table(columns=columns)).to_pylist()
     return rows
 

@@ -51,8 +51,7 @@ def row_type(table: Table) -> Any:
 
 
 def as_arrow(rows: Sequence[Mapping[str, Any]], table: Table) -> pa.Table:
-    """Convert rows of Python values (times in µs) to an Arrow table with the columns of ``table``; a missing value is
-    null."""
+    """Convert rows of Python values (times in µs) to Arrow with the columns of ``table``; missing values are null."""
     return of_columns([[row.get(name) for row in rows] for name in table.names()], table)
 
 

@@ -40,11 +40,10 @@ class IngestClock:
     _loaded_for: tuple[str, int] | None = None
 
     def load(self, query_id: str, batch_id: int) -> bool:
-        """Read the positions recorded before this micro-batch: all those of other checkpoints, and those of earlier
-        micro-batches of this one. Returns ``False`` if the preceding micro-batch left them in memory.
+        """Read the positions recorded before this micro-batch, by other checkpoints and by earlier micro-batches of
+        this one. Returns ``False`` if they are still in memory.
 
-        So a replay after a crash computes the same event times, even if the crash happened after the micro-batch was
-        recorded."""
+        So a replay after a crash computes the same event times, even if its positions were already recorded."""
         if self._loaded_for == (query_id, batch_id - 1):
             return False
         rows = dataset_of(open_table(self.paths, CLOCK)).to_table()

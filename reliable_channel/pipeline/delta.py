@@ -108,8 +108,8 @@ def _writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch
 
 
 Turn = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
-"""Query id and micro-batch → a context manager around writing it. Its value is a function, to be called with the name
-of each table that gains rows."""
+"""Query id and micro-batch → a context manager around writing it. Its value is called with the name of each table that
+gains rows."""
 
 
 def each_batch(
@@ -138,7 +138,7 @@ def each_batch(
 
 
 def running() -> tuple[str, int] | None:
-    """The query id and micro-batch of the calling task; ``None`` outside a task of a streaming query."""
+    """The query id and micro-batch of the calling task; ``None`` outside a streaming query."""
     context = TaskContext.get()
     query_id = context.getLocalProperty(QUERY_ID) if context else None
     batch_id = context.getLocalProperty(BATCH_ID) if context else None

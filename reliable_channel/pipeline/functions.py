@@ -139,7 +139,7 @@ def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = D
 
 def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) -> list[bytes | None]:
     """The deterministic message hashes of serialized ``WakuMessage`` values on pubsub topics, 32 bytes each; ``None``
-    for a value that is not an envelope."""
+    if not an envelope."""
     found: list[bytes | None] = []
     for topic, value in zip(pubsub_topics, values, strict=True):
         envelope = decode_waku_message(value)
@@ -185,8 +185,8 @@ decode_segment: Final = segment_decoder()
 
 @pandas_udf(_BYTES)  # type: ignore[untyped-decorator]
 def waku_message_hash(pubsub_topic: pd.Series, value: pd.Series) -> pd.Series:
-    """The deterministic message hash of a serialized ``WakuMessage`` on a pubsub topic, 32 bytes; null if the value is
-    not an envelope."""
+    """The deterministic message hash of a serialized ``WakuMessage`` on a pubsub topic, 32 bytes; null if not an
+    envelope."""
     return pd.Series(hashes(pubsub_topic, value), dtype=object)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 COLLECT_EVERY = 1_000
-"""The number of calls of :func:`exempt_survivors` after which everything is scanned once."""
+"""Calls of :func:`exempt_survivors` between two full scans."""
 
 _calls = itertools.count(1)
 

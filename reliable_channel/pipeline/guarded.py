@@ -83,7 +83,7 @@ def taken(
 
 
 def collected(steps: Generator[Output, None, Returned]) -> tuple[list[Output], Returned]:
-    """Run a generator to its end; returns the list of yielded values, and the return value."""
+    """Run a generator; returns the yielded values and the return value."""
     outputs: list[Output] = []
     while True:
         try:

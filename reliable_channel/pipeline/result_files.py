@@ -106,8 +106,7 @@ def written_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Deri
     """Compute ``rows`` and write every result to the files of its table; nothing is committed. Counts the rows that
     were set aside.
 
-    Results for the driver must be representable in JSON. ``derived``: table → a function whose rows the task writes
-    beside that table's rows."""
+    Results for the driver must be representable in JSON. ``derived``: table → further rows to write with its rows."""
     found = task_results(rows, _writer(sink.paths, dict(derived or {})))
     results = Results(
         [WrittenFile(*file) for task in found for file in task["files"]],

@@ -36,11 +36,11 @@ def rewrite(
     concerned: Callable[[DataFrame], DataFrame],
     instead: Callable[[DataFrame], DataFrame],
 ) -> int:
-    """Replace the files that contain ``concerned`` rows by the result of ``instead`` for all rows in them. Returns the
-    number of concerned rows. For tables without partitions.
+    """Replace the files that contain ``concerned`` rows by ``instead`` of all their rows; returns the number of
+    concerned rows. For tables without partitions.
 
-    Raises ``ConfigurationError`` if the table has other columns than its definition, because they would be lost, and
-    ``EnvironmentFault`` after repeated conflicts."""
+    Raises ``ConfigurationError`` if the table has undefined columns, which would be lost, and ``EnvironmentFault``
+    after repeated conflicts."""
     place = paths.table(table.name)
     to = open_table(paths, table)
     rows = read_table(spark, paths, table, to.version())
@@ -70,10 +70,10 @@ def insert_missing(
     key: Sequence[str],
     among: str = "true",
 ) -> None:
-    """Append the ``rows`` whose ``key`` is missing in the table, each once even if several processes insert at a time.
+    """Append the ``rows`` whose ``key`` the table lacks, each once even if several processes insert.
 
-    Only rows of the table for which the SQL condition ``among`` holds count. ``by`` names the writer: two writers of
-    the same name conflict, and the later one compares again. Raises ``EnvironmentFault`` after repeated conflicts."""
+    The SQL condition ``among`` selects the rows compared with. ``by``: writers of the same name conflict, and the later
+    one compares again. Raises ``EnvironmentFault`` after repeated conflicts."""
     to = open_table(paths, table)
     before = to.transaction_version(by)
     there = read_table(spark, paths, table, to.version()).where(among).select(*key)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 @contextmanager
 def set_meanwhile(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of the session within the block; afterwards they are restored, or unset if they were not set."""
+    """Change settings of the session within the block; afterwards they are as before, set or unset."""
     before = {key: spark.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():
         spark.conf.set(key, value)

@@ -48,7 +48,7 @@ class Timers:
         self._due: dict[TopicPartition, dict[str, int]] = {}
 
     def apply(self, change: TimerChange) -> None:
-        """Apply one change; changes must be in the order of the log."""
+        """Apply one change, in the order of the log."""
         here = self._due.setdefault(change.place, {})
         if change.due_us is None:
             here.pop(change.key, None)
@@ -77,7 +77,7 @@ class TimerLog:
         self._read = -1
 
     def before(self, batch_id: int) -> Timers:
-        """The timers before a micro-batch. The log is read again if this micro-batch is not later than the last one."""
+        """The timers before a micro-batch. If it is not later than the last one, the log is read again."""
         restated = last_restated(batch_id)
         if restated > self._read or batch_id <= self._read:
             self._keys, self._read = Timers(), restated - 1
@@ -134,12 +134,11 @@ def record(sink: BatchSink, job: str, changes: list[TimerChange]) -> None:
 
 def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool = False) -> int:
     """Delete rows that no micro-batch will read again; returns their number. ``committed``: query id → its last
-    committed micro-batch, -1 if there is none. The rows of all other queries, which no longer have a checkpoint, are
-    deleted too.
+    committed micro-batch, -1 if there is none. Rows of queries without a checkpoint are deleted too.
 
-    The micro-batch after the committed one may run (again), and reads from the last full restatement before it. The
-    deletion uses delta-rs, which sees from the files' statistics that concurrent appends are not affected; Delta's own
-    MERGE and DELETE would conflict with each of them."""
+    The micro-batch after the committed one may run (again), and reads from the last full restatement before it. By the
+    files' statistics, delta-rs sees that concurrent appends are not affected; Delta's own MERGE and DELETE would
+    conflict with each of them."""
     bounds = {query_id: last_restated(batch_id + 1) for query_id, batch_id in sorted(committed.items())}
     passed = [f"(query_id = {quoted(query_id)} and batch_id < {bound})" for query_id, bound in bounds.items()]
     others = f"query_id not in ({', '.join(map(quoted, bounds))})" if bounds else "true"

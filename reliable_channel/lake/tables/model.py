@@ -7,8 +7,8 @@ from dataclasses import dataclass
 DAY_MS = 24 * 3600 * 1000
 
 INDEXED_COLUMNS = 14
-"""The number of columns for which a table's log has minimum and maximum values. They end before the long binary and
-array columns, whose statistics cost time and skip no files."""
+"""The number of columns with minimum and maximum values in a table's log. They end before the long binary and array
+columns, whose statistics cost time and skip no files."""
 
 HISTORY_TYPE = "ARRAY<STRUCT<sds_id: STRING, retrieval_hint: BINARY, sender_id: STRING>>"
 """The type of a causal history and of a repair request: SDS ``HistoryEntry`` (LIP-109)."""

@@ -1,9 +1,8 @@
 """Remembers, per channel, the messages that SDS accepted: their Kafka records, senders, and the message of a segment.
 
 A message is added after SDS has accepted its very record, under its SDS id *and* its sender, with the digest of its
-content, so another participant who uses the same id cannot change it. Entries restored from state stay encoded until
-they are used, because most are only carried from one micro-batch to the next; new entries are encoded once, when the
-state is written.
+content, so no other user of the same id can change it. Entries restored from state stay encoded until they are used,
+because most are only carried from one micro-batch to the next; new ones are encoded when the state is written.
 """
 
 from __future__ import annotations
@@ -211,7 +210,7 @@ class AcceptedMessages:
         return self._settled.get(key) or self._parts.get(key) or self._waiting.get(key)
 
     def is_settled(self, key: SdsKey) -> bool:
-        """Whether the message's application message was delivered; a bare payload is its own application message."""
+        """Whether the application message was delivered; a bare payload is its own."""
         return key in self._settled
 
     def part(self, key: SdsKey, entire_message_hash: bytes) -> AcceptedMessage | None:
@@ -228,8 +227,8 @@ class AcceptedMessages:
         self._waiting.add(key, seen)
 
     def deliver(self, seen: AcceptedMessage) -> Counter[str]:
-        """Note that SDS delivered a message: a segment becomes a part, any other message is settled. Returns how many
-        parts of which senders were dropped for it."""
+        """Note a delivery by SDS: a segment becomes a part, any other message is settled. Returns how many parts of
+        which senders were dropped for it."""
         key = seen.key
         self._waiting.discard(key)
         if seen.segment_kind in ("data", "parity"):

@@ -48,16 +48,15 @@ from reliable_channel.pipeline.ack.rebuilt import RebuiltMessages
 from reliable_channel.pipeline.ack.records import InputRow
 
 MAX_PARTS = 8_000
-"""The maximum number of delivered segments whose application messages are not delivered yet."""
+"""The maximum number of delivered segments of undelivered application messages."""
 MAX_SETTLED = 2_000
 """The maximum number of delivered SDS messages remembered for acknowledgements."""
 MAX_EPHEMERALS = 2_000
 """The maximum number of ephemeral messages remembered, so that a copy is not delivered again."""
 MAX_NEEDED_BY = 10_000
-"""The maximum number of missing ids for which the message that first named them is remembered."""
+"""The maximum number of missing ids whose first naming message is remembered."""
 GUARDED_MS = max(table.retention_ms or 0 for table in (DELIVERIES, DELIVERED_MESSAGES))
-"""How long (ms) tables keep the rows of a delivery. The channel must remember it as long, or it could write it
-twice."""
+"""How long (ms) tables keep a delivery; a channel that forgets it earlier could write it twice."""
 DAY_MS = 24 * 3_600_000
 
 ChannelKey = tuple[str, str, str]
@@ -140,8 +139,8 @@ class ChannelObserver:
         self._report(self._channel.tick(now).events, None, out)
 
     def _rest_due(self) -> int | None:
-        """When (ms) the channel becomes dormant if nothing more arrives. Rounded up to the end of a day, or every
-        message would move the timer."""
+        """When (ms) the channel becomes dormant if nothing more arrives. Rounded up to a full day, or every message
+        would move it."""
         if self._expiry_ms is None or not self._last_heard:
             return None
         return -(-(self._last_heard + self._expiry_ms) // DAY_MS) * DAY_MS

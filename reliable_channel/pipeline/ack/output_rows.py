@@ -35,8 +35,8 @@ RepairRequest = row_type(tables.REPAIR_REQUESTS)
 
 
 def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Row:
-    """The row of a segment that SDS delivered; a bare payload is also a message. ``seen`` is ``None`` if the message
-    was forgotten because too many waited."""
+    """The row of a segment that SDS delivered; a bare payload is also a message. ``seen``: ``None`` if forgotten
+    because too many waited."""
     fields: dict[str, Any] = {
         **base,
         "row_kind": "segment",

@@ -17,8 +17,7 @@ from reliable_channel.lake.tables import BY_NAME, REASSEMBLED_MESSAGES, RECORD_K
 from reliable_channel.pipeline.delta import running
 
 MARGIN_US = 10 * 60 * 1_000_000
-"""Files are followed from this long (µs of event time) before the requested time, because the next request may be for
-an earlier one."""
+"""How long (µs of event time) before the requested time files are followed, since the next request may be earlier."""
 
 _PAYLOAD = {SDS_MESSAGES.name: "content", REASSEMBLED_MESSAGES.name: "payload"}
 
@@ -36,7 +35,7 @@ class Payloads:
     """Looks up payloads in one table. Encrypted rows have none: their content is the ciphertext."""
 
     def __init__(self, paths: PathSettings, name: str, query_id: str = "") -> None:
-        """``query_id``: the calling query; after a rebuild a new query finds other tables at the same path."""
+        """``query_id``: the calling query; a rebuild has new queries and new tables at the same path."""
         self._column = _PAYLOAD[name]
         self._columns = [
             *RECORD_KEY,

@@ -81,8 +81,7 @@ class RebuiltMessages:
 
     def possible(self, row: InputRow, may_come: Callable[[str, int], bool]) -> int:
         """The number of segments of a rebuilt message that SDS has delivered or may still deliver, without those of an
-        earlier delivery. It is 0 for a message that a store returns after all memory of it is gone, because it was
-        delivered before.
+        earlier delivery. It is 0 for a message that a store returns after it was forgotten: it was delivered before.
 
         ``may_come``: whether SDS may still accept a segment of this sender with this SDS id and Lamport timestamp."""
         hash_, first = hash_of(row), row.first_lamport_timestamp

@@ -42,8 +42,8 @@ class InputRow(NamedTuple):
 
 
 def message_key(row: InputRow) -> str:
-    """The key of a sender's message: the hash of its payload, and its send, which is identified by the first Lamport
-    timestamp or, if that is unknown, by an SDS id."""
+    """The key of a sender's message: the payload's hash and the send, identified by its first Lamport timestamp or, if
+    unknown, by an SDS id."""
     send = row.first_lamport_timestamp if row.first_lamport_timestamp is not None else row.sds_id
     return f"{row.sender_id}\x00{base64_of(row.entire_message_hash) or ''}\x00{send}"
 
@@ -90,7 +90,7 @@ def _entry(fields: dict[str, str]) -> HistoryEntry:
 
 
 def row_to_json(row: InputRow) -> str:
-    """Encode a completed row as JSON, without history and filter, which it does not have."""
+    """Encode a completed row, which has no history and filter, as JSON."""
     fields = row._asdict()
     for name in _BINARY:
         fields[name] = base64_of(fields[name])

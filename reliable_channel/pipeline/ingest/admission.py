@@ -37,8 +37,7 @@ from reliable_channel.pipeline.ingest.quotas import (
 
 
 class QuotaGate:
-    """Counts admitted messages, and decides which messages of a micro-batch exceed a quota. Lives in the driver of the
-    ingest job."""
+    """Counts admitted messages and finds those above a quota. Lives in the driver of the ingest job."""
 
     def __init__(self, quotas: QuotaSettings, channels: ChannelsSettings) -> None:
         self._quotas = quotas
@@ -46,10 +45,10 @@ class QuotaGate:
         self._spent = QuotaUsage(quotas, self._pattern_of)
 
     def restore(self, paths: PathSettings, reached: Mapping[TopicPartition, Progress]) -> None:
-        """Count the messages that ``sds_messages`` shows as admitted in each partition's current window.
+        """Count the admitted messages in ``sds_messages`` in each partition's current window.
 
-        Rows that a replayed micro-batch has already written do not count, nor do requeued ones: the decisions must be
-        those of a run without a restart."""
+        Rows that a replayed micro-batch has already written do not count, nor do requeued ones: a restart must not
+        change decisions."""
         windows = {(place, at.event_time_us // (self._quotas.window_ms * 1000)) for place, at in reached.items()}
         topic, partition, offset = map(pc.field, RECORD_KEY)
         before = [
@@ -61,8 +60,7 @@ class QuotaGate:
         self._count(paths, windows, reduce(or_, before, pc.scalar(False)), uncounted)
 
     def restore_for(self, paths: PathSettings, groups: Sequence[Group]) -> None:
-        """Count all messages that ``sds_messages`` shows as admitted in the windows of ``groups``, for records decoded
-        later."""
+        """Count all admitted messages in ``sds_messages`` in the windows of ``groups``, for records decoded later."""
         self._count(paths, {(place, window) for place, window, *_ in groups}, pc.scalar(True), None)
 
     def _count(
@@ -88,16 +86,16 @@ class QuotaGate:
         return pa.scalar(window * self._quotas.window_ms * 1000, pa.timestamp("us", tz="UTC"))
 
     def refused(self, groups: Sequence[Group], candidates: Callable[[Topics], Iterable[Candidate]]) -> list[Refused]:
-        """Return the messages of a micro-batch that exceed a quota, given its sums by sender. ``candidates`` returns
-        its messages of some content topics, in record order of each partition."""
+        """Find the messages of a micro-batch, summed up by sender, that exceed a quota. ``candidates`` returns those of
+        some content topics, in record order of each partition."""
         return self._spent.judge(groups, candidates)
 
 
 def candidates_in(
     files: Iterable[WrittenFile], paths: PathSettings, quotas: QuotaSettings, topics: Topics
 ) -> Iterator[Candidate]:
-    """Read the SDS messages of some content topics from those of ``files`` that are for ``sds_messages``; the files
-    need not be committed. One file holds rows of one Kafka partition, in record order."""
+    """Read the SDS messages of some content topics from the uncommitted ``files`` for ``sds_messages``. One file has
+    the rows of one Kafka partition, in record order."""
     there, root = filesystem(paths.table(SDS_MESSAGES.name))
     for file in files:
         if file.table == SDS_MESSAGES.name:

@@ -1,4 +1,4 @@
-"""Limits the number of records of an ingest micro-batch so that it stays within ``spark.max_bytes_per_trigger``.
+"""Limits the records of an ingest micro-batch to ``spark.max_bytes_per_trigger``.
 
 Spark's Kafka source limits only the number of records (``maxOffsetsPerTrigger``). If the newest records of the topic
 are large, a micro-batch reads fewer; their sizes are sampled once, when the query starts.
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 def records_per_trigger(settings: Settings) -> int:
     """Return ``spark.max_offsets_per_trigger``, or fewer if that many records, at the average size of the newest ones,
-    exceed ``spark.max_bytes_per_trigger``. If Kafka does not answer, nothing is sampled: the query itself reports that.
+    exceed ``spark.max_bytes_per_trigger``. If Kafka does not answer, no size is known; the query reports that.
 
     Raises ``ConfigurationError`` for a topic that was deleted and created again (:mod:`.topic_made_anew`)."""
     from kafka import KafkaConsumer
@@ -44,15 +44,14 @@ def records_per_trigger(settings: Settings) -> int:
 
 
 def within(sizes: list[int], max_records: int, max_bytes: int) -> int:
-    """The number of records, of the average of ``sizes`` (bytes), that respects both limits; at least one."""
+    """How many records of the average of ``sizes`` (bytes) are within both limits; at least one."""
     if not any(sizes):
         return max_records
     return max(1, min(max_records, max_bytes * len(sizes) // sum(sizes)))
 
 
 def newest_sizes(consumer: Any, topic: str) -> list[int]:
-    """The sizes (bytes) of the values of the newest records of every partition, as far as they arrive within
-    :data:`SAMPLING_SECONDS`."""
+    """The value sizes (bytes) of the newest records of every partition that arrive within :data:`SAMPLING_SECONDS`."""
     from kafka import TopicPartition
 
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]

@@ -22,7 +22,7 @@ LAMPORT_MAX_AHEAD_MS = 24 * 3600 * 1000
 *Bounds*)."""
 
 MAX_RECORD_TIME_US = 253_402_300_799_999_999
-"""The end of the year 9999, the last time that Spark's and Python's timestamps can represent."""
+"""The end of the year 9999, the last of Spark's and Python's timestamps."""
 
 MAX_VALUE_BYTES = 1_048_576
 """A larger record is refused without decoding. The network's limit is far lower: 150 KiB per envelope

@@ -43,8 +43,8 @@ class Decryptor:
 
 
 def _read_keys(names: tuple[str, ...]) -> Mapping[bytes, bytes] | Malformed:
-    """Read the keys from disk or environment; returns them by key id. If one cannot be read, no record is lost: the
-    records wait in ``quarantine``."""
+    """Read the keys from disk or environment; returns them by key id. If one cannot be read, records wait in
+    ``quarantine``."""
     try:
         return {key_id(key): key for key in map(_read_key, names)}
     except ConfigurationError as error:

@@ -141,7 +141,7 @@ class Refused(NamedTuple):
 
 
 def no_pattern(content_topic: str, pubsub_topic: str) -> None:
-    """The pattern of a content topic when no patterns are configured: ``None``."""
+    """The pattern of any content topic if none are configured."""
 
 
 class _Window:
@@ -213,7 +213,7 @@ class QuotaUsage:
         }
 
     def _refused(self, candidate: Candidate) -> Refused | None:
-        """Count one message, unless it exceeds a quota; returns it in that case."""
+        """Count one message, or return it if it exceeds a quota."""
         place, offset, window, sender, cost = candidate
         here = self._windows.setdefault((place, window), _Window())
         scopes = self._scopes(sender)
@@ -227,8 +227,7 @@ class QuotaUsage:
 
     def _modest(self, here: _Window, scopes: Sequence[Scope], cost: Cost, total: Cost) -> bool:
         """Whether the message is within an equal share of the last of ``scopes``, which must stay within twice its
-        quota. The share is that of one of its members, or of one of that member's own members, and so on down to the
-        sender."""
+        quota. The share is that of a member, or of a member of that member, and so on down to the sender."""
         quota: Quota = getattr(self._quotas, scopes[-1][0])
         limits = [getattr(quota, name) for name in Cost._fields]
         if any(used > limit * HARD_LIMIT for used, limit in zip(total, limits, strict=True)):
@@ -251,8 +250,8 @@ class QuotaUsage:
         return None
 
     def _scopes(self, sender: Sender) -> tuple[Scope, ...]:
-        """The scopes of a sender, the smallest first: a refusal names the smallest, and each is a member of the
-        next."""
+        """The scopes of a sender, smallest first: each is a member of the next, and a refusal names the smallest
+        exceeded one."""
         pattern = self._pattern_of(sender[1], sender[0])
         own = tuple((name, _digest(sender[:size])) for name, size in _OWN)
         shared = (("pattern", _digest((pattern,))),) if pattern is not None else ()

@@ -32,8 +32,7 @@ REQUEUED = "requeued"
 def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()) -> int:
     """Decode dropped records again (of the given reasons, or of all); returns how many are now accepted.
 
-    Records that are refused again, or still exceed a quota, stay unchanged. So do records of which quarantine kept only
-    a part, because they cannot be decoded."""
+    Records that are refused again, still exceed a quota, or were not kept whole stay unchanged."""
     paths = settings.paths
     create_tables(paths, (ENVELOPES, SDS_MESSAGES, QUARANTINE))
     records = _records(spark, settings, reasons)
@@ -49,8 +48,7 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
 
 
 def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
-    """The dropped records with their event times. Computed once, because the tables that they are read from change
-    during the run."""
+    """The dropped records with their event times, computed once, because the run changes the tables they come from."""
     times = read_table(spark, settings.paths, QUARANTINE).select(*kafka_coordinates(), "event_time")
     place = ["topic", "partition", "offset"]
     records = dropped(spark, settings, reasons).transform(records_of(settings.pipeline))

@@ -32,7 +32,7 @@ class DecodedBatch:
     decoded: Mapping[str, pa.Array]
 
     def envelopes(self) -> pa.RecordBatch:
-        """The rows of ``envelopes``: records that could be read as an envelope."""
+        """The rows of ``envelopes``: all readable envelopes."""
         part = self.where(self.decoded["kind"].is_valid())
         return part._as(ENVELOPES, {"value_bytes": pc.binary_length(part.given["value"])})
 

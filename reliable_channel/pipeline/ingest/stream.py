@@ -105,7 +105,7 @@ def header(name: str) -> Column:
 class IngestWriter:
     """Decodes and writes micro-batches; the ``write`` function of :func:`reliable_channel.pipeline.delta.each_batch`.
 
-    ``lock`` is held while a micro-batch is written, because no tick may come between its event times and its commit."""
+    ``lock`` is held while a micro-batch is written, so that no tick comes between its event times and its commit."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -28,7 +28,7 @@ DECODED = "decoded"
 
 @dataclass(frozen=True, slots=True)
 class OffsetGap:
-    """The missing offsets ``first`` to ``last`` (inclusive), and the event times before and after them, µs."""
+    """Missing offsets ``first`` to ``last`` (inclusive), and the event times around them, µs."""
 
     first: int
     last: int
@@ -38,8 +38,8 @@ class OffsetGap:
 
 @dataclass(slots=True)
 class PartitionSummary:
-    """The records of one Kafka partition that a task has read, summed up. Times are event times, µs; ``ingest_us`` is
-    the micro-batch's clock."""
+    """What a task has read of one Kafka partition. Times are event times, µs; ``ingest_us`` is the micro-batch's
+    clock."""
 
     topic: str
     partition: int
@@ -86,8 +86,8 @@ class IngestResult:
 class IngestTask:
     """The function for ``mapInArrow`` that writes decoded records (:func:`~.stream.decoded`).
 
-    ``raw_bytes``: how many bytes of a quarantined value are kept; ``floors``: the recorded clock by Kafka partition,
-    µs; ``refused``: topic, partition and offset of messages above a quota → the text that names the quota."""
+    ``raw_bytes``: the bytes kept of a quarantined value; ``floors``: the recorded clock by Kafka partition, µs;
+    ``refused``: topic, partition and offset of a message above a quota → the quota."""
 
     paths: PathSettings
     raw_bytes: int

@@ -46,8 +46,8 @@ def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int | Non
 
 
 def close(settings: Settings, after_ms: int | None) -> bool:
-    """Write the tick at the end of a run over the available records: ``after_ms`` after the last record, or at the wall
-    clock. Returns whether a partition advanced."""
+    """Write the closing tick, ``after_ms`` after the last record, or at the wall clock. Returns whether a partition
+    advanced."""
     clock = IngestClock(settings.paths, recorded(settings.paths))
     if not clock.reached:
         return False
@@ -58,9 +58,8 @@ def close(settings: Settings, after_ms: int | None) -> bool:
 
 
 class IdleIntervals:
-    """Decides after which intervals without a micro-batch a tick is due: after the first one, then after twice as many
-    each time, at most :data:`MOST_INTERVALS`. A tick costs a micro-batch in reassembly and in ack, half a second of CPU
-    time."""
+    """Decides when a tick is due: after the first interval without a micro-batch, then after twice as many each time,
+    at most :data:`MOST_INTERVALS`. A tick costs a micro-batch in reassembly and in ack, half a second of CPU time."""
 
     def __init__(self) -> None:
         self._batch: int | None = None

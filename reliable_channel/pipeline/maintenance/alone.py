@@ -1,4 +1,4 @@
-"""Ensures that only one maintenance run works at a time, on disks and object stores alike.
+"""Lets only one maintenance run work at a time, on disks and object stores.
 
 Two runs that compact the same files would double their rows: delta-rs does not notice that another OPTIMIZE has
 replaced the files that its own replaces. So a run holds a lease. The lease is an application transaction of a small
@@ -26,7 +26,7 @@ LEASE_MS = 2 * 3_600_000
 
 _TABLE, _APPLICATION = "_maintenance", "maintenance"
 _CHECKPOINT_EVERY = 20
-"""The number of commits between two checkpoints of the lease's table."""
+"""The commits between two checkpoints of its log."""
 
 
 @contextmanager

@@ -58,8 +58,8 @@ have Bloom filters may need more, and are then only compacted."""
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """The result for a table, or with ``dry_run`` the expected result: rows deleted, files before and after compaction,
-    files removed."""
+    """The actual or (``dry_run``) expected result for a table: rows deleted, files before and after compaction, files
+    removed."""
 
     table: str
     rows_deleted: int
@@ -104,8 +104,7 @@ def run(
 
 
 def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> MaintenanceResult:
-    """Maintain one table. Every step first checks whether there is anything to do: most tables are small, and most days
-    quiet."""
+    """Maintain one table. Each step first checks whether it is needed: most tables are small, and most days quiet."""
     paths, name = settings.paths, plan.table.name
     files = len(open_table(paths, plan.table).file_uris())
     after = None

@@ -29,8 +29,8 @@ CLOCK_SKEW_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """The plan for one table: delete rows before ``delete_before`` (``None``: none), and keep files that were replaced
-    in the last ``keep_files_ms`` (ms). ``held_by``: the query that makes this longer than configured."""
+    """Delete the rows of ``table`` before ``delete_before`` (``None``: none), and keep files replaced in the last
+    ``keep_files_ms`` (ms). ``held_by``: the query that makes this longer than configured."""
 
     table: Table
     delete_before: dt.datetime | None

@@ -67,9 +67,9 @@ def rebuild(
 ) -> RebuildResult:
     """Derive all tables again and replace the old ones; with ``target``, write there and keep the old ones.
 
-    The jobs must not run. Raises ``LocalError`` if the tables are in an object store and there is no ``target``, or if
-    ``target`` already has tables. Raises ``EnvironmentFault`` if there is nothing to rebuild from, if ingest was
-    interrupted, or if it ran in the meantime."""
+    The jobs must not run. Raises ``LocalError`` if ``target`` has tables, or if it is missing and the tables are in an
+    object store. Raises ``EnvironmentFault`` if there is nothing to rebuild from, if ingest was interrupted, or if it
+    ran in the meantime."""
     paths = settings.paths
     beside = target or staging(paths)
     version = _fit_to_rebuild(paths)

@@ -52,8 +52,8 @@ class Combiner:
     """Rebuilds, in record order, the sets that are complete within the micro-batch.
 
     If a hash is in state, all its rows go to the state; otherwise its sets start from the completed sends in
-    ``reassembled_messages``. In both cases the rows meet the same earlier sends and segments as in one large
-    micro-batch, so the cut into micro-batches does not change the result."""
+    ``reassembled_messages``. Both give the result of one large micro-batch, so the cut into micro-batches changes
+    nothing."""
 
     def __init__(self, settings: Settings) -> None:
         self._paths, self._config = settings.paths, settings.segmentation

@@ -49,7 +49,7 @@ class CompletedSends:
     """Finds the recent files of ``reassembled_messages`` that contain given hashes."""
 
     def __init__(self, paths: PathSettings, query_id: str = "") -> None:
-        """``query_id``: the calling query; after a rebuild a new query finds other tables at the same path."""
+        """``query_id``: the calling query; a rebuild has new queries and new tables at the same path."""
         self._table = DeltaFollower(paths, REASSEMBLED_MESSAGES, "event_time")
         self._files: dict[str, DataFile] = {}
         self._prefixes: dict[str, Prefixes] = {}

@@ -150,12 +150,11 @@ def incomplete_result(given_up: IncompleteSet, reason: str, detail: str | None, 
 
 
 NAMED_IDS = 16
-"""The maximum number of ids named in an event. Each id is cut to 64 characters, the length of this program's ids."""
+"""The maximum number of ids named in an event. Each is cut to 64 characters, as ids of this program have."""
 
 
 def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> Row:
-    """The event for segments that do not rebuild the message whose hash they name, with the ids that claim the same
-    index."""
+    """The event for segments that do not rebuild their message, with the ids that claim the same index."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
     more = f"nothing further is tried after {event.attempts} choices" if event.exhausted else "further ones may help"

@@ -244,7 +244,6 @@ class HashSets:
 
 
 def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:
-    """Run every timer due by ``now`` (ms) at its own due time, so that a late tick gives the same result as a punctual
-    one."""
+    """Run every timer due by ``now`` (ms) at its own due time, so that late ticks equal punctual ones."""
     while (due := reassembler.next_due()) is not None and due <= now:
         yield from reassembler.expire(due)

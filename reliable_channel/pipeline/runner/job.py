@@ -60,8 +60,7 @@ def main_batch(name: str, run: Callable[..., object], arguments: list[str] | Non
 
 
 def _port_offset(query: Query) -> int:
-    """The offset of a job's metrics port. Jobs run at the same time, so each has its own port after that of
-    ``reliable-channel run``."""
+    """The offset of a job's metrics port: each job has its own, after that of ``reliable-channel run``."""
     names = [other.name for other in CHAIN]
     return 1 + (names.index(query.name) if query.name in names else len(names))
 

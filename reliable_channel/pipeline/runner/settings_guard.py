@@ -1,9 +1,9 @@
-"""Refuses to start a query whose settings differ from those of its checkpoint, or whose tables no longer exist.
+"""Refuses to start a query if its settings differ from its checkpoint's, or its tables are gone.
 
 Spark silently keeps the checkpoint's number of shuffle partitions and state store provider, and does not notice another
 topic or participant. So the settings are stored in the checkpoint (``reliable-channel.json``, deleted together with it)
-and compared at every start (docs/operations.md). The names of the query's tables are stored too: otherwise the query
-would continue with new, empty tables in place of deleted ones, and the loss of their rows would go unnoticed.
+and compared at every start (docs/operations.md). So are the names of the query's tables: it would silently continue
+with new, empty tables in place of deleted ones.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
 
 
 def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
-    """Raise ``ConfigurationError`` if the table of a query without a checkpoint already has rows. Such a query would
-    read everything from the beginning under a new id, so Delta would accept every row a second time."""
+    """Raise ``ConfigurationError`` if the table of a query without a checkpoint already has rows. It would read
+    everything again under a new id, and Delta would accept every row a second time."""
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):
         return

@@ -60,21 +60,20 @@ class Turns:
             self._due.discard(query)
 
     def announce(self, table: str) -> None:
-        """Note that ``table`` is about to gain rows. Call it before the commit, or a query that already reads the rows
-        would be due for them once more."""
+        """Note that ``table`` is about to gain rows. Call it before the commit, so that a query which reads the rows at
+        once is not due again."""
         with self._changed:
             if table in self._readers:
                 self._due.add(self._readers[table])
 
     def fail(self, query: str) -> None:
-        """Note that the micro-batch failed; the query does not wait for others."""
+        """Note that the micro-batch failed; the query does not wait."""
         with self._changed:
             self._running.discard(query)
             self._changed.notify_all()
 
     def wait(self, query: str) -> int:
-        """Note that the micro-batch is written, and wait until ``query`` may begin its next one; returns the wait in
-        ms."""
+        """Note that the micro-batch is written, and wait for the next turn of ``query``; returns the wait in ms."""
         began = time.monotonic()
         with self._changed:
             self._running.discard(query)
@@ -93,7 +92,7 @@ class Turns:
         if self._over or self._running:
             return self._over
         while self._due:
-            # The last query of the chain first, so that rows in progress are finished before new ones are read.
+            # The last query of the chain first: rows in progress are finished before new ones are read.
             holder, now = max(self._due, key=self._order.index), time.monotonic()
             if self._holder is None or self._holder[0] != holder:
                 self._holder = holder, now

@@ -1,2 +1,1 @@
-"""The verdict job: computes the verdicts of messages about which there is new evidence, from all evidence about
-them."""
+"""The verdict job: judges messages with new evidence by all evidence about them."""

@@ -140,6 +140,6 @@ def _frame(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
 
 
 def _by_channel(spark: SparkSession, channels: Sequence[Channel], **columns: pa.Array) -> DataFrame:
-    """A frame of ``columns`` beside the columns of their channels."""
+    """A frame of ``columns`` with their channels."""
     keys = [pa.array(names, pa.string()) for names in zip(*channels, strict=True)] or [pa.array([], pa.string())] * 3
     return _frame(spark, {**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns})

@@ -4,8 +4,8 @@ Ids are hashes, so the minimum and maximum values in Delta's log exclude no file
 of every value by which rows are looked up, with the file that contains it. Data files never change, so each is indexed
 once. A look-up reads a few pages of each pack through a memory map, whatever the number of rows.
 
-The index is a cache on a local disk: if it is deleted, in whole or in part, the next look-up reads more but has the
-same result. Packs are merged as they grow, so there are only about log2(rows) of them.
+The index is a cache on a local disk: if any of it is deleted, the next look-up reads more, with the same result. Packs
+are merged as they grow, so there are only about log2(rows) of them.
 """
 
 from __future__ import annotations

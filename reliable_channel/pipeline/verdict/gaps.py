@@ -18,7 +18,7 @@ HEARD = """
     join (select distinct pubsub_topic, content_topic, envelope_hash from v_observed)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
 """
-"""The first and last time at which each bridge received envelopes of a topic from its own node."""
+"""The first and last time a bridge received envelopes of a topic from its own node."""
 
 
 class Span(NamedTuple):

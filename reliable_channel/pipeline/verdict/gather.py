@@ -61,7 +61,7 @@ _SAYINGS = {
     "absent": "boolean",
     "before_observation": "boolean",
 }
-"""The columns of ``said``, each a kind of statement about an SDS id; in a row all but one or a few are null."""
+"""The possible statements of a row of ``said`` about an SDS id; all but one or a few are null."""
 
 
 def _said(rows: str, **sayings: str) -> str:
@@ -89,8 +89,8 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
                 where event = 'queued' and sds_id is not null and entire_message_hash is not null
                 group by all)))
     group by {_CHANNEL}, sender_id, entire_message_hash, send)"""
-"""A send is queued by the channel and, for each segment, by the node, within milliseconds. If the same payload is
-queued more than a second later, it is another send."""
+"""The channel reports a send as queued, and the node each segment, milliseconds apart; more than a second later the
+same payload is another send."""
 
 _ARRIVED = """(select * from v_sds_messages s where s.sds_kind = 'content'
     -- parity that came after its message was complete; in v0.1 data segments do not tell of it

@@ -23,7 +23,7 @@ SET_USER_METADATA = f"spark.databricks.delta.commitInfo.{USER_METADATA}"
 """The setting of a Spark session that adds this field to its commits."""
 
 _COMMITS_ASKED = 20
-"""The number of commits that are searched. Nearly all commits of the table are rounds; maintenance adds a few."""
+"""How many commits are searched. Nearly all of them are rounds; maintenance adds a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
 
 
 def last_position(status: DeltaTable) -> RoundPosition | None:
-    """The position of the round that last wrote verdicts; ``None`` if there is none in the last :data:`_COMMITS_ASKED`
-    commits. ``status``: the table of verdicts."""
+    """The position of the round that last wrote verdicts; ``None`` if :data:`_COMMITS_ASKED` commits have none.
+    ``status``: the table of verdicts."""
     for commit in status.history(_COMMITS_ASKED):
         if (text := commit.get(USER_METADATA)) is not None:
             try:

@@ -29,7 +29,7 @@ Key = tuple[Any, ...]
 Verdict = Mapping[str, Any]
 
 ROWS_OF_A_FILE = 50_000
-"""The maximum number of rows of a file, because a change of one verdict rewrites its whole file."""
+"""The most rows of a file: a changed verdict rewrites its whole file."""
 
 
 def replace_verdicts(

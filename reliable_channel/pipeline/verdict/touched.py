@@ -92,8 +92,8 @@ class Touched:
 
 
 def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition) -> Touched | None:
-    """The subjects of the rows added since ``position``; ``None`` if they cannot be determined, or if there are more
-    than :data:`MAX_NEW_ROWS` rows."""
+    """The subjects of the rows added since ``position``; ``None`` if unknown, or for more than :data:`MAX_NEW_ROWS`
+    rows."""
     files: dict[Table, list[AddedFile]] = {}
     for table in COLUMNS:
         table_id, version = position.read.get(table.name, ("", 0))

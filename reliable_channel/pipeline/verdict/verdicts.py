@@ -1,5 +1,5 @@
-"""Writes ``delivery_status``: one row per message known to exist, replaced as evidence grows. A round judges the
-messages about which there is new evidence (:mod:`.affected`), and those that are not settled.
+"""Writes ``delivery_status``: one row per message known to exist, replaced as evidence grows. A round judges messages
+with new evidence (:mod:`.affected`), and unsettled ones.
 
 Sources, the most certain first: delivered messages, expired sets, sends that senders report as queued, waiting
 segments, ids that others name. An SDS id belongs to the message of the first source that contains it. The rules are in
@@ -45,13 +45,13 @@ from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touch
 
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.SIGHTINGS, tables.SOURCE_GAPS)
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
-"""The columns that a verdict copies from its row of evidence."""
+"""The columns that verdicts copy from the evidence."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
 NO_LOCAL_RELATIONS = {"spark.sql.execution.arrow.localRelationThreshold": "0"}
-"""Passes the driver's evidence to Spark as RDDs. Over local relations the same query found no delivery for parity that
-arrived after its message was complete (Spark 4.2; the cause is unknown). ``test_verdict_rounds.py`` fails then."""
+"""The driver's evidence goes to Spark as RDDs. Over local relations the same query found no delivery for parity that
+arrived after its message was complete (Spark 4.2; the cause is not known). ``test_verdict_rounds.py`` fails then."""
 SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": str(ROWS_OF_A_FILE)}
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
@@ -59,9 +59,8 @@ REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_m
 
 @retry_on_conflict
 def run(spark: SparkSession, settings: Settings) -> int:
-    """Judge the messages about which there is new evidence, and those that are not settled, and replace their verdicts
-    in ``delivery_status``. Returns how many were judged. Without the position of an earlier round, all messages are
-    judged.
+    """Judge messages with new evidence and unsettled ones, and replace their verdicts in ``delivery_status``; returns
+    how many. Without the position of an earlier round, judge all messages.
 
     Verdicts are computed against the recorded clock, so the same tables give the same verdicts."""
     paths = settings.paths
@@ -177,8 +176,7 @@ class Silence(NamedTuple):
 
 
 def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
-    """The times without a listening bridge for every topic that another bridge heard during gaps; for other topics
-    these are all gaps."""
+    """The times without a listening bridge, for every topic that another bridge heard in gaps; for others, all gaps."""
     if all(gap.vantage is None for gap in gaps):
         return {}  # no other bridge can have listened
     heard: dict[Topic, dict[str, Span]] = {}
@@ -280,7 +278,7 @@ def needed_segments(row: dict[str, Any]) -> int:
 
 
 def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
-    """How much of the message was received, and if there is no cause, which evidence would show it."""
+    """How much of the message was received, and without a cause, which evidence would show it."""
     came = f"{evidence.received} of {evidence.needed} needed segments came"
     if cause is Cause.PROPAGATED_NOT_STORED:
         return f"{came}; no store node that was asked has it"
