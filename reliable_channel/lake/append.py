@@ -1,7 +1,7 @@
 """Appends the rows of micro-batches to Delta tables, each exactly once.
 
-Every append carries ``(query id, batch id)`` as Delta's application transaction. A replay after a crash sees by it
-which tables already have the rows. delta-rs commits without a Spark job.
+Every append carries ``(query id, batch id)`` as Delta's application transaction. It shows a replay after a crash which
+tables already have the rows. delta-rs commits without a Spark job.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class _TableFile:
 
 
 def compressible(column: pa.ChunkedArray) -> bool:
-    """Whether snappy makes a sample of consecutive values, taken from the middle of a binary column, smaller."""
+    """Whether snappy shrinks a binary column, tested on a sample of consecutive values from its middle."""
     rows = max(1, len(column) * _SAMPLE_BYTES // max(1, column.nbytes))
     sample = b"".join(value for value in column.slice(len(column) // 2, rows).to_pylist() if value)
     return not sample or len(pa.compress(sample, "snappy", asbytes=True)) <= _WORTH_COMPRESSING * len(sample)

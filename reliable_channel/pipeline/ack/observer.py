@@ -140,7 +140,7 @@ class ChannelObserver:
 
     def _rest_due(self) -> int | None:
         """When (ms) the channel becomes dormant if nothing more arrives. Rounded up to a full day, or every message
-        would move it."""
+        would change it."""
         if self._expiry_ms is None or not self._last_heard:
             return None
         return -(-(self._last_heard + self._expiry_ms) // DAY_MS) * DAY_MS

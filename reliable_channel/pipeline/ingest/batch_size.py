@@ -1,4 +1,4 @@
-"""Limits the records of an ingest micro-batch to ``spark.max_bytes_per_trigger``.
+"""Limits an ingest micro-batch to about ``spark.max_bytes_per_trigger``.
 
 Spark's Kafka source limits only the number of records (``maxOffsetsPerTrigger``). If the newest records of the topic
 are large, a micro-batch reads fewer; their sizes are sampled once, when the query starts.
@@ -44,7 +44,7 @@ def records_per_trigger(settings: Settings) -> int:
 
 
 def within(sizes: list[int], max_records: int, max_bytes: int) -> int:
-    """How many records of the average of ``sizes`` (bytes) are within both limits; at least one."""
+    """How many records of the average size in ``sizes`` (bytes) are within both limits; at least one."""
     if not any(sizes):
         return max_records
     return max(1, min(max_records, max_bytes * len(sizes) // sum(sizes)))

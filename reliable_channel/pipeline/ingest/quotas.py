@@ -141,7 +141,7 @@ class Refused(NamedTuple):
 
 
 def no_pattern(content_topic: str, pubsub_topic: str) -> None:
-    """The pattern of any content topic if none are configured."""
+    """Returns ``None``: no content topic belongs to a pattern."""
 
 
 class _Window:

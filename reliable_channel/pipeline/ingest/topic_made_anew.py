@@ -1,6 +1,6 @@
 """Refuses a topic that was deleted and created again under the checkpoint of ingest.
 
-Spark would silently wait until the new topic has as many records as the old one, and skip those before.
+Spark would silently wait until the new topic has as many records as the old one, and lose those up to there.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ LEASE_MS = 2 * 3_600_000
 
 _TABLE, _APPLICATION = "_maintenance", "maintenance"
 _CHECKPOINT_EVERY = 20
-"""The commits between two checkpoints of its log."""
+"""Commits between two checkpoints of the lease table's log."""
 
 
 @contextmanager

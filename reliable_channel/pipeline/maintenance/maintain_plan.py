@@ -29,7 +29,7 @@ CLOCK_SKEW_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """Delete the rows of ``table`` before ``delete_before`` (``None``: none), and keep files replaced in the last
+    """The plan for ``table``: delete rows before ``delete_before`` (``None``: none), keep files replaced in the last
     ``keep_files_ms`` (ms). ``held_by``: the query that makes this longer than configured."""
 
     table: Table

@@ -24,7 +24,7 @@ from reliable_channel.runtime.interrupts import RaiseIfInterrupted, noted_interr
 
 _STOP_PATIENCE_S = 60.0
 _STARTS = 3
-"""The most starts in a row of a query whose Python workers are slow to start."""
+"""The maximum number of consecutive starts of a query whose Python workers are slow to start."""
 
 
 def run_chain(

@@ -2,8 +2,8 @@
 
 Spark silently keeps the checkpoint's number of shuffle partitions and state store provider, and does not notice another
 topic or participant. So the settings are stored in the checkpoint (``reliable-channel.json``, deleted together with it)
-and compared at every start (docs/operations.md). So are the names of the query's tables: it would silently continue
-with new, empty tables in place of deleted ones.
+and compared at every start (docs/operations.md). So are the names of the query's tables, because it would silently
+continue with new, empty tables in place of deleted ones.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
 
 
 def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
-    """Raise ``ConfigurationError`` if the table of a query without a checkpoint already has rows. It would read
+    """Raise ``ConfigurationError`` if the table of a query without a checkpoint already has rows. The query would read
     everything again under a new id, and Delta would accept every row a second time."""
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):

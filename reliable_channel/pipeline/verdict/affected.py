@@ -84,7 +84,7 @@ def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
 
 
 def _linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
-    """The ids that earlier rows link to new ones, or whose time of sending new messages narrow down."""
+    """The ids that earlier rows link to new ones, and missing ids whose time of sending new messages narrow down."""
     if touched.rebuilt:
         where = among("entire_message_hash", touched.rebuilt)
         columns = (*CHANNEL_KEY, "sds_ids")
