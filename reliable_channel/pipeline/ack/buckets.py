@@ -1,8 +1,8 @@
-"""What Spark calls for every bucket of channels, and the bucket's state in Spark's state store.
+"""Defines the processor that Spark calls for every bucket of channels, and the bucket's state in Spark's state store.
 
-Imports nothing but PySpark: at the first micro-batch of a query Spark starts a Python process that unpickles the
-processor, only to ask which state variables it has. So the function that takes the rows stays pickled until there are
-rows; with it that process would import all of the job, for most of a second.
+Imports only PySpark: at the first micro-batch of a query Spark starts a Python process that unpickles the processor,
+only to ask which state variables it has. So the function that processes the rows stays pickled until there are rows;
+otherwise that process would import the whole job, which takes most of a second.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from reliable_channel.pipeline.ack.channel_state import BucketState
 
 Update = Callable[[tuple[Any, ...], Iterator["pd.DataFrame"], "BucketState"], Iterator["pd.DataFrame"]]
-"""Key of a bucket, its rows, its stored state → packed results."""
+"""(key of a bucket, its rows, its stored state) → packed results."""
 
 
 class Buckets(StatefulProcessor):
-    """What Spark calls for every bucket of channels: ``update`` with the bucket's stored state."""
+    """The processor that Spark calls for every bucket of channels: calls ``update`` with the bucket's stored state."""
 
     def __init__(self, update: Update) -> None:
         self._pickled: bytes = cloudpickle.dumps(update)  # type: ignore[no-untyped-call]
@@ -55,21 +55,21 @@ class Buckets(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        """One bucket's rows of a micro-batch."""
+        """Process one bucket's rows of a micro-batch."""
         yield from self._update(key, rows, self._state)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 class _StoredBucket:
-    """The bucket whose rows Spark gives now, in its state store.
+    """The current bucket in Spark's state store.
 
-    Journals (part 0 and up) have a map of their own. RocksDB sorts by map first; in one map the small entries of every
-    micro-batch would lie among the large ones, and RocksDB would write all snapshots anew to merge these in.
+    Journals (part 0 and up) have a separate map. RocksDB sorts by map first; in one map the small entries of every
+    micro-batch would lie among the large ones, and RocksDB would rewrite all snapshots to merge these in.
 
-    Snapshots are base64: Spark pickles bytes for Python as text, one by one. To read 84 KB takes 0.8 ms of CPU in the
-    JVM and here, as base64 0.2."""
+    Snapshots are base64, because Spark pickles bytes for Python as text, one by one: reading 84 KB takes 0.8 ms of CPU
+    in the JVM and here, as base64 0.2."""
 
     def __init__(self, head: ValueState, journals: MapState, snapshots: MapState) -> None:
         self._head, self._journals, self._snapshots = head, journals, snapshots

@@ -1,18 +1,19 @@
-"""The state of the ack job's channels: for each a snapshot, written rarely, and a journal of the rows taken since then.
+"""Stores the state of the ack job's channels: for each a snapshot, written rarely, and a journal of the rows since
+then.
 
 Channels are kept in buckets, which are the keys of Spark's state store: a touched key costs milliseconds, an entry of a
-bucket's map a tenth of one. A micro-batch appends its rows to the journal of each channel that it touches; when the
-journal has grown to a part of the snapshot, a new snapshot takes its place. So a touch writes what came, not all that
-the channel remembers. A journal consists of pages: the last one is written again with every micro-batch until it is
-full, because each page costs a call when the channel is restored.
+bucket's map a tenth of one. A micro-batch appends its rows to the journal of each channel it touches; when the journal
+has grown to a fraction of the snapshot, a new snapshot replaces it. So a touch writes only new rows, not everything
+that the channel remembers. A journal consists of pages. Each micro-batch rewrites the last page until it is full,
+because each page costs a call when the channel is restored.
 
-Workers keep the channels they used last as live objects (:class:`LiveChannels`). Nothing rests on that: each
-micro-batch leaves a random token in the head of every bucket it wrote, and a worker uses what it has kept only if the
-token of its own last micro-batch is one of the last in the head. A channel that other workers have advanced meanwhile
-reads the journal on; one that is not kept is restored from its snapshot and the journal.
+Workers cache the channels they used last as live objects (:class:`LiveChannels`). No result depends on this cache: each
+micro-batch writes a random token into the head of every bucket it writes, and a worker uses its cache only if the token
+of its own last micro-batch is one of the last in the head. For a channel that other workers have advanced since, it
+reads the rest of the journal; a channel that is not cached is restored from its snapshot and the journal.
 
-Rows that are read again are taken under the settings under which they were taken first. The state machine is the same:
-a change of its rules needs a new :data:`STATE_VERSION`.
+Replayed rows are processed under the settings of their first processing. The state machine must be the same: a change
+of its rules needs a new :data:`STATE_VERSION`.
 """
 
 from __future__ import annotations
@@ -37,34 +38,33 @@ from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import row_of
 
 STATE_VERSION = 9
-"""Of the stored bytes and of the rules by which rows are taken. Up to version 3 a channel was one value; version 4 had
-other rules for messages whose ids are not proven, version 5 for own repair requests that others repeat, version 6 for
-which segments are forgotten when too many wait for the rest of their messages, version 8 for what a message that waits
-counts for, and for when a missing id is given up among many, version 9 for compressed snapshots and for
-journals in pages."""
+"""The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one
+value. Later versions changed rules: 4 for messages with unproven ids, 5 for own repair requests that others repeat, 6
+for which segments are forgotten when too many wait for the rest of their messages, 8 for the cost of a waiting message
+and for when one of many missing ids is given up. Version 9 has compressed snapshots, and journals in pages."""
 
 SNAPSHOT_PART = 8
-"""A journal may be this part of its snapshot, half of it up to one and a half times as much by the channel's name, so
-that channels with equal traffic do not all write their snapshots at once. The larger the number, the less is replayed,
-and the more is written. Of a channel that had to be restored the snapshot counts as it is stored, compressed:
-such a channel is likely to be restored again. Of one that was kept it counts as it is in memory."""
+"""A journal may grow to the size of its snapshot divided by this. The limit varies between half and one and a half
+times that by channel name, so that channels with equal traffic do not all write their snapshots at once. A larger
+number replays less and writes more. For a restored channel the compressed size of the snapshot counts, because such a
+channel is likely to be restored again; for a cached channel the size in memory."""
 LEAST_JOURNAL_BYTES = 8 * 1024
-"""A journal may have so many bytes, however small its snapshot is."""
+"""The size (bytes) that a journal may have even if its snapshot is small."""
 MOST_PAGES = 128
-"""Pages of a journal since a snapshot."""
+"""The maximum number of pages of a journal since its snapshot."""
 PAGE_BYTES = 2 * 1024
-"""A page with so many bytes is full: a dozen rows, unless one has a Bloom filter. The more, the fewer pages are read
-when a channel is restored, and the more of them is written again at every touch."""
+"""A page is full at this size (bytes): a dozen rows, unless one has a Bloom filter. Larger pages mean fewer reads when
+a channel is restored, and more bytes to rewrite at every touch."""
 ZSTD_LEVEL = 3
 """Of snapshots. With a log of 500, 281 KB become 84 in 0.5 ms of CPU; level 1: 98 in 0.4, level 6: 78 in 1.6."""
 TOKENS = 32
-"""So many micro-batches a worker may miss of a bucket and still use what it has kept."""
+"""The number of micro-batches of a bucket that a worker may miss and still use its cache."""
 LIVE_BYTES = 160 * 1024 * 1024
-"""Live channels in one worker, by the bytes of their snapshots; as objects they take about three times as much."""
+"""The maximum bytes of snapshots of live channels in one worker; as objects they take about three times as much."""
 EMPTY_BYTES = 4_000
-"""What a live channel counts for besides: as objects an empty one takes 12 KB, and channel ids are free to invent."""
+"""The fixed cost (bytes) of a live channel: an empty one takes 12 KB as objects, and anyone can invent channel ids."""
 ROW_BYTES = 400
-"""What a row adds to a snapshot, about."""
+"""About how many bytes a row adds to a snapshot."""
 
 _SNAPSHOT, _SETTINGS = -1, -2
 _ZSTD = pa.Codec("zstd", compression_level=ZSTD_LEVEL)
@@ -83,7 +83,7 @@ class BucketState(Protocol):
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings under which the rows of a channel are taken."""
+    """The settings under which the rows of a channel are processed."""
 
     participant_id: str | None
     sds: SdsParameters
@@ -104,7 +104,7 @@ class Rules:
 
     @classmethod
     def restored(cls, stored: bytes) -> Rules:
-        """Those of :attr:`stored`."""
+        """Restore the settings from :attr:`stored`."""
         values = json.loads(stored)
         sds = values["sds"]
         sds["wire_family"] = WireFamily(sds["wire_family"])
@@ -121,20 +121,20 @@ class Rules:
 
 
 _Given = tuple[str, bytes | None]
-"""A row: its text and its Bloom filter."""
+"""The text and the Bloom filter of a row."""
 
 
 @dataclass(slots=True)
 class Live:
-    """A channel in this process, with what is stored of it: a snapshot as of the begin of page ``snapshot`` (0: none),
-    and the journal from that page on. The channel has taken ``page_rows`` rows of the last page, ``page``."""
+    """A channel in this process, and what is stored of it: a snapshot at the beginning of page ``snapshot`` (0: none),
+    and the journal from that page on. The channel has processed ``page_rows`` rows of the last page, ``page``."""
 
     observer: ChannelObserver
     rules: Rules
     snapshot: int = 0
     snapshot_bytes: int = 0
     stored_bytes: int = 0
-    """Of the snapshot, compressed."""
+    """The size of the compressed snapshot."""
     page: int = 0
     page_rows: int = 0
     page_bytes: int = 0
@@ -143,9 +143,9 @@ class Live:
     journal_bytes: int = 0
     rows: int = 0
     was_kept: bool = False
-    """Whether this process had the channel before this micro-batch."""
+    """Whether this process cached the channel before this micro-batch."""
     has_new_rules: bool = False
-    """Whether the rows of the journal came under other settings: what comes next needs a snapshot before it."""
+    """Whether the journal's rows have other settings, so that the next row needs a snapshot before it."""
 
     def turn_page(self) -> None:
         """Begin the next page."""
@@ -153,7 +153,7 @@ class Live:
         self.page_rows, self.page_bytes, self.open_page = 0, 0, []
 
     def append(self, given: Sequence[_Given], page: pb.JournalPageProto) -> None:
-        """The last page, which is ``page`` now, got these rows."""
+        """Note that these rows were added to the last page, which is now ``page``."""
         size = page.ByteSize()
         self.journal_bytes += size - self.page_bytes
         self.page_bytes = size
@@ -163,7 +163,7 @@ class Live:
 
     @property
     def size(self) -> int:
-        """Bytes of a snapshot of it, about; the texts of the open page count as well."""
+        """The approximate bytes of its snapshot; the texts of the open page count too."""
         return EMPTY_BYTES + self.snapshot_bytes + (self.rows + len(self.open_page or ())) * ROW_BYTES
 
 
@@ -175,7 +175,7 @@ class _Bucket:
 
 
 class LiveChannels:
-    """The channels that a process used last, of all buckets and queries, at most ``limit`` bytes of them."""
+    """Caches the channels that a process used last, of all buckets and queries, up to ``limit`` bytes."""
 
     def __init__(self, limit: int = LIVE_BYTES) -> None:
         self._limit = limit
@@ -184,8 +184,8 @@ class LiveChannels:
         self._bytes = 0
 
     def opened(self, scope: tuple[str, int], tokens: Sequence[bytes], token: bytes) -> None:
-        """Begin a micro-batch, with ``token``, of a bucket whose head holds ``tokens``. From here on what is kept of it
-        counts as of this micro-batch: if that is not committed, nothing of it is used again."""
+        """Begin a micro-batch, with ``token``, of a bucket whose head holds ``tokens``. From now on the cached bucket
+        belongs to this micro-batch: if that is not committed, nothing of it is used again."""
         bucket = self._buckets.setdefault(scope, _Bucket())
         if not tokens or bucket.token != tokens[-1]:
             if bucket.token in tokens:
@@ -197,12 +197,13 @@ class LiveChannels:
         bucket.token = token
 
     def get(self, scope: tuple[str, int], name: bytes) -> tuple[Live | None, bool]:
-        """A channel, and whether others may have advanced it."""
+        """A channel, and whether other workers may have advanced it."""
         bucket = self._buckets[scope]
         return bucket.channels.get(name), name in bucket.lagging
 
     def keep(self, scope: tuple[str, int], name: bytes, live: Live | None) -> None:
-        """Keep a channel as it is now, or (``None``) forget it. Those not used longest go when it gets too much."""
+        """Cache a channel in its current state, or (``None``) forget it. Above the limit, the least recently used are
+        dropped."""
         bucket = self._buckets.setdefault(scope, _Bucket())
         bucket.lagging.discard(name)
         self._bytes -= self._by_use.pop((scope, name), 0)
@@ -224,12 +225,12 @@ class LiveChannels:
 
 
 LIVE = LiveChannels()
-"""Those of this worker."""
+"""The cache of this worker."""
 
 
 class Channels:
-    """The channels of one bucket in one micro-batch. ``rules_of``: the settings of a channel now; ``query_id``: whose
-    bucket it is."""
+    """The channels of one bucket in one micro-batch. ``rules_of``: the current settings of a channel; ``query_id``: the
+    query to which the bucket belongs. Raises ``RuntimeError`` for state of another version."""
 
     def __init__(
         self,
@@ -255,8 +256,7 @@ class Channels:
         live.opened(self._scope, self._tokens, self._token)
 
     def load(self, key: ChannelKey) -> Live:
-        """The channel of ``key`` as the micro-batches before this one left it. It is no longer kept until :meth:`store`
-        is called with it."""
+        """The channel of ``key`` before this micro-batch. It leaves the cache until :meth:`store` is called with it."""
         name = name_of(key)
         live, may_lag = self._live.get(self._scope, name)
         self._live.keep(self._scope, name, None)
@@ -266,13 +266,13 @@ class Channels:
         return self.restored(key)
 
     def restored(self, key: ChannelKey) -> Live:
-        """The channel of ``key`` from what is stored of it."""
+        """Restore the channel of ``key`` from its stored state."""
         name = name_of(key)
         stored = self._state.get(name, _SNAPSHOT)
         snapshot = pb.ChannelSnapshotProto.FromString(stored or b"")
         state = _ZSTD.decompress(snapshot.state, snapshot.size, asbytes=True) if stored else None
         pages = list(self._pages(name, snapshot.page))
-        # The rows are taken under the settings they came under, beginning with the state itself.
+        # Rows are processed under their own settings, beginning with the state itself.
         now = self._rules_now(key)
         rules = self._rules_of(pages[0].settings) if pages and pages[0].settings else now
         live = Live(rules.observer(key, state), rules, snapshot.page, snapshot.size, len(snapshot.state), snapshot.page)
@@ -283,8 +283,8 @@ class Channels:
         return live
 
     def store(self, key: ChannelKey, live: Live, texts: Sequence[str], filters: Sequence[bytes | None]) -> None:
-        """The rows with these texts and filters were taken by the channel: append them to its journal, or write a
-        snapshot when that would get too long, and when the channel has gone to rest."""
+        """Store the rows, with these texts and filters, that the channel has processed: append them to its journal, or
+        write a snapshot if the journal would get too long, or if the channel has become dormant."""
         name = name_of(key)
         if live.observer.is_blank:
             self._remove(name, live)
@@ -297,11 +297,11 @@ class Channels:
         self._live.keep(self._scope, name, live)
 
     def close(self) -> None:
-        """End the micro-batch: leave its token."""
+        """End the micro-batch: write its token."""
         for digest in self._used_rules.keys() - set(self._settings):
             self._state.put(digest, _SETTINGS, self._used_rules[digest].stored)
             self._settings.append(digest)
-        # A removed channel has no entry by which another worker could see that it is gone.
+        # A removed channel has no entry that would show another worker that it is gone.
         tokens = [] if self._removed else self._tokens[-(TOKENS - 1) :]
         head = pb.BucketProto(version=STATE_VERSION, tokens=[*tokens, self._token], settings=self._settings)
         self._state.set_head(head.SerializeToString())
@@ -309,7 +309,7 @@ class Channels:
     # ---- helpers -------------------------------------------------------------------------------------------------
 
     def _next_page(self, name: bytes, live: Live, given: Sequence[_Given]) -> pb.JournalPageProto | None:
-        """The last page of the journal with these rows; ``None`` when a snapshot is to take the journal's place."""
+        """The last page of the journal with these rows; ``None`` if a snapshot must replace the journal."""
         if live.has_new_rules or live.observer.rests or live.page - live.snapshot >= MOST_PAGES:
             return None
         snapshot_bytes = live.snapshot_bytes if live.was_kept else live.stored_bytes
@@ -332,7 +332,8 @@ class Channels:
         return page
 
     def _write_snapshot(self, name: bytes, live: Live) -> None:
-        """The state as of the next page, which is empty. What was stored before it goes."""
+        """Write the state as a snapshot at the beginning of the next page, which is empty, and remove the pages before
+        it."""
         state = live.observer.to_bytes()
         packed = _ZSTD.compress(state, asbytes=True)
         self._remove_pages(name, live)
@@ -343,14 +344,14 @@ class Channels:
         self._state.put(name, _SNAPSHOT, proto.SerializeToString())
 
     def _caught_up(self, live: Live, name: bytes) -> bool:
-        """Read the journal on. False when it no longer has the page up to which the channel came: there is a newer
-        snapshot then."""
+        """Read the rest of the journal. False if it no longer has the page that the channel has reached, because there
+        is a newer snapshot."""
         pages = list(self._pages(name, live.page))
         self._replay(live, pages)
         return bool(pages)
 
     def _pages(self, name: bytes, first: int) -> Iterator[pb.JournalPageProto]:
-        """The pages of a journal from ``first`` on. After one that is not full comes no other."""
+        """The pages of a journal from ``first`` on. A page that is not full is the last one."""
         while (stored := self._state.get(name, first)) is not None:
             yield (page := pb.JournalPageProto.FromString(stored))
             if not page.full:
@@ -358,7 +359,7 @@ class Channels:
             first += 1
 
     def _replay(self, live: Live, pages: Sequence[pb.JournalPageProto]) -> None:
-        """Take the rows of the last page that the channel has not taken, and those of the pages after it."""
+        """Process the rows of the last page that the channel has not processed, and those of the pages after it."""
         for number, page in enumerate(pages, live.page):
             if number != live.page:
                 live.turn_page()
@@ -396,11 +397,11 @@ class Channels:
 
 
 _COMPRESSION = 3
-"""How much smaller a row's text gets, about."""
+"""About how many times smaller compression makes a row's text."""
 
 
 def name_of(key: ChannelKey) -> bytes:
-    """The name of a channel in its bucket: names that strangers choose have any length."""
+    """The name of a channel in its bucket, a digest because strangers choose names of any length."""
     return hashlib.sha256(json.dumps(key).encode()).digest()
 
 

@@ -54,19 +54,19 @@ TABLES_WRITTEN = (*_OF_STATE, DELIVERED_MESSAGES)
 _TICK_COLUMNS = ORDERED_SDS_MESSAGES.types(*CHANNEL_KEY, "row_kind", *RECORD_KEY, "sub_order") | {"event_us": "BIGINT"}
 _TICK = ", ".join(f"{name} {type_}" for name, type_ in _TICK_COLUMNS.items())
 _IN_TEXT = ("sub_order", *(name for name in InputRow._fields if name != "bloom_filter"))
-"""The columns of a row that travel as one JSON text: to make objects of Arrow's columns costs more, and the text is
-what a channel's journal keeps."""
+"""The columns of a row that are passed as one JSON text: creating objects from Arrow's columns costs more, and a
+channel's journal stores the text."""
 
 BUCKETS = 64
-"""Keys of the state: a touched key costs milliseconds, and the rows of one are in memory together. Another number needs
-new checkpoints."""
+"""The number of keys of the state: a touched key costs milliseconds, and the rows of one key are in memory together.
+Changing it requires new checkpoints."""
 
 _OUT = "kind string, results binary"
 
 
 def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
-    """The transformation of the stream of ``ordered_sds_messages``: packed results, by one SDS state machine per
-    channel. ``update``: what is done with the rows of a bucket, :func:`configured` by default."""
+    """The transformation of the stream of ``ordered_sds_messages`` to packed results, by one SDS state machine per
+    channel. ``update``: processes the rows of a bucket; by default :func:`configured`."""
     update = update or configured(settings)
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
@@ -75,7 +75,7 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
         ticks = (
             rows.where("row_kind = 'tick'")
             .select(*RECORD_KEY, "sub_order", "event_us")
-            .coalesce(1)  # a few rows, and every Python task costs as much as reading them
+            .coalesce(1)  # there are few rows, and every Python task costs as much as reading them
             .mapInPandas(due_timer_rows(settings.paths), _TICK)
         )
         due = ticks.select(
@@ -88,7 +88,7 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
             .withColumn("bucket", F.pmod(F.xxhash64(*CHANNEL_KEY), F.lit(BUCKETS)).cast("int"))
             .groupBy("bucket")
         )
-        with own_workers(ordered_sds_messages.sparkSession, JOB):  # they keep live channels
+        with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
             return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
     return transform
@@ -99,7 +99,7 @@ def _text(columns: Sequence[str]) -> Column:
 
 
 def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
-    """Tick rows → one row for every channel whose timer is due."""
+    """A function from tick rows to one row for every channel whose timer is due."""
     return timers.due_rows(
         paths,
         JOB,
@@ -117,7 +117,7 @@ def configured(settings: Settings) -> Update:
 def stateful(
     participant_id: str | None, config: SdsParameters, expiry_ms: int | None, channels: ChannelsSettings | None = None
 ) -> Update:
-    """The function of :class:`.buckets.Buckets`: the channels of one bucket, the rows of each in record order.
+    """The ``update`` function of :class:`.buckets.Buckets`: processes the channels of one bucket, each in record order.
     ``channels`` gives the SDS family of a content topic: filter, clock and history differ."""
     known: dict[SdsParameters, Rules] = {}
 
@@ -132,7 +132,7 @@ def stateful(
         bucket = Channels(state, int(key[0]), rules_of, "" if now is None else now[0])
         with gc_paused():
             by_channel = _by_channel(frames).items()
-            # Given to Spark as they are made, so that they are written meanwhile by another process.
+            # Yielded as they are made, so that another process writes them in the meantime.
             results = chain.from_iterable(taken(bucket, channel, rows) for channel, rows in by_channel)
             while some := [*islice(results, PACKED)]:
                 yield pd.DataFrame([(RESULTS, blob) for blob in packed(some)], columns=["kind", "results"])
@@ -143,11 +143,11 @@ def stateful(
 
 
 _Given = tuple[str, bytes | None]
-"""A row: its text and its Bloom filter."""
+"""The text and the Bloom filter of a row."""
 
 
 def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Iterator[Result]:
-    """The results of one channel's rows of a micro-batch."""
+    """Process one channel's rows of a micro-batch; yields their results."""
     ordered = sorted(_in_order(given), key=lambda row: row[0])
     live = channels.load(key)
     before = live.observer.next_due_us()
@@ -169,7 +169,7 @@ def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Itera
 def guarded_rows(
     observer: ChannelObserver, restore: Callable[[bytes | None], ChannelObserver], rows: Sequence[InputRow]
 ) -> Generator[Row, None, tuple[ChannelObserver, list[int]]]:
-    """Let an observer take the rows of its channel; a row on which the program fails becomes a ``channel_events`` row
+    """Apply the rows of a channel to its observer; a row on which the program fails becomes a ``channel_events`` row
     (:func:`reliable_channel.pipeline.guarded.taken`)."""
     return guarded.taken(observer, restore, rows, ChannelObserver.take, _failed)
 
@@ -181,7 +181,7 @@ def _failed(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
 
 
 def _by_channel(frames: Iterator[pd.DataFrame]) -> dict[ChannelKey, list[_Given]]:
-    """A bucket's rows of a micro-batch."""
+    """Group a bucket's rows of a micro-batch by channel."""
     found: dict[ChannelKey, list[_Given]] = {}
     for frame in frames:
         columns = (frame[name].tolist() for name in (*CHANNEL_KEY, "row", "bloom_filter"))
@@ -192,11 +192,11 @@ def _by_channel(frames: Iterator[pd.DataFrame]) -> dict[ChannelKey, list[_Given]
 
 
 def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], InputRow, _Given]]:
-    """Rows with their place in the record order. One that cannot be read becomes one of kind ``unreadable``."""
+    """Rows with their positions in the record order. A row that cannot be read becomes one of kind ``unreadable``."""
     for one in given:
         fields = json.loads(one[0])
-        # That a message is whole is known before the record that made it so is delivered: else what waits for that
-        # record, and is released by it, would overtake the message.
+        # A completed row precedes the record that completed the message. Otherwise messages that wait for that record
+        # would be delivered before the message.
         sub_order = -1 if fields["row_kind"] == "completed" else fields["sub_order"]
         place = (fields["kafka_partition"], fields["kafka_offset"])
         try:
