@@ -179,7 +179,7 @@ def main(arguments: list[str]) -> int:
     with spark_session(settings, "bench") as spark:
         by_bucket: dict[int, list[int]] = defaultdict(list)
         key = (F.lit(PUBSUB_TOPIC), F.format_string("/bench/1/%d/proto", "id"), F.lit("channel"))
-        bucket = F.pmod(F.xxhash64(*key), F.lit(stream.BUCKETS)).cast("int")
+        bucket = stream.bucket_of(settings, *key)
         for found in spark.range(channels).select("id", bucket.alias("bucket")).collect():
             by_bucket[found.bucket].append(found.id)
         filled = filling(stream.configured(settings), rules, dict(by_bucket), texts)
@@ -189,7 +189,7 @@ def main(arguments: list[str]) -> int:
         feed, done = RandomRows(settings, table, channels, log, rate), DoneRows()
         started = time.monotonic()
         running = start(spark, settings, query, once=False)
-        while feed.sent < 10 * stream.BUCKETS:  # every bucket is touched
+        while feed.sent < 10 * len(by_bucket):  # every bucket is touched
             feed()
         done.wait(running, feed.sent)
         print(json.dumps({"filled_s": time.monotonic() - started, "state_bytes": size_of(checkpoint)}), flush=True)

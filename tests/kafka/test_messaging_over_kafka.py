@@ -85,7 +85,7 @@ def test_two_nodes_talk_and_every_message_is_received_once(loop: Settings) -> No
 
 def test_a_broker_that_is_gone_shows_in_the_health_and_the_records_error(broker: Settings) -> None:
     transport = KafkaNode(
-        broker.kafka.client_options(), NamedTopic(PUBSUB_TOPIC), max_block_s=0.2, delivery_timeout_s=1.0
+        broker.kafka.client_options(), NamedTopic(PUBSUB_TOPIC), max_block_s=2.0, delivery_timeout_s=1.0
     )
     site = Site(transport, publish=lambda message: None)
     site.start()

@@ -35,8 +35,6 @@ def handler_of(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
                 node.authorizations.append(self.headers["Authorization"])
             faults = node.faults
             if faults.paths in split.path:
-                if faults.slow_s:
-                    time.sleep(faults.slow_s)
                 if faults.down:
                     self.close_connection = True
                     self.connection.close()
@@ -45,7 +43,11 @@ def handler_of(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
                     self._reply(Reply(faults.status, faults.body, "text"))
                     return
             query = {k: v[-1] for k, v in parse_qs(split.query, keep_blank_values=True).items()}
+            slow_s = faults.slow_s
             reply = node.answer(Call(self.command, split.path, query, raw))
+            # Only the answer is slow: a request that the client has given up takes no message that is published later.
+            if slow_s and faults.paths in split.path:
+                time.sleep(slow_s)
             if faults.garbage is not None and faults.paths in split.path:
                 self._send(200, faults.garbage, "application/json")
                 return

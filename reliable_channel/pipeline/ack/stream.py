@@ -57,9 +57,9 @@ _IN_TEXT = ("sub_order", *(name for name in InputRow._fields if name != "bloom_f
 """The columns of a row that are passed as one JSON text: creating objects from Arrow's columns costs more, and a
 channel's journal stores the text."""
 
-BUCKETS = 64
-"""The number of keys of the state: a touched key costs milliseconds, and the rows of one key are in memory together.
-Changing it requires new checkpoints."""
+BUCKETS_PER_PARTITION = 8
+"""The number of keys of the state in each shuffle partition. Each key that a micro-batch touches costs 2 ms of CPU, and
+the rows of one key are in memory together. Changing it requires new checkpoints."""
 
 _OUT = "kind string, results binary"
 
@@ -83,15 +83,17 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
             _text([name for name in _TICK_COLUMNS if name not in CHANNEL_KEY]),
             F.lit(None).cast("binary").alias("bloom_filter"),
         )
-        by_bucket = (
-            messages.unionByName(due)
-            .withColumn("bucket", F.pmod(F.xxhash64(*CHANNEL_KEY), F.lit(BUCKETS)).cast("int"))
-            .groupBy("bucket")
-        )
+        by_bucket = messages.unionByName(due).withColumn("bucket", bucket_of(settings, *CHANNEL_KEY)).groupBy("bucket")
         with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
             return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
     return transform
+
+
+def bucket_of(settings: Settings, *channel_key: str | Column) -> Column:
+    """The key of the state that holds the channel with this key."""
+    buckets = settings.spark.shuffle_partitions * BUCKETS_PER_PARTITION
+    return F.pmod(F.xxhash64(*channel_key), F.lit(buckets)).cast("int")
 
 
 def _text(columns: Sequence[str]) -> Column:
