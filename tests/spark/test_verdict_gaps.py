@@ -14,6 +14,8 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import verdicts
+from reliable_channel.pipeline.verdict.affected import as_frame
+from reliable_channel.pipeline.verdict.gather import SENT_SINCE
 
 pytestmark = pytest.mark.spark
 
@@ -50,6 +52,22 @@ def named(sds_id: str, needed_by: str, seconds: float) -> dict[str, Any]:
     """A dependency that never came."""
     times = {"missing_since": at(seconds), "event_time": at(seconds + 60)}
     return {**CHANNEL, "sds_id": sds_id, "status": "lost", "needed_by": needed_by, **times}
+
+
+def test_of_two_that_name_a_missing_message_at_once_the_lesser_id_counts(spark: SparkSession) -> None:
+    came = [
+        said(0, "a", "alice", 10, ()),
+        said(1, "b", "bob", 20, ()),
+        said(2, "namer-1", "carol", 60, ("a", "missing")),
+        said(3, "namer-2", "dave", 61, ("b", "missing")),
+    ]
+    as_frame(spark, as_arrow(came, tables.SDS_MESSAGES)).createOrReplaceTempView("v_observed")
+    namings = [named("missing", "namer-1", 62), named("missing", "namer-2", 62)]
+    for order in (namings, namings[::-1]):
+        rows = as_frame(spark, as_arrow(order, tables.LOST_DEPENDENCIES)).coalesce(1)
+        rows.createOrReplaceTempView("v_named_since_gaps")
+        (row,) = spark.sql(f"select unix_micros(sent_since) as us from ({SENT_SINCE})").collect()  # noqa: S608
+        assert row.us == at(10)
 
 
 def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: SparkSession, settings: Settings) -> None:

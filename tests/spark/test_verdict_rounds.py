@@ -19,6 +19,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import replace, verdicts
+from reliable_channel.pipeline.verdict.affected import as_frame
 
 from .chain import rows
 
@@ -250,6 +251,12 @@ def all_at_once(spark: SparkSession, settings: Settings, now_s: float) -> list[R
             )
         ]
     )
+
+
+@pytest.mark.parametrize("chunks", [[["a"], [], ["b"]], [[], [], ["a"]], [[], []], []], ids=str)
+def test_evidence_from_files_without_matching_rows_reaches_spark(spark: SparkSession, chunks: list[list[str]]) -> None:
+    rows = pa.table({"sds_id": pa.chunked_array(chunks, pa.string())})
+    assert sorted(row.sds_id for row in as_frame(spark, rows).collect()) == list(itertools.chain(*chunks))
 
 
 def test_rounds_over_what_is_new_give_what_all_evidence_gives(

@@ -96,8 +96,8 @@ def _linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: boo
     if in_gap and touched.lamport:
         least = pa.array(touched.lamport.values(), pa.int64())
         _by_channel(spark, [*touched.lamport], least=least).createOrReplaceTempView("v_new_lamport")
-        texts = _frame(spark, {"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
-        texts.createOrReplaceTempView("v_new_ids")
+        new_ids = pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())
+        as_frame(spark, pa.table({"new_id": new_ids})).createOrReplaceTempView("v_new_ids")
         yield from _with_channels(spark.sql(NEWLY_SURROUNDED).where("sds_id is not null").distinct().toArrow())
 
 
@@ -112,7 +112,7 @@ def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads
 
     def found(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
         rows = look_up[table].rows(READ[table], values, where)
-        spark.createDataFrame(rows).createOrReplaceTempView(f"v_{table.name}")
+        as_frame(spark, rows).createOrReplaceTempView(f"v_{table.name}")
         return rows
 
     by_id = among("sds_id", ids)
@@ -135,11 +135,16 @@ def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads
     found(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
 
 
-def _frame(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
-    return spark.createDataFrame(pa.table(dict(columns)))
+def as_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """``rows`` as a ``DataFrame``.
+
+    As one chunk: Spark 4.2 stops reading an Arrow table of up to ``spark.sql.execution.arrow.localRelationThreshold``
+    bytes at an empty chunk that follows another one, and silently drops all rows after it. Rows read from files have a
+    chunk a file, empty where no row of the file matches."""
+    return spark.createDataFrame(rows.combine_chunks())
 
 
 def _by_channel(spark: SparkSession, channels: Sequence[Channel], **columns: pa.Array) -> DataFrame:
     """A frame of ``columns`` with their channels."""
     keys = [pa.array(names, pa.string()) for names in zip(*channels, strict=True)] or [pa.array([], pa.string())] * 3
-    return _frame(spark, {**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns})
+    return as_frame(spark, pa.table({**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns}))

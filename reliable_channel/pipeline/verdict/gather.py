@@ -113,7 +113,7 @@ _SENT_BY = sent_by("unix_millis(event_time)", "timestamp_millis(lamport_timestam
 
 SENT_SINCE = f"""
     with first_named as (
-        select {_CHANNEL}, sds_id, min_by(needed_by, coalesce(missing_since, event_time)) as needed_by
+        select {_CHANNEL}, sds_id, min(struct(coalesce(missing_since, event_time), needed_by)).needed_by as needed_by
         from v_named_since_gaps group by {_CHANNEL}, sds_id
     ), observed as (
         select {_CHANNEL}, sds_id, min(sender_id) as sender_id, min(lamport_timestamp) as lamport_timestamp,

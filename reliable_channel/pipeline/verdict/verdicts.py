@@ -49,9 +49,6 @@ COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at"
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
-NO_LOCAL_RELATIONS = {"spark.sql.execution.arrow.localRelationThreshold": "0"}
-"""The driver's evidence goes to Spark as RDDs. Over local relations the same query found no delivery for parity that
-arrived after its message was complete (Spark 4.2; the cause is not known). ``test_verdict_rounds.py`` fails then."""
 SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": str(ROWS_OF_A_FILE)}
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
@@ -72,7 +69,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
     since = as_of - remembered
     opened = {table: open_table(paths, table) for table in COLUMNS}  # before anything is read
-    with set_meanwhile(spark, FILES_UNASKED | NO_LOCAL_RELATIONS):
+    with set_meanwhile(spark, FILES_UNASKED):
         silence = when_silent(spark, settings)
         position = position_of(opened, settings, (silence.gaps, sorted(silence.by_topic.items(), key=repr)))
         status = open_table(paths, tables.DELIVERY_STATUS)
