@@ -242,7 +242,7 @@ EVIDENCE = f"""
             coalesce(min(unit.first_seen), min(segment.first_seen), min(named.first_seen)) as first_seen,
             min(named.sent_since) as sent_since,
             min(unit.delivered_at) as delivered_at, max(unit.reason) as reason, max(unit.data_missing) as data_missing,
-            collect_set(sds_id) as ids, count(segment) as received,
+            sort_array(collect_set(sds_id)) as ids, count(segment) as received,
             flatten(collect_list(acknowledged_by)) as acknowledgements, bool_or(undecodable) as undecodable,
             {", ".join(f"bool_or({name}) as {name}" for name in _FACTS if name != "present")},
             -- A store that has what came already gives nothing that is missing.

@@ -257,7 +257,7 @@ def _row(
     verdict, cause = decide(evidence)
     return {
         **{name: row[name] for name in COPIED},
-        "sds_ids": sorted(row["ids"]),
+        "sds_ids": row["ids"],
         "verdict": verdict.value,
         "cause": cause.value if cause else None,
         "detail": None if evidence.delivered else _detail(evidence, cause, ask_stores),
