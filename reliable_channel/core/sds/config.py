@@ -44,7 +44,7 @@ class SdsParameters:
     acknowledgement_timeout_ms: int = 5_000
     max_retransmissions: int = 5
     retransmission_backoff: float = 2.0
-    """The factor by which each wait for an acknowledgement exceeds the previous one."""
+    """Each wait for an acknowledgement is the previous one times this factor."""
     wait_for_sent: bool = False
     """True: the wait for an acknowledgement starts when the owner reports ``sent()``, not at ``send()``."""
     possible_acks_threshold: int = 2
