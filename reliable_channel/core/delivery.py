@@ -98,7 +98,7 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
         return found
 
     def take_with(self, part: PartT) -> Iterator[tuple[KeyT, MessageT, list[DeliveredT]]]:
-        """Process the delivery of a part by SDS; returns the messages that it completes, each with its delivered
+        """Process the delivery of a part by SDS; yields the messages that it completes, each with its delivered
         parts."""
         for key in list(self._by_part.get(part, ())):
             awaited = self._awaited[key]

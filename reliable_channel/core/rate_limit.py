@@ -105,7 +105,7 @@ class RateLimitSnapshot:
 
 
 class RateLimitManager(Generic[Item]):
-    """Decides what is dispatched now and what waits; every method returns events in order."""
+    """Decides which items are dispatched now and which wait; every method returns events in order."""
 
     def __init__(self, config: RateLimitConfig, snapshot: RateLimitSnapshot | None = None) -> None:
         """``snapshot`` contains the count of the epoch in which it was taken; a later epoch starts from zero."""

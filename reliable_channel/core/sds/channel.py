@@ -218,7 +218,7 @@ class SdsChannel:
             else:  # another participant has named it meanwhile
                 state.sync.owed_due = None
 
-    # ---- looking in ----------------------------------------------------------------------------------------------
+    # ---- inspection ----------------------------------------------------------------------------------------------
 
     def log_positions(self) -> tuple[Position, ...]:
         """The positions of the log, ``(lamport timestamp, id)``, ascending."""

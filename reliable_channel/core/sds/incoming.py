@@ -335,8 +335,8 @@ class IncomingBuffer:
 
     def named_again(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
         """Charge a missing id to a sender that also names it, if that sender has fewer: an id that an honest message
-        waits for is then not dropped when a greedy sender that named it first exceeds its share. Also remembers a new
-        sender or hint."""
+        waits for is then not declared lost when a greedy sender that named it first exceeds its share. Also remembers a
+        new sender or hint."""
         shares = self._missing_shares
         naming = (entry.sender_id or None, entry.retrieval_hint or None)
         if any(naming) and len(missing.others) < MAX_NAMINGS - 1 and naming not in missing.namings():

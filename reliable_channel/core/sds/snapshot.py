@@ -219,7 +219,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
             state.repair.keep(kept.message_id, kept.data, kept.size)
 
 
-# ---- the parts ---------------------------------------------------------------------------------------------------
+# ---- parts -------------------------------------------------------------------------------------------------------
 
 
 def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:

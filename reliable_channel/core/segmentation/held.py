@@ -71,7 +71,8 @@ class HeldSets:
         return self._of_greediest(lambda owner: owner.buffered_bytes, but)
 
     def _of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
-        """Among equals, the sender that was heard least recently is chosen."""
+        """The least recently updated set of the sender that holds most; among equal senders, of the one heard least
+        recently."""
         most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
         return next(held for held in self._open if held is not but and holds(held.owner) == most)
 

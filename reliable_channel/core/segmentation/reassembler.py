@@ -169,8 +169,8 @@ class Reassembler:
         self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
     def expire(self, now: int) -> list[SegmentationEvent]:
-        """Expire every incomplete set that is due, oldest first, forget completed ones whose time is up, and continue
-        due searches within the work of one segment."""
+        """Expire or evict every incomplete set that is due, oldest first, forget completed ones whose time is up, and
+        continue due searches within the work of one segment."""
         self._now = max(self._now, now)
         events = self._give_up()
         work = Work(self.config.max_work_per_segment)
