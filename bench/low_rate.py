@@ -25,7 +25,7 @@ from bench.registry import SIZES, Result, bench
 RATE = 100
 """Records/s."""
 WARM_S, MEASURED_S, IDLE_S = 240.0, 120.0, 60.0
-"""Warm-up, measurement and idle time (s); Java compiles for three or four minutes."""
+"""Seconds; Java compiles for three or four minutes."""
 
 PARTS = ("trigger_execution_ms", "latest_offset_ms", "query_planning_ms", "add_batch_ms", "turn_wait_ms")
 """Measures of a micro-batch, as in ``pipeline_metrics``; the first and the fourth do not include the last."""

@@ -47,7 +47,7 @@ WARM_BATCHES, BATCHES = 40, 50
 """Micro-batches of steady traffic: those in which Java still compiles most of the code (docs/pipeline.md), and those
 measured."""
 STEADY_S = 600.0
-"""The maximum duration (s); on a busy machine that may give fewer micro-batches."""
+"""Maximum duration (s); on a busy machine that may give fewer micro-batches."""
 ENDLESS = 10**9
 PATIENCE_S = 300.0
 

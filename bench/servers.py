@@ -2,8 +2,8 @@
 table.
 
 Each server runs in its own process and gets requests from one client over one persistent connection (sends: from
-eight). The floor serves the same envelopes as prepared JSON from SQLite and is measured in the same run, because the
-load of a shared machine varies: the ratio to it is more meaningful than the absolute figure.
+eight). The floor serves the same envelopes as prepared JSON from SQLite and is measured in the same run, because a
+shared machine's load varies: the ratio to it means more than the figure.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _fill(place: str, commits: int) -> None:
 
 
 def _row(number: int) -> dict[str, object]:
-    """Return a row for every table: columns that a table does not have are left out, its other columns are null."""
+    """Return a row for every table, which ignores columns it does not have; its other columns are null."""
     return {
         "pubsub_topic": "/waku/2/rs/1/0",
         "content_topic": "/reliable-channel/1/bench/proto",

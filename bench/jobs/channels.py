@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 START_US = 1_767_225_600_000_000
 PUBSUB_TOPIC = "/waku/2/rs/1/0"
 PRELOADED = 20_000
-"""The maximum number of rows of a micro-batch that only fills the logs."""
+"""Maximum number of rows of a micro-batch that only fills the logs."""
 SENDERS = 3
 PATIENCE_S = 600.0
 

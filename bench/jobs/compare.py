@@ -22,7 +22,7 @@ COMBINER_TARGET = 10.0
 TWO_CORES_TARGET = 1.6
 LATENCY_TARGET_S = 6.0
 FLAT = 1.25
-"""The maximum ratio of a run's second half to its first half that counts as flat."""
+"""Maximum ratio of a run's second half to its first half that counts as flat."""
 FEW_ROWS = 16
 """State of fewer rows on average is not compared, because one more set cut in two by a micro-batch would double it."""
 

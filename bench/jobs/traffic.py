@@ -130,8 +130,8 @@ def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:
 
 
 _BATCH_BYTES = 256 * 1024
-"""Bytes per request, so that the records sent at a time need one request: it takes two thirds of the CPU time of many
-requests, which is then left to the jobs."""
+"""Bytes per request, so that one request carries all records sent at a time: two thirds of the CPU time of many
+requests, which the jobs need."""
 
 
 def produce_steadily(

@@ -18,7 +18,7 @@ from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import ENVELOPES, SDS_MESSAGES
 
 MAX_HASHES = 1_000
-"""The maximum number of hashes queried in one run, about ten queries per node. The rest follow in the next run."""
+"""Maximum number of hashes queried in one run, about ten queries per node. The rest follow in the next run."""
 
 
 _FROM_THE_NETWORK = ("relay", "filter")

@@ -19,7 +19,7 @@ GROUP_BYTES = 48 * 1024 * 1024
 """Larger row groups (bytes) are not cached."""
 
 MOST_FILES = 1_000
-"""The maximum number of files whose footers are cached."""
+"""Maximum number of files whose footers are cached."""
 
 _BATCH_ROWS = 4_096
 _COLUMN = "value"

@@ -44,7 +44,7 @@ from reliable_channel.transport.store.model import StoreEntry, StoreQuery, is_me
 from reliable_channel.transport.store.rest_node import StoreNodeError
 
 MAX_REQUESTS = 5_000
-"""The maximum number of requests queried in one run; the rest follow in the next run."""
+"""Maximum number of requests queried in one run; the rest follow in the next run."""
 SENT_WITHIN = dt.timedelta(hours=2)
 """How far back from the recorded clock dispatched messages are compared with received ones."""
 GAP_MARGIN = dt.timedelta(seconds=30)
@@ -53,7 +53,7 @@ GAP_MARGIN = dt.timedelta(seconds=30)
 NAMED_WITHIN = dt.timedelta(hours=1)
 """How long before the request a message without a hint may have been sent."""
 MAX_OF_A_TOPIC = 5_000
-"""The maximum number of envelopes written back per run for one content topic's requests without a hint."""
+"""Maximum number of envelopes written back per run for one content topic's requests without a hint."""
 
 _MESSAGE = (*CHANNEL_KEY, "sds_id")
 

@@ -17,7 +17,7 @@ PROBE_TOPIC = "reliable-channel.probe"
 """The topic for readiness probes on the project's own broker; only probes are written to it."""
 
 EVIDENCE_RETENTION_MS = 365 * 24 * 3600 * 1000
-"""Evidence is kept for a year, because gaps are queried months later."""
+"""One year, because gaps are queried months later."""
 
 
 def topic_configs(kafka: KafkaSettings) -> dict[str, str]:

@@ -17,20 +17,18 @@ from reliable_channel.core.sds.events import Evidence
 from reliable_channel.core.wire.bloom import WORTH_AN_ARRAY, Bytes, FilterFormat
 
 _FIRST_LOOK = 3
-"""Bits tested for every open message; the remaining bits are tested only for messages that pass. With a filter that is
-not full, most messages that pass these bits pass all, and testing the remaining bits costs more than one additional bit
-for every message."""
+"""Bits tested for every open message; the rest only for messages that pass. With a filter that is not full, most
+messages that pass these bits pass all, and testing the rest costs more than one more bit for every message."""
 
 NAMED, IMPLIED, BY_FILTER = Evidence.CAUSAL_HISTORY, Evidence.IMPLIED, Evidence.FILTER
 """Looked up once, because access to an enumeration member costs as much as three function calls."""
 
 MAX_VIEWS = 32
-"""The maximum number of participants whose list of messages to test against their filters is cached: about 35 KB
-each."""
+"""Maximum number of participants whose list of messages to test against their filters is cached: about 35 KB each."""
 
 MAX_HITS = 16
-"""The maximum number of participants per tracked id whose filter hits are remembered, until two of their messages
-contained the id."""
+"""Maximum number of participants per tracked id whose filter hits are remembered, until two of their messages contained
+the id."""
 
 
 class Tracked:

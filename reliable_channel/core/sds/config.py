@@ -70,7 +70,7 @@ class SdsParameters:
     repair_response_groups: int = 1
     max_repair_requests_per_message: int = 3
     max_repair_answers: int = 100
-    """The maximum number of answers to repair requests within ``repair_t_max_ms``, so that a stranger who requests
+    """Maximum number of answers to repair requests within ``repair_t_max_ms``, so that a stranger who requests
     everything cannot use up the rate limit that own messages need."""
 
     # Missing dependencies

@@ -9,7 +9,7 @@ from __future__ import annotations
 from reliable_channel.core.wire.bloom import FilterFormat
 
 FLUSH_AT = 64
-"""The maximum number of ids not yet hashed, because a single input pays for hashing them."""
+"""Maximum number of ids not yet hashed, because a single input pays for hashing them."""
 
 
 class OwnFilter:

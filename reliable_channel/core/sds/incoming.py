@@ -37,8 +37,8 @@ UNMET_BYTES = 512
 messages, which examines each of these ids: 65 000 with the default bound, about 15 ms."""
 
 MAX_LOST_PER_SWEEP = 2_000
-"""The maximum number of missing ids that one sweep declares lost, at about 6 µs each. The rest wait for later sweeps:
-20 s at most with the default bound of missing ids."""
+"""Maximum number of missing ids that one sweep declares lost, at about 6 µs each. The rest wait for later sweeps: 20 s
+at most with the default bound of missing ids."""
 
 
 class Waiting:

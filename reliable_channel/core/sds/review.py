@@ -26,8 +26,8 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage
 
 MAX_WALK = 10_000
-"""The maximum number of references followed per input, about 5 ms. Older messages stay unmarked, so fewer
-acknowledgements are implied."""
+"""Maximum number of references followed per input, about 5 ms. Older messages stay unmarked, so fewer acknowledgements
+are implied."""
 
 
 class AckReview:

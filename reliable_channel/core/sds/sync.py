@@ -20,11 +20,11 @@ CATCH_UP_MS = 3_600_000
 """A participant that slept longer than this (ms) does not send the sync messages that were due meanwhile."""
 
 MAX_OWED = 200
-"""The maximum number of ids that one sync message acknowledges by naming them: js-waku's causal history size, about 22
+"""Maximum number of ids that one sync message acknowledges by naming them: js-waku's causal history size, about 22
 KB."""
 
 MAX_OWED_KEPT = 10 * MAX_OWED
-"""The maximum number of owed ids, and no more than the log holds; beyond it, the filter of the next sync message must
+"""Maximum number of owed ids, and no more than the log holds; beyond it, the filter of the next sync message must
 suffice for the oldest."""
 
 _STEEPNESS = 4.0

@@ -13,10 +13,10 @@ SHARD_ALIGNMENT = 64
 """Leopard works on blocks of 64 bytes, so segments with parity are a multiple of 64 bytes."""
 
 SEGMENT_OVERHEAD_BYTES = 100
-"""The maximum bytes of the segment's own fields (Segmentation 0.1, *Deployment Considerations*)."""
+"""Maximum bytes of the segment's own fields (Segmentation 0.1, *Deployment Considerations*)."""
 
 ENVELOPE_OVERHEAD_BYTES = 1_024
-"""The maximum bytes of the Waku envelope's other fields: content topic, timestamp, meta, a rate limit proof."""
+"""Maximum bytes of the Waku envelope's other fields: content topic, timestamp, meta, a rate limit proof."""
 
 LENGTH_DIALECT_OVERHEAD_BYTES = 128
 """Bytes that ``lip243-length`` subtracts from the segment size before aligning it."""

@@ -9,7 +9,7 @@ from reliable_channel.core.segmentation.events import Scope
 from reliable_channel.core.segmentation.pending import CompletedSet, OpenSet, Owner, SetKey
 
 MAX_COMPLETED_PER_KEY = 64
-"""The maximum number of remembered completed sends of one hash by one sender, because a look-up scans them."""
+"""Maximum number of remembered completed sends of one hash by one sender, because a look-up scans them."""
 
 SEARCH_PAUSE_MS = 1_000
 """The time (ms) after a segment until a search that exceeded the segment's work continues."""
@@ -71,8 +71,7 @@ class HeldSets:
         return self._of_greediest(lambda owner: owner.buffered_bytes, but)
 
     def _of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
-        """The least recently updated set of the sender that holds most; among equal senders, of the one heard least
-        recently."""
+        """The least recently updated set of the greediest sender; of several, of the one heard least recently."""
         most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
         return next(held for held in self._open if held is not but and holds(held.owner) == most)
 

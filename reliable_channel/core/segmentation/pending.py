@@ -18,10 +18,10 @@ Shard = tuple[str, int | None, bytes, int]
 SetKey = tuple[Scope, bytes]
 
 MAX_CONFLICTS = 16
-"""The maximum number of rival payloads that an open set keeps for occupied slots under the same SDS id."""
+"""Maximum number of rival payloads that an open set keeps for occupied slots under the same SDS id."""
 
 MAX_OPEN_SENDS = 16
-"""The maximum number of open sends of one hash by one sender, because a segment may belong to each of them."""
+"""Maximum number of open sends of one hash by one sender, because a segment may belong to each of them."""
 
 
 def slot_of(segment: Segment) -> int:

@@ -71,10 +71,10 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
 
     It is the send with the same first Lamport timestamp. If there is none and the SDS id binds the send, the segment
     opens a new one. With other ids the segments of a send need not have consecutive timestamps: such a segment joins
-    the oldest open send, else it is late for a completed one. The exception: if the segments of the completed send
-    agree on a first timestamp that this segment contradicts, the completed one was an earlier send of the payload, and
-    this segment opens a new one. The exception applies only if no send of the payload is mixed: otherwise the left-over
-    segments of several sends could form a send that never existed.
+    the oldest open send, else it is late for a completed one. But if the segments of the completed send agree on a
+    first timestamp that this segment contradicts, that was an earlier send of the payload, and this segment opens a new
+    one; only if no send of the payload is mixed, since the left-over segments of several sends could form a send that
+    never existed.
     """
     same: OpenSet | None = None
     oldest: OpenSet | None = None

@@ -54,7 +54,7 @@ from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segm
 _NEVER = 1 << 63
 
 MAX_CREDIT = 256
-"""The maximum number of search rounds for which duplicates give credit."""
+"""Maximum number of search rounds for which duplicates give credit."""
 
 DECODING_WORK_PER_BYTE = 6
 """Parity is used if decoding takes at most this much work per byte of the largest message: 20 ms for 1 MiB."""

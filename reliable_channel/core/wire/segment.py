@@ -18,7 +18,7 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 
 HASH_BYTES = 32
 MAX_TOTAL_SEGMENTS = 256
-"""The maximum number of data and parity segments together (Segmentation 0.1, *Configuration*, ``maxTotalSegments``)."""
+"""Maximum number of data and parity segments together (Segmentation 0.1, *Configuration*, ``maxTotalSegments``)."""
 
 
 class Dialect(StrEnum):

@@ -8,7 +8,7 @@ from typing import Protocol
 from reliable_channel.core.errors import LocalError
 
 MAX_SHARDS = 256
-"""The maximum number of data and parity shards together (Segmentation 0.1, ``maxTotalSegments``)."""
+"""Maximum number of data and parity shards together (Segmentation 0.1, ``maxTotalSegments``)."""
 
 
 class Codec(Protocol):
