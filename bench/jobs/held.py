@@ -193,7 +193,7 @@ def main(arguments: list[str]) -> int:
         feed, done = RandomRows(settings, table, channels, log, rate), DoneRows()
         started = time.monotonic()
         running = start(spark, settings, query, once=False)
-        while feed.sent < 10 * stream.BUCKETS:  # every bucket gets rows
+        while feed.sent < 10 * stream.BUCKETS:  # every bucket is touched
             feed()
         done.wait(running, feed.sent)
         print(json.dumps({"filled_s": time.monotonic() - started, "state_bytes": size_of(checkpoint)}), flush=True)
