@@ -1,4 +1,4 @@
-"""The project's benchmarks: ``make bench``, or ``python -m bench [--only NAME …]``.
+"""Runs the project's benchmarks: ``make bench``, or ``python -m bench [--only NAME …]``.
 
 A bench is a function of a module of this package::
 
@@ -9,10 +9,10 @@ A bench is a function of a module of this package::
         yield Result("receive, no filters", messages / seconds, "messages/s", target=50_000)
 
 * One module per subject (``bench/sds.py`` → ``build/bench/sds.json``, a list of ``{name, value, unit, target, met}``).
-* A result has a value, its unit and, where an issue asks for one, a target; ``lower_is_better=True`` turns the
-  comparison round (latencies). A missed target is shown as missed and does not fail the run; an exception does.
+* A result has a value, its unit and, if an issue sets one, a target; ``lower_is_better=True`` reverses the comparison
+  (latencies). A missed target is shown as missed and does not fail the run; an exception does.
 * ``bench.registry.best_of`` measures a callable: the best of several repetitions, since the machine is shared.
-* ``bench.registry.memory_copy`` is the same run's MB/s of copying memory: print ratios to it, they travel between
-  machines, absolute figures do not.
-* Import what is heavy (Spark, Kafka) inside the function: ``--only codecs`` must not pay for it.
+* ``bench.registry.memory_copy`` is the same run's MB/s of copying memory: report ratios to it, which are comparable
+  between machines, unlike absolute figures.
+* Import heavy packages (Spark, Kafka) inside the function, so that ``--only codecs`` does not load them.
 """

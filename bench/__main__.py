@@ -1,6 +1,6 @@
-"""``python -m bench [--only NAME …] [--list]``: run the benches, write ``build/bench/*.json``, print one table.
+"""Runs the benches, writes ``build/bench/*.json`` and prints one table: ``python -m bench [--only NAME …] [--list]``.
 
-Every figure is in its file as soon as it is known: what is stopped, or breaks, keeps what it had found.
+Every figure is written as soon as it is known, so a bench that is stopped or fails keeps its figures.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _FRAME = {"__main__", "registry"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen modules. 0: all ran, targets met or missed; 1: a bench broke; 2: wrong arguments; 3: a target is
-    missed, with ``--strict`` only; 130: stopped by Ctrl-C, with the figures found until then."""
+    """Run the chosen modules; returns the exit code. 0: all ran, whether targets are met or missed; 1: a bench failed;
+    2: wrong arguments; 3: a target is missed, with ``--strict`` only; 130: stopped by Ctrl-C, keeping the figures
+    measured until then."""
     modules = pkgutil.iter_modules(bench.__path__)
     names = sorted(module.name for module in modules if module.name not in _FRAME and not module.ispkg)
     parser = argparse.ArgumentParser(prog="python -m bench", description=bench.__doc__.splitlines()[0])
@@ -67,8 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(name: str, results: list[Result], file: Path, console: Console, broken: list[str]) -> None:
-    """Append the results of one module and keep them in ``file``; a bench that raises is named in ``broken`` and harms
-    neither the others nor what it had found."""
+    """Append the results of one module and write them to ``file``. A bench that raises is added to ``broken``; the
+    other benches still run, and its earlier figures are kept."""
     importlib.import_module(f"bench.{name}")
     for function in REGISTERED.get(name, []):
         console.print(f"{name}: {function.__name__} …", style="dim")
@@ -76,7 +77,7 @@ def _run(name: str, results: list[Result], file: Path, console: Console, broken:
             for result in function():
                 results.append(result)
                 _write(results, file)
-        except Exception as error:  # the runner's whole point: one broken bench must not hide the others' figures
+        except Exception as error:  # one failing bench must not hide the figures of the others
             broken.append(f"{name}.{function.__name__}: {type(error).__name__}: {error}")
 
 

@@ -1,8 +1,8 @@
-"""How soon a sender learns that its messages were received, over simulated networks on a virtual clock.
+"""Measures how soon a sender learns that its messages were received, over simulated networks on a virtual clock.
 
-One participant sends, others only listen. Each figure stands beside the same network with ``acknowledge_within_ms=0``,
-in which a listener acknowledges by the sync messages of the shared interval alone. Times are of the virtual clock, so
-they do not depend on the machine; the network delays every envelope by 40 to 160 ms.
+One participant sends, others only listen. Each figure is compared with the same network with
+``acknowledge_within_ms=0``, in which a listener acknowledges only by the sync messages of the shared interval. Times
+are those of the virtual clock, so they do not depend on the machine; the network delays every envelope by 40 to 160 ms.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ START_MS = 1_750_000_000_000
 DELAY_MS = (40, 160)
 BURSTS, SEGMENTS = 40, 3
 PAUSE_MS = 60_000
-"""Between two bursts of :data:`SEGMENTS` segments; long enough that each is acknowledged, or given up, by itself."""
+"""The pause between two bursts of :data:`SEGMENTS` segments, long enough that each burst is acknowledged or fails
+before the next."""
 
 NOW = SdsParameters()
 BEFORE = replace(NOW, acknowledge_within_ms=0)
@@ -66,13 +67,13 @@ class Network:
             self._take(name, channel.tick(self.now))
 
     def send(self, name: str, contents: list[bytes]) -> str:
-        """One message of several segments; its send id."""
+        """Send one message of several segments; returns its send id."""
         step = self._channels[name].send(contents, self.now)
         self._take(name, step)
         return step.outgoing[0].send_id or ""
 
     def run(self, ms: int) -> None:
-        """Let time pass: arrivals and timers, in the order of their times."""
+        """Let ``ms`` pass: process arrivals and timers in the order of their times."""
         end = self.now + ms
         while True:
             due = [(at, name) for name, each in self._channels.items() if (at := each.next_due()) is not None]
@@ -120,7 +121,7 @@ class Network:
 
 
 def _played(network: Network) -> dict[str, int]:
-    """Play the bursts; when (ms) each send began, by its id."""
+    """Play the bursts; returns when (ms) each send began, by its id."""
     began: dict[str, int] = {}
     for burst in range(BURSTS):
         began_at = network.now
@@ -137,7 +138,7 @@ def _network(listeners: int, config: SdsParameters, loss: float = 0.0, sender: S
 
 @bench
 def quiet_listeners() -> Iterator[Result]:
-    """Nothing is lost and nobody else speaks."""
+    """Measure networks without loss, in which nobody else sends."""
     for listeners in (1, 5, 20):
         for name, config, targets in (("", NOW, (1.05, 2.0)), (", interval alone", BEFORE, (None, None))):
             network = _network(listeners, config)
@@ -156,14 +157,14 @@ def quiet_listeners() -> Iterator[Result]:
 
 
 def _played_once(network: Network) -> None:
-    """One burst, then silence for as long as all bursts take: what the channel's interval costs by itself."""
+    """Play one burst, then silence for as long as all bursts take: the cost of the channel's interval alone."""
     network.send("alice", [b"segment %d" % index for index in range(SEGMENTS)])
     network.run((BURSTS + 10) * PAUSE_MS)
 
 
 @bench
 def lossy_networks() -> Iterator[Result]:
-    """Every fifth copy is lost; a send error is false when some listener has received all segments."""
+    """Measure networks that lose every fifth copy; a send error is false if some listener has received all segments."""
     for name, config in (("", NOW), (", interval alone", BEFORE), (", js-waku's timings", JS_WAKU)):
         network = _network(5, config, loss=0.2)
         began = _played(network)
@@ -180,8 +181,8 @@ def lossy_networks() -> Iterator[Result]:
 
 @bench
 def lossy_conversations() -> Iterator[Result]:
-    """Five participants talk, every fifth copy is lost. A message is never learnt of by a participant that neither has
-    it nor misses it in the end: nobody has named it where it was heard."""
+    """Measure conversations of five participants in which every fifth copy is lost. A participant never learns of a
+    message if, at the end, it neither has it nor counts it as missing: no message it received names it."""
     for name, config in (("", NOW), (", interval alone", BEFORE)):
         ended = [conversation(config, seed) for seed in (1, 2, 3)]
         label = f"5 talk, 20 % loss{name}"
@@ -192,12 +193,12 @@ def lossy_conversations() -> Iterator[Result]:
 
 
 TALK = 250
-"""Messages of a conversation."""
+"""The number of messages of a conversation."""
 
 
 def conversation(config: SdsParameters, seed: int, loss: float = 0.2, messages: int = TALK) -> tuple[Network, int]:
-    """Five participants send ``messages`` in all, one every 0.2 to 4 s, then ten minutes pass; how often a participant
-    never learnt of a message of another."""
+    """Let five participants send ``messages`` in total, one every 0.2 to 4 s, then wait ten minutes; returns how often
+    a participant never learned of another's message."""
     names = [f"participant-{number}" for number in range(5)]
     small = replace(config, filter_format=FilterFormat(capacity=2_000))
     network = Network(dict.fromkeys(names, small), loss, seed)

@@ -1,10 +1,10 @@
-"""What a change has cost: reassembly and ack of today beside those of an older commit, in the same run.
+"""Compares the current reassembly and ack jobs with those of an older commit, in the same run.
 
-Both read the same Kafka records, each in a process of its own with the code of its own commit, in turn: baseline,
-today, baseline, today. Compared is the quickest of a side's runs, in time and in CPU time. First each job by itself, in
-one micro-batch with which its query starts; then all jobs as they run, over a backlog of several micro-batches of which
-the first does not count, together and each job's micro-batches. The older code comes from ``git archive``, so this
-needs the history of the repository.
+Both read the same Kafka records, each in its own process with the code of its commit, alternately: baseline, today,
+baseline, today. The quickest run of each side is compared, in time and in CPU time. First each job is measured alone,
+in the one micro-batch with which its query starts; then all jobs as in production, over a backlog of several
+micro-batches without the first, in total and per job. The older code comes from ``git archive``, so the bench needs the
+history of the repository.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ BASELINE = "7987fde"
 
 WORKLOADS = ("small", "filters", "pairs", "hot")
 RUNNING = ("small", "pairs", "hot")
-"""Those that are also run over a backlog, with all jobs."""
+"""The workloads that are also run over a backlog, with all jobs."""
 BATCHES = 6
-"""How many micro-batches the backlog makes when each job's are compared. The first does not count, and the last may be
-cut short by the end."""
+"""The number of micro-batches of the backlog when they are compared per job. The first does not count, and the last may
+be smaller."""
 ROUNDS = 2
 TARGET = 0.95
 
 
 @bench
 def beside_the_baseline() -> Iterator[Result]:
-    """Throughput of today / throughput of the baseline; above 1 is quicker than it was."""
+    """Measure the throughput of today / throughput of the baseline; above 1 is quicker than before."""
     from reliable_channel.runtime.broker import running_broker
 
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
@@ -125,7 +125,7 @@ def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
 
 
 def _micro_batches(process: Child) -> dict[str, float]:
-    """Job → median seconds of its full micro-batches, which are of as many records each."""
+    """Job → median seconds of its full micro-batches, which have the same number of records."""
     found: dict[str, float] = {}
     for answer in process.answers():
         if "enough" in answer:
@@ -138,7 +138,7 @@ def _micro_batches(process: Child) -> dict[str, float]:
 
 
 def _jobs(job: str) -> tuple[str, ...]:
-    """Delivering is part of ack; in the baseline it was a job of its own."""
+    """Delivery is part of ack; in the baseline it was a separate job."""
     return ("ack", "deliver") if job == "ack" else (job,)
 
 
@@ -155,7 +155,7 @@ def _spent(best: Best, workload: str, job: str) -> tuple[float, float]:
 
 
 def _checkout(place: Path) -> Path:
-    """The baseline's files. Raises ``RuntimeError`` when the clone does not reach back so far."""
+    """The baseline's files. Raises ``RuntimeError`` if the clone does not reach back that far."""
     archive = subprocess.run(["git", "archive", BASELINE], capture_output=True)
     if archive.returncode:
         raise RuntimeError(f"Commit {BASELINE} is not in this clone; fetch its history: git fetch --unshallow.")

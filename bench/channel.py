@@ -1,7 +1,7 @@
-"""What sending costs through a whole channel, dispatch to a real broker included (issue targets), beside the producer
-alone with the same bytes in the same run. All threads of this process are held on one core, and rates are per second of
-its CPU time: what one core can do, whatever else the machine does meanwhile. The broker is another process, anywhere.
-Payloads are made before, and nobody acknowledges: the worst case for what is kept."""
+"""Measures the cost of sending through a whole channel, including dispatch to a real broker (issue targets), beside the
+producer alone with the same bytes in the same run. All threads of this process are pinned to one core, and rates are
+per second of its CPU time, so they do not depend on other load. The broker is a separate, unpinned process. Payloads
+are created in advance, and nobody acknowledges: the worst case for the stored state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LARGE_BYTES = 1_048_576
 REPETITIONS = 3
 WAIT_S = 300
 
-# Nobody answers here: no retransmission may disturb the measurement.
+# Nobody answers here, so retransmissions must not disturb the measurement.
 SDS = replace(SdsParameters(), acknowledgement_timeout_ms=3_600_000, sync_min_interval_ms=0)
 CONFIG = ReliableChannelConfig(sds=SDS, query_on_connect=False)
 PARITY = SegmentationConfig(enable_reed_solomon=True)
@@ -62,7 +62,7 @@ def _broker() -> Iterator[Settings]:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Hold this thread, and all that it starts, on one core, where the system can."""
+    """Pin this thread, and all threads it starts, to one core, if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -85,14 +85,14 @@ def _node(settings: Settings) -> Iterator[KafkaNode]:
 
 
 class Took(NamedTuple):
-    """Seconds of CPU time, and by the clock."""
+    """Seconds of CPU time, and of wall time."""
 
     cpu: float
     wall: float
 
 
 def _channel_seconds(node: KafkaNode, payloads: list[bytes], config: ReliableChannelConfig) -> Took:
-    """From the first ``send`` until the last message is *sent*: acknowledged by the broker."""
+    """Measure from the first ``send`` until the last message is *sent*: acknowledged by the broker."""
     left, done = [len(payloads)], threading.Event()
 
     def count(_: MessageSent) -> None:
@@ -133,7 +133,7 @@ def _producer_seconds(node: KafkaNode, size: int, count: int) -> float:
 
 @contextmanager
 def _persistence(name: str) -> Iterator[Persistence]:
-    """A new one for each run: what closing a channel leaves to be written is not part of the next one's sending."""
+    """Create a new one for each run, so that writes left by a closed channel do not count for the next one."""
     if name == "memory":
         yield MemoryPersistence()
         return
@@ -155,8 +155,8 @@ def _fastest(node: KafkaNode, payloads: list[bytes], config: ReliableChannelConf
 
 @bench
 def sending() -> Iterator[Result]:
-    """Small messages, then large ones with parity; the header of a message is its filter of 18 752 bytes. ``sqlite`` is
-    what the command line uses."""
+    """Measure small messages, then large ones with parity; a message's header is mainly its filter of 18 752 bytes.
+    ``sqlite`` is the persistence of the command line."""
     small = [os.urandom(SMALL_BYTES) for _ in range(SMALL)]
     large = [os.urandom(LARGE_BYTES) for _ in range(LARGE)]
     with _broker() as settings, _one_core(), _node(settings) as node:

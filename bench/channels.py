@@ -1,7 +1,8 @@
-"""Whether the ack job costs what the rows cost, however many channels they are in and however long their logs are.
+"""Measures whether the cost of the ack job depends only on the rows, not on the number of channels or the length of
+their logs.
 
 Two cases are compared in the same session, micro-batch by micro-batch, in time and in CPU time. The first micro-batches
-count for nothing: Java compiles in them. Then many channels with logs are held and touched at random.
+do not count, because Java compiles during them. Then many channels with logs are held and accessed at random.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from bench.jobs.stages import prepared
 from bench.registry import SIZES, Result, bench
 
 WARM_UP, MEASURED = 5, 8
-"""Micro-batches of each case."""
+"""Micro-batches of each case: not counted, and measured."""
 PATIENCE_S = 300.0
 CHECKPOINT_TARGET = 4_096.0
-"""Bytes of checkpoint a row."""
+"""Checkpoint bytes per row."""
 
 HELD, HELD_LOG, HELD_RATE, HELD_S = 20_000, 500, 200, 600
 """Channels, messages in the log of each, records/s, seconds."""
 HELD_P95_S, FLAT = 10.0, 1.25
 
 SHORT, LONG = 1.5, 1.3
-"""Targets: many channels against few, with short logs and with long ones."""
+"""Targets for the ratio of many channels to few, with short logs and with long ones."""
 
 
 def pairs(scale: float, only: Sequence[str] = ()) -> list[tuple[float, Case, Case]]:
@@ -59,7 +60,7 @@ def pairs(scale: float, only: Sequence[str] = ()) -> list[tuple[float, Case, Cas
 
 @bench
 def channels() -> Iterator[Result]:
-    """Many channels against few, and what the checkpoint takes."""
+    """Compare many channels with few, and measure the checkpoint's size."""
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         prepared(place)
         if not (chosen := pairs(SIZES.scale, SIZES.workloads)):
@@ -82,7 +83,8 @@ def channels() -> Iterator[Result]:
 
 @bench
 def held() -> Iterator[Result]:
-    """Many channels with logs, touched at random for ten minutes: latency, and whether memory and checkpoint grow."""
+    """Measure many channels with logs, accessed at random for ten minutes: latency, and whether memory and checkpoint
+    grow."""
     if SIZES.workloads and "held" not in SIZES.workloads:
         return
     count = max(HELD_RATE, int(HELD * SIZES.scale))
@@ -121,7 +123,7 @@ def held() -> Iterator[Result]:
 
 
 def measured(batches: Sequence[MicroBatch], case: Case) -> list[MicroBatch]:
-    """The micro-batches of a case that count."""
+    """The measured micro-batches of a case."""
     return [batch for batch in batches if batch.case == case.name][-MEASURED:]
 
 

@@ -1,5 +1,5 @@
-"""Parity codes (issue *protocol core*, Segmentation): MB/s of data at 100 KiB shards, one thread, by that thread's
-clock, and the ratio to a memory copy of the same bytes in the same run."""
+"""Measures the parity codes (issue *protocol core*, Segmentation): MB/s of data at 100 KiB shards in one thread, by its
+CPU time, and the ratio to a memory copy of the same bytes in the same run."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _KLAUSPOST = ((8, 2), (64, 8))
 
 @bench
 def leopard() -> Iterator[Result]:
-    """Encode against the targets, and decode of one lost data shard against half of the encode measured here."""
+    """Compare encoding with its targets, and decoding of one lost data shard with half of the encoding rate measured
+    here."""
     for (k, m), target in _LEOPARD.items():
         yield from _both("leopard", k, m, target)
 
 
 @bench
 def klauspost() -> Iterator[Result]:
-    """status-go's matrix; no targets are set for it."""
+    """Measure status-go's code, for which no targets are set."""
     for k, m in _KLAUSPOST:
         yield from _both("klauspost", k, m, None)
 
 
 @bench
 def reedsolo() -> Iterator[Result]:
-    """The independent code is pure Python: small shards, so that it ends."""
+    """Measure the independent code; with small shards, because it is pure Python."""
     yield from _both("reedsolo", 8, 2, None, shard=2_048)
 
 

@@ -1,7 +1,7 @@
-"""The jobs beside what a developer would pick instead: js-waku's ``MessageChannel`` as consumer of the same topic.
+"""Compares the jobs with the obvious alternative: js-waku's ``MessageChannel`` as a consumer of the same topic.
 
-One channel with a log, then new messages: the three jobs write them to Delta tables in one round, a Node.js process
-(``bench/js/consumer.mjs``) to SQLite. Two cores for the jobs; JavaScript uses one.
+One channel with a log gets new messages: the three jobs write them to Delta tables in one round, a Node.js process
+(``bench/js/consumer.mjs``) to SQLite. The jobs have two cores; JavaScript uses one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bench.registry import SIZES, Result, bench
 JS = Path(__file__).parent / "js"
 LOGS = (1_000, 5_000, 10_000)
 WARM_UP = (4_000, 4_001, 4_002)
-"""Logs of conversations that only warm the JVM."""
+"""Log lengths of conversations that only warm up the JVM."""
 MEASURED = 2_000
 PATIENCE_S = 600.0
 
 
 @bench
 def js_waku() -> Iterator[Result]:
-    """Records/s and CPU of both, for logs of three lengths. Without Node.js there is nothing to compare with."""
+    """Measure records/s and CPU time of both, for logs of three lengths. Skipped without Node.js."""
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.topics import ensure_topics
 
@@ -60,7 +60,7 @@ def js_waku() -> Iterator[Result]:
 
 
 def installed(place: Path) -> None:
-    """The Node.js packages of the lock file, once."""
+    """Install the Node.js packages of the lock file, once."""
     lock, mark = place / "package-lock.json", place / "node_modules" / ".installed"
     if not mark.exists() or mark.read_bytes() != lock.read_bytes():
         subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--silent"], cwd=place, check=True)
@@ -68,7 +68,7 @@ def installed(place: Path) -> None:
 
 
 def consumed(servers: str, topic: str, log: int, measured: int, database: Path) -> dict[str, Any]:
-    """What the Node.js process measured."""
+    """Run the Node.js process and return its measurements."""
     command = ["node", "consumer.mjs", servers, topic, str(log), str(measured), str(database)]
     done = subprocess.run(command, cwd=JS, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode != 0:

@@ -1,9 +1,9 @@
-"""What is keyed or remembered costs where much of it is open (sets of segments, timers, requests for missing messages),
-and what a task of reassembly looks up in tables, against the age of these tables: it must not grow with them.
+"""Measures the cost of keyed state with many open entries (segment sets, timers, requests for missing messages), and of
+a reassembly task's table look-ups as the tables age: the cost must not grow with them.
 
-No Spark: the functions that tasks call, over tables that delta-rs wrote, in a process that has run for a while and in a
-new one (CPU time, since the machine is shared). The older tables have eight times the micro-batches, and as many within
-the memory of what was rebuilt."""
+Without Spark: it calls the functions of the tasks over tables written by delta-rs, in a warm process and in a new one
+(CPU time, since the machine is shared). The older tables have eight times the micro-batches, but as many within the
+memory of rebuilt messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MEASURED = 5
 
 @bench
 def open_timers() -> Iterator[Result]:
-    """What a task asks of the timers in one micro-batch of 4 000 records, where many sets or channels are open."""
+    """Measure a task's timer operations in one micro-batch of 4 000 records, with many open sets or channels."""
     for count in (10_000, 100_000):
         timers = Timers()
         for number in range(count):
@@ -51,12 +51,12 @@ def open_timers() -> Iterator[Result]:
 
 _SETS = SegmentationConfig(segment_size_bytes=64, max_open_sets=10**6, max_open_sets_per_sender=10**6)
 _COMPLETED = 10
-"""One of so many open sets is completed, and the others expire."""
+"""One in this many open sets is completed; the others expire."""
 
 
 @bench
 def open_sets() -> Iterator[Result]:
-    """Opening, completing and expiring a set of two segments where few and where many sets are open."""
+    """Measure opening, completing and expiring a set of two segments with few and with many open sets."""
     found = {count: _sets(count) for count in (1_000, 10_000)}
     few, many = found.values()
     for what, unit in (("opening", "µs"), ("completing", "µs"), ("expiring", "µs"), ("state", "bytes")):
@@ -68,7 +68,7 @@ _Send = tuple[list[Any], tuple[str, ...]]
 
 
 def _sets(count: int) -> dict[str, float]:
-    """µs of CPU time, and bytes of state, a set; the best of three."""
+    """The µs of CPU time and bytes of state per set; the best of three."""
     sends: list[_Send] = [
         (split(number.to_bytes(8, "big") + bytes(100), _SETS), ("/waku/2/rs/2/1", "/a", "c", f"sender {number % 20}"))
         for number in range(count)
@@ -93,7 +93,7 @@ def _life_of(sends: list[_Send]) -> dict[str, float]:
 
 
 def _add(held: Reassembler, place: int, sends: list[_Send]) -> list[object]:
-    """Feed one segment of each send; the events."""
+    """Add one segment of each send; returns the events."""
     return [
         event
         for number, (segments, scope) in enumerate(sends)
@@ -103,14 +103,14 @@ def _add(held: Reassembler, place: int, sends: list[_Send]) -> list[object]:
 
 @bench
 def open_refetch_requests() -> Iterator[Result]:
-    """What a round of refetch asks for among few and many requests that are open."""
+    """Measure how a refetch round selects its requests, with few and with many open requests."""
     times = {count: _refetch_round(count) for count in (10_000, 100_000)}
     yield Result("refetch: what is to be asked for among 10 000 open requests", times[10_000], "s")
     yield Result("refetch: the same among 100 000", times[100_000], "s", 2.0, lower_is_better=True)
 
 
 def _refetch_round(count: int) -> float:
-    """CPU seconds of finding out what to ask for."""
+    """The CPU seconds of selecting the requests."""
     with tempfile.TemporaryDirectory() as run_dir:
         settings = load("local", paths={"run_dir": run_dir})
         _request(settings, count)
@@ -118,7 +118,7 @@ def _refetch_round(count: int) -> float:
 
 
 def _request(settings: Settings, count: int) -> None:
-    """``count`` messages that nobody has, each requested twice; as many others came."""
+    """Write ``count`` missing messages, each requested twice, and as many that arrived."""
     create_tables(settings.paths, (REFETCH_REQUESTS, SDS_MESSAGES))
     channel = {"pubsub_topic": "/waku/2/rs/2/1", "content_topic": "/app/1/chat/proto", "event_time": _START_MS * 1_000}
     ids = [f"{number * 0x9E3779B97F4A7C15 % (1 << 256):064x}" for number in range(2 * count)]
@@ -143,7 +143,7 @@ def _asked(settings: Settings) -> None:
 
 @bench
 def lookups() -> Iterator[Result]:
-    """Both look-ups of a micro-batch, warm and in a new process, for a young and an old pair of tables."""
+    """Measure both look-ups of a micro-batch, warm and in a new process, for a young and an old pair of tables."""
     young = 10 if SIZES.quick else 40
     with tempfile.TemporaryDirectory() as run_dir:
         paths = PathSettings(run_dir=run_dir)
@@ -171,7 +171,7 @@ def lookups() -> Iterator[Result]:
 
 
 def _write(paths: PathSettings, batch: int) -> None:
-    """One micro-batch: some messages, and some keys opened and closed."""
+    """Write one micro-batch: some messages, and some keys opened and closed."""
     hashes = [os.urandom(32) for _ in range(_PER_BATCH)]
     rows = [
         {
@@ -195,7 +195,7 @@ def _write(paths: PathSettings, batch: int) -> None:
 
 
 def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
-    """CPU seconds of the look-ups of the next micro-batches; each writes, which is not counted."""
+    """The CPU seconds of the look-ups of the next micro-batches; their writes are not counted."""
     wanted = [os.urandom(32) for _ in range(2_000)]
 
     def since(batch: int) -> int:

@@ -1,6 +1,6 @@
-"""What a round of the jobs takes at 100 records/s, and what they cost while nothing comes.
+"""Measures a round of the jobs at 100 records/s, and their cost while no records arrive.
 
-A round is the time from one micro-batch of ingest to the next; what came passes all queries in it. Latency is from
+A round is the time from one micro-batch of ingest to the next, in which its records pass all queries. Latency is from
 Kafka's time to the commit in ``delivered_messages`` that shows the message.
 """
 
@@ -25,17 +25,17 @@ from bench.registry import SIZES, Result, bench
 RATE = 100
 """Records/s."""
 WARM_S, MEASURED_S, IDLE_S = 240.0, 120.0, 60.0
-"""Java compiles for three or four minutes."""
+"""Seconds; Java compiles for three or four minutes."""
 
 PARTS = ("trigger_execution_ms", "latest_offset_ms", "query_planning_ms", "add_batch_ms", "turn_wait_ms")
-"""Measures of a micro-batch, as in ``pipeline_metrics``; the first and the fourth are without the last."""
+"""Measures of a micro-batch, as in ``pipeline_metrics``; the first and the fourth do not include the last."""
 
 ROUND_TARGET_S, P95_TARGET_S, IDLE_TARGET = 1.5, 3.0, 0.1
 
 
 @bench
 def low_rate() -> Iterator[Result]:
-    """Rounds, latency and CPU at a low rate, and CPU without traffic."""
+    """Measure rounds, latency and CPU time at a low rate, and CPU time without traffic."""
     from reliable_channel.runtime.broker import running_broker
 
     pairs = next(workload for workload in workloads(1) if workload.name == "pairs")
@@ -69,7 +69,7 @@ def measured(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> I
 
 
 def figures(answer: dict[str, Any], seconds: float, idle_s: float) -> Iterator[Result]:
-    """What ``bench.jobs.low_rate`` said after measuring for ``seconds`` and then waiting for ``idle_s``."""
+    """The figures of ``bench.jobs.low_rate`` after measuring for ``seconds`` and then idling for ``idle_s``."""
     what = f"{RATE} records/s"
     percentiles = quantiles(answer["latency_s"], n=20)
     a_round = seconds / len(answer["batches"]["ingest"])

@@ -1,12 +1,14 @@
-"""The Spark pipeline against the floor, in the same run on the same Kafka records (issue targets; docs/pipeline.md).
+"""Compares the Spark pipeline with the floor, in the same run on the same Kafka records (issue targets;
+docs/pipeline.md).
 
-Floor: Spark copies the topic to Delta without Python. A stage's time is that of its micro-batches; what is compared is
-always of one process, pinned to one or two cores together with its Python workers. The broker runs beside it, unpinned.
-``--scale`` sets the sizes; ``--quick`` is small and on two cores only; ``--workload`` picks one, ``--workload steady``
-the backlog and the steady traffic alone. Every stage is a line of ``pipeline-stages.jsonl`` as soon as it is measured.
+The floor: Spark copies the topic to Delta without Python. A stage's time is that of its micro-batches; compared stages
+always run in one process, pinned to one or two cores together with its Python workers. The broker is not pinned.
+``--scale`` sets the sizes; ``--quick`` is small and uses two cores only; ``--workload`` selects one, ``--workload
+steady`` only the backlog and the steady traffic. Every stage is a line of ``pipeline-stages.jsonl`` as soon as it is
+measured.
 
-At scale 1 each stage of ``pairs`` and ``hot`` is one micro-batch with which its query starts. Half of the JVM's CPU
-time in it is Java compiling, in the floor as in the jobs. At scale 4 the floor and ingest have four micro-batches.
+At scale 1 each stage of ``pairs`` and ``hot`` is the single micro-batch with which its query starts. Half of the JVM's
+CPU time in it is compilation, in the floor as in the jobs. At scale 4 the floor and ingest have four micro-batches.
 """
 
 from __future__ import annotations
@@ -30,28 +32,29 @@ from bench.jobs.traffic import Workload, produce, produce_steadily, records, wor
 from bench.registry import SIZES, Result, bench
 
 REPETITIONS = {1: 1, 2: 2}
-"""Cores → how often floor and stages run in turn; the best of each counts, since the machine may be shared."""
+"""Cores → how often floor and stages run alternately; the best of each counts, since the machine may be shared."""
 
 WARM_UP, WARM_ROUNDS = 0.25, 2
-"""Of the pairs, which pass every stage, and how often: what the JVM compiles in its first minutes is nobody's cost, and
-a floor that is measured before it is compiled is none."""
+"""The scale of the ``pairs`` workload that warms up every stage, and how often: the JVM's compilation in its first
+minutes must not count, and a floor measured before its code is compiled is meaningless."""
 
 THROUGH_STATE = ("pairs", "large")
 STEADY = "steady"
-"""The name under which ``--workload`` picks the steady traffic alone; ``pairs`` brings it as well."""
+"""The name with which ``--workload`` selects only the steady traffic; ``pairs`` includes it as well."""
 BACKLOG, BACKLOG_BATCHES = 100_000, 4
-"""Messages of two records, and how many micro-batches of ingest they make: each as large as they are by default."""
+"""The number of messages of two records, and of their ingest micro-batches, each of the default size."""
 WARM_BATCHES, BATCHES = 40, 50
-"""Of steady traffic: those in which Java still compiles most of what runs (docs/pipeline.md), and those measured."""
+"""Micro-batches of steady traffic: those in which Java still compiles most of the code (docs/pipeline.md), and those
+measured."""
 STEADY_S = 600.0
-"""At most; on a busy machine that may be fewer micro-batches."""
+"""Maximum duration (s); on a busy machine that may give fewer micro-batches."""
 ENDLESS = 10**9
 PATIENCE_S = 300.0
 
 
 @bench
 def pipeline() -> Iterator[Result]:
-    """All workloads on one and two cores, then a backlog, and steady traffic at half of what the jobs then did."""
+    """Measure all workloads on one and two cores, then a backlog, and steady traffic at half of the backlog's rate."""
     from reliable_channel.runtime.broker import running_broker
 
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
@@ -65,7 +68,7 @@ def pipeline() -> Iterator[Result]:
 
 
 def _compared(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Result]:
-    """The stages of every chosen workload, and their ratios."""
+    """Yield the stages of every chosen workload, and their ratios."""
     stages: list[Stage] = []
     specs = [produced(there, workload) for workload in chosen]
     warm = [produced(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
@@ -85,7 +88,7 @@ def _compared(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Resul
 
 
 def produced(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]:
-    """Create the topic of a workload and fill it; returns what a process of stages has to know of it."""
+    """Create the topic of a workload and fill it; returns the specification for the measured process."""
     from reliable_channel.runtime.topics import ensure_topics
 
     workload = replace(workload, name=prefix + workload.name)
@@ -103,7 +106,7 @@ def produced(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]
 
 
 def _stages(there: Any, run_dir: Path, cores: int, specs: list[dict[str, Any]], warm: list[Any]) -> Iterator[Stage]:
-    """The stages on so many cores, each as it is done."""
+    """Yield the stages on ``cores`` cores, each as it is done."""
     spec = {
         "servers": there.kafka.servers,
         "run_dir": str(run_dir),
@@ -143,8 +146,8 @@ def _print_stages(best: Best) -> None:
 
 
 def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
-    """What all queries do at most as they run, over a backlog of pairs; then steady traffic at half of that:
-    latency, batch time, state."""
+    """Measure the maximum rate of all queries over a backlog of pairs; then steady traffic at half of it: latency,
+    batch time, state."""
     template = next(w for w in workloads(1) if w.name == "pairs")
     backlog = replace(template, name=STEADY, messages=max(64, int(BACKLOG * SIZES.scale)))
     traffic = replace(backlog, messages=ENDLESS)

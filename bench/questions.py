@@ -1,9 +1,10 @@
-"""The questions of docs/questions.md before and after maintenance: the CPU time of each, and the files that it skips.
+"""Measures the questions of docs/questions.md before and after maintenance: the CPU time of each, and the files it
+skips.
 
-A day of tables (the rows of ``bench/report.py``) in many commits, as micro-batches leave them; then compacted; then
-with the z-order that maintenance gives them. Each question is asked as the page has it, over everything, and of one
-content topic, and of that in one hour. Compaction makes as many files as a table of a gigabyte has, by a file size that
-is set for these smaller tables. A file is skipped when its statistics exclude what DuckDB asks for.
+The tables of a day (the rows of ``bench/report.py``) have many commits, as micro-batches write them; then they are
+compacted; then z-ordered by maintenance. Each question is run as on the page over all rows, over one content topic, and
+over that topic in one hour. The target file size is reduced for these smaller tables, so that compaction gives as many
+files as for a table of a gigabyte. A file is skipped if its statistics exclude the rows that DuckDB requests.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from tests.support.questions import questions
 
 ROWS, COMMITS = 500_000, 100
 FILES = 8
-"""Files of a table after compaction, about: of a gigabyte in files of 128 MiB."""
+"""The approximate number of files of a table after compaction: a gigabyte in files of 128 MiB."""
 RUNS = 3
 TOPIC = "content_topic = '/bench/1/7/proto'"
 HOUR = "{0} >= TIMESTAMPTZ '2026-11-01 06:00:00Z' AND {0} < TIMESTAMPTZ '2026-11-01 07:00:00Z'"
 SCOPES = {"over all": "", "one topic": TOPIC, "one topic, one hour": f"{TOPIC} AND {HOUR}"}
-"""About which rows a question is asked, ``{0}`` being the time of a table."""
+"""The rows over which a question is run; ``{0}`` is the time column of a table."""
 
 
 @bench
 def twenty_questions() -> Iterator[Result]:
-    """CPU seconds of each question and of all, and the files they skip, for three layouts of the same rows."""
+    """Measure the CPU seconds of each question and of all, and the files they skip, for three layouts of the same
+    rows."""
     with tempfile.TemporaryDirectory(prefix="bench-questions-") as place:
         paths = PathSettings(data_dir=place)
         make_tables(Path(place), int(ROWS * SIZES.scale), COMMITS // 5 if SIZES.quick else COMMITS)
@@ -55,7 +57,7 @@ def twenty_questions() -> Iterator[Result]:
 
 
 def narrowed(sql: str, scope: str) -> str:
-    """The question about the rows of a scope only, in each of its tables that has the columns for it."""
+    """Restrict a question to the rows of a scope, in each of its tables that has the necessary columns."""
 
     def part(found: re.Match[str]) -> str:
         columns = BY_NAME[found[2]].names()
@@ -65,12 +67,12 @@ def narrowed(sql: str, scope: str) -> str:
         rows = f"(SELECT * FROM {found[2]} WHERE {scope.format(time)})"  # noqa: S608
         return f"{found[1]} {rows} {found[3] or found[2]}"
 
-    # Names of tables and aliases are in lower case, words of SQL in upper case.
+    # Names of tables and aliases are in lower case, SQL keywords in upper case.
     return re.sub(rf"\b(FROM|JOIN)\s+({'|'.join(BY_NAME)})\b(?:\s+([a-z]\w*))?", part, sql)
 
 
 def _asked(paths: PathSettings, layout: str) -> Iterator[Any]:
-    """The figures of one layout; returns the CPU seconds of all questions together, by scope."""
+    """Yield the figures of one layout; returns the total CPU seconds of all questions, by scope."""
     sums = {}
     for scope, rows in SCOPES.items():
         total = np.zeros(3)
@@ -100,11 +102,11 @@ def _merge_files(paths: PathSettings, table: Table, z_order: bool) -> None:
     if size and not z_order:
         opened.optimize.compact(target_size=size)
     elif size and table.z_order_by:
-        opened.optimize.z_order(table.z_order_by, target_size=4 * size)  # delta-rs means bytes before compression here
+        opened.optimize.z_order(table.z_order_by, target_size=4 * size)  # delta-rs counts bytes before compression here
 
 
 class _CountedFiles(ds.FileSystemDataset):  # type: ignore[misc]
-    """A table whose scans are counted: its files, and those whose statistics do not exclude what DuckDB asks for."""
+    """A table that counts its scans: its files, and those whose statistics do not exclude the requested rows."""
 
     read = there = 0
 
@@ -115,7 +117,7 @@ class _CountedFiles(ds.FileSystemDataset):  # type: ignore[misc]
 
 
 def _answer(paths: PathSettings, sql: str, counted: bool = False) -> None:
-    """Open the tables that ``sql`` names and ask DuckDB, as the dashboard and ``reliable-channel sql`` do."""
+    """Open the tables that ``sql`` names and run it in DuckDB, as the dashboard and ``reliable-channel sql`` do."""
     with duckdb.connect(config={"threads": 2}) as connection:
         for name in sorted(set(re.findall(rf"\b({'|'.join(BY_NAME)})\b", sql))):
             table = open_table(paths, BY_NAME[name])

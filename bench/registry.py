@@ -1,4 +1,4 @@
-"""How a bench registers and what it yields."""
+"""Defines how a bench is registered and the results it yields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measured figure. ``target`` is what an issue asks for, ``None`` for a figure that is only told."""
+    """One measured figure. ``target`` is set by an issue; ``None`` for a figure that is only reported."""
 
     name: str
     value: float
@@ -32,8 +32,8 @@ class Result:
 
 @dataclass(slots=True)
 class Sizes:
-    """How much the Spark benches do: ``--scale``, ``--quick`` and ``--workload`` of the command line, and where what is
-    measured is written before the bench ends."""
+    """The sizes of the Spark benches: ``--scale``, ``--quick`` and ``--workload`` of the command line, and the file for
+    measurements before the bench ends."""
 
     scale: float = 1.0
     quick: bool = False
@@ -61,7 +61,7 @@ def best_of(
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """The shortest time (s) of one call of ``action``, over at least ``repetitions`` calls and about ``seconds``. For
-    what runs in one thread and waits for nothing, ``clock=time.thread_time`` leaves out what other processes took."""
+    single-threaded code that never waits, ``clock=time.thread_time`` excludes the time of other processes."""
     action()
     best, spent, calls = float("inf"), 0.0, 0
     while calls < repetitions or spent < seconds:
@@ -73,7 +73,7 @@ def best_of(
 
 
 def memory_copy(size: int) -> float:
-    """MB/s of copying ``size`` bytes from one array to another, now, on this machine, in one thread."""
+    """Measure the MB/s of copying ``size`` bytes between two arrays, now, on this machine, in one thread."""
     source = np.ones(size, dtype=np.uint8)
     target = np.empty_like(source)
     return size / MB / best_of(lambda: np.copyto(target, source), seconds=0.2, clock=time.thread_time)

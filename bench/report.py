@@ -1,6 +1,6 @@
-"""The report over a million rows, as a user waits for it: whole processes, from start to exit, without Spark.
+"""Measures the report over a million rows, as a user waits for it: whole processes, from start to exit, without Spark.
 
-The tables are made here by delta-rs with the schemas of the pipeline: 100 channels, a day, 3 % of messages lost.
+delta-rs writes the tables here with the schemas of the pipeline: 100 channels, a day, 3 % of messages lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TARGET_S = 5.0
 
 @bench
 def a_million_rows() -> Iterator[Result]:
-    """Seconds of ``reliable-channel report``, the fastest of three."""
+    """Measure the seconds of ``reliable-channel report``, the fastest of three."""
     rows = int(1_000_000 * SIZES.scale)
     with tempfile.TemporaryDirectory(prefix="bench-report-") as place:
         data = Path(place) / "tables"
@@ -52,7 +52,7 @@ def _seconds(data: Path, options: list[str]) -> float:
 
 
 def make_tables(place: Path, rows: int, commits: int = 10) -> None:
-    """Write the tables of a day under ``place``, each in so many commits, those without rows empty."""
+    """Write the tables of a day under ``place``, each in ``commits`` commits; tables without rows are empty."""
     for table in TABLES:
         create_table(place / table.name, table)
     for number, (name, share) in enumerate(_SHARES.items()):
@@ -70,13 +70,13 @@ def _array(field: pa.Field, columns: dict[str, pa.Array], count: int) -> pa.Arra
         return pa.nulls(count, field.type)
     if pa.types.is_list(field.type) and not pa.types.is_list(
         found.type
-    ):  # in one table a name, in another a list of it
+    ):  # a name in one table, a list of names in another
         found = pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), found)
     return found.cast(field.type)
 
 
 def _columns(numbers: np.ndarray, count: int, random: np.random.Generator) -> dict[str, pa.Array]:
-    """Columns by name, of which each table takes those it has; the same number is the same message in every table."""
+    """Return columns by name, of which each table uses its own; the same number is the same message in every table."""
     start = int(dt.datetime(2026, 11, 1, tzinfo=dt.UTC).timestamp() * 1e6)
     size = len(numbers)
     seen = start + numbers * (86_400_000_000 // count)

@@ -1,4 +1,5 @@
-"""What receiving costs in the SDS core (issue targets), how it grows with the log, and what a snapshot costs."""
+"""Measures the cost of receiving in the SDS core (issue targets), its growth with the log, and the cost of a
+snapshot."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ REPETITIONS = 3
 
 
 def _messages(count: int, *, filters: bool, senders: int = 1, first: int = 0) -> list[SdsMessage]:
-    """A conversation: every message names the two before it. Each filter is another one of 2 000 ids, none of ours."""
+    """Return a conversation: every message names the previous two. Each filter is a different one of 2 000 ids, none of
+    which is in the conversation."""
     made: list[SdsMessage] = []
     variants = _filters(16) if filters else [None]
     history: tuple[HistoryEntry, ...] = ()
@@ -49,7 +51,7 @@ def _filters(count: int) -> list[bytes]:
 
 
 def _best(make: Callable[[], SdsChannel], messages: list[SdsMessage]) -> float:
-    """Seconds for receiving ``messages``, the best of a few runs on fresh channels."""
+    """The seconds for receiving ``messages``, the best of several runs on fresh channels."""
     best = float("inf")
     for _ in range(REPETITIONS):
         channel = make()
@@ -76,7 +78,7 @@ def _observer(outstanding: int) -> SdsChannel:
 
 @bench
 def receive() -> Iterator[Result]:
-    """Messages per second on one core, CPU time."""
+    """Measure messages per second of CPU time on one core."""
     with_filters = _messages(4_000, filters=True)
     seconds = _best(lambda: _participant(OUTSTANDING), with_filters)
     yield Result(
@@ -93,7 +95,8 @@ def receive() -> Iterator[Result]:
 
 @bench
 def growth() -> Iterator[Result]:
-    """Cost of a message with 50 000 entries in the log, against 1 000; the messages themselves are equally fresh."""
+    """Compare the cost of a message with 50 000 entries in the log and with 1 000; the messages themselves are equally
+    new."""
     seconds = {1_000: float("inf"), 50_000: float("inf")}
     now = START + 100_000
     for _ in range(REPETITIONS):
@@ -112,7 +115,7 @@ def growth() -> Iterator[Result]:
 
 @bench
 def snapshot() -> Iterator[Result]:
-    """What Spark pays at each touch of a channel: restore, one message, snapshot."""
+    """Measure Spark's cost of each access to a channel: restore, one message, snapshot."""
     messages = _messages(10_001, filters=False, senders=3)
     for entries in (1_000, 10_000):
         channel = SdsChannel("bench", None)

@@ -1,5 +1,5 @@
-"""Splitting, decoding and reassembling (issue *protocol core*): segments per second of CPU time, since the machine is
-shared; the bookkeeping is what a combiner pays for every record."""
+"""Measures splitting, decoding and reassembling (issue *protocol core*): segments per second of CPU time, since the
+machine is shared. The bookkeeping is the combiner's cost per record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Record = tuple[Segment, tuple[str, ...], str, int]
 
 @bench
 def bookkeeping() -> Iterator[Result]:
-    """20 000 messages of five small segments by twenty senders, interleaved as they come."""
+    """Measure 20 000 messages of five small segments by twenty senders, interleaved."""
     records = _records(20_000)
     seconds = _cpu(lambda: _feed(records))
     yield Result("reassemble, 5 small segments a message", len(records) / seconds, "segments/s")
@@ -38,7 +38,7 @@ def bookkeeping() -> Iterator[Result]:
 
 @bench
 def full_size() -> Iterator[Result]:
-    """A 1 MiB message, 100 KiB segments with parity: split, and reassemble with one loss."""
+    """Measure a 1 MiB message of 100 KiB segments with parity: split, and reassemble with one loss."""
     config = SegmentationConfig(enable_reed_solomon=True)
     payload = np.random.default_rng(1).integers(0, 256, 1_048_576, dtype=np.uint8).tobytes()
     contents = contents_for(payload, config)
@@ -59,7 +59,7 @@ def full_size() -> Iterator[Result]:
 
 @bench
 def snapshot() -> Iterator[Result]:
-    """The state of 1 000 open sets of 1 KiB, written and read back."""
+    """Measure writing and reading the state of 1 000 open sets of 1 KiB."""
     held = Reassembler(_MANY)
     for segment, scope, sds_id, lamport in _records(1_000, 2_000)[::2]:
         held.add(segment, 0, scope=scope, sds_id=sds_id, lamport=lamport)
@@ -74,7 +74,7 @@ def snapshot() -> Iterator[Result]:
 
 @bench
 def dearest_input() -> Iterator[Result]:
-    """What the dearest segment of a 1 MiB message costs, where so much data is lost as parity is used for
+    """Measure the most expensive segment of a 1 MiB message with the largest loss for which parity is used
     (docs/segmentation.md, *Work*). The last three codes have 16-bit symbols."""
     codes = ((11, 5, 0.5), (11, 10, 1.0), (128, 127, 1.0), (131, 35, 0.5), (199, 48, 0.28), (227, 28, 0.125))
     for data, lost, rate in codes:
@@ -90,7 +90,7 @@ def dearest_input() -> Iterator[Result]:
 
 
 def _dearest(segments: list[Segment], config: SegmentationConfig) -> float:
-    """The CPU time (s) of the dearest call."""
+    """The CPU time (s) of the most expensive call."""
     reassembler, dearest = Reassembler(config), 0.0
     events: list[SegmentationEvent] = []
     for segment in segments:

@@ -1,8 +1,9 @@
-"""What our HTTP servers answer a second, beside the floor: the same framework over a plain ``sqlite3`` table.
+"""Measures the requests per second of our HTTP servers beside the floor: the same framework over a plain ``sqlite3``
+table.
 
-Each server runs in a process of its own and is asked by one client over one kept connection (sends: by eight). The
-floor holds the same envelopes as ready JSON in SQLite and is measured in the same run, since a shared machine is never
-the same twice: the ratio to it says more than the figure.
+Each server runs in its own process and gets requests from one client over one persistent connection (sends: from
+eight). The floor serves the same envelopes as prepared JSON from SQLite and is measured in the same run, because a
+shared machine's load varies: the ratio to it means more than the figure.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _CLIENTS = 8
 
 @bench
 def store() -> Iterator[Result]:
-    """Pages of 20 with data and look-ups by hash with data, of ``store serve`` and of the floor."""
+    """Measure pages of 20 with data and look-ups by hash with data, of ``store serve`` and of the floor."""
     count = max(2_000, int(ENVELOPES_STORED * SIZES.scale))
     with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
         place = Path(name)
@@ -77,7 +78,8 @@ def store() -> Iterator[Result]:
 
 @bench
 def sends() -> Iterator[Result]:
-    """``POST /send`` by eight clients over a node in memory, its records in a file, and inserts of the floor."""
+    """Measure ``POST /send`` by eight clients over a node in memory with its records in a file, and inserts of the
+    floor."""
     with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
         place = Path(name)
         for text, command, target in (
@@ -88,7 +90,7 @@ def sends() -> Iterator[Result]:
                 yield Result(f"{text}, {_CLIENTS} clients", _sends(port), "1/s", target)
 
 
-# -- what is asked ----------------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 class _Client:
@@ -112,7 +114,7 @@ class _Client:
 
 
 def _first_page_s(port: int) -> float:
-    """How long a server that has said its address goes on answering 503."""
+    """Measure how long a server answers 503 after it has printed its address."""
     started = time.perf_counter()
     while (status := _status(port)) == 503 and time.perf_counter() - started < 300:
         time.sleep(0.05)
@@ -128,8 +130,8 @@ def _status(port: int) -> int:
 
 
 def _in_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """How often a second each of these is done: the median of slices of a second, in turns, after a few calls to warm
-    up. Other work on the machine meets all of them alike."""
+    """Measure the rate per second of each call: the median of one-second slices, alternating, after a short warm-up, so
+    that other load affects all of them equally."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(50):
@@ -201,7 +203,7 @@ def _sends(port: int) -> float:
     return sum(done) / (time.perf_counter() - started)
 
 
-# -- what answers -----------------------------------------------------------------------------------------------------
+# -- servers ----------------------------------------------------------------------------------------------------------
 
 
 def _store_command() -> list[str]:
@@ -226,7 +228,8 @@ def _running(command: list[str], place: Path) -> Iterator[int]:
 
 
 def _write_envelopes(place: Path, count: int) -> list[str]:
-    """The same envelopes as a Delta table in ``tables/envelopes`` and as JSON in ``floor.sqlite``; their hashes."""
+    """Write the same envelopes as a Delta table in ``tables/envelopes`` and as JSON in ``floor.sqlite``; returns their
+    hashes."""
     table = place / "tables" / "envelopes"
     create_table(table, ENVELOPES)
     schema = arrow_schema(ENVELOPES)
@@ -270,7 +273,7 @@ def _write_envelopes(place: Path, count: int) -> list[str]:
 
 
 def _serve_floor(place: Path) -> None:
-    """The same answers from ready JSON: what the framework and SQLite cost without anything of ours but the server."""
+    """Serve the same responses from prepared JSON: the cost of the framework, SQLite and our server alone."""
     app = FastAPI()
     database = sqlite3.connect(place / "floor.sqlite", check_same_thread=False, isolation_level=None)
     if (place / "tables").exists() is False:
@@ -310,7 +313,7 @@ def _serve_floor(place: Path) -> None:
 
 
 def _serve_api(place: Path) -> None:
-    """The Messaging API over a node in memory that takes everything at once, its records in a file."""
+    """Serve the Messaging API over a node in memory that accepts everything at once, with its records in a file."""
     from reliable_channel.messaging import MessagingConfig, MessagingNode
     from reliable_channel.messaging.rest.app import create_app
     from reliable_channel.transport.memory import MemoryNetwork
@@ -324,7 +327,7 @@ def _serve_api(place: Path) -> None:
 
 
 def _pump(network: Any) -> None:
-    """Let envelopes arrive, so that every request comes to its end."""
+    """Let envelopes arrive, so that every request completes."""
     while True:
         network.pump()
         time.sleep(0.005)

@@ -1,6 +1,6 @@
-"""``reliable-channel status`` as a person waits for it: wall time of the whole process, from its call to its end.
+"""Measures ``reliable-channel status`` as a user waits for it: the wall time of the whole process.
 
-Over tables with a long history (delta-rs, no Spark), three streams that lag, and a broker that does not answer.
+The tables have a long history (delta-rs, no Spark), three streams lag, and a broker does not answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READERS = {"sds_messages": "reassembly", "ordered_sds_messages": "ack"}
 
 @bench
 def status() -> Iterator[Result]:
-    """The command with and without Kafka, which is away, and so waited for as long as it ever is."""
+    """Measure the command with and without Kafka, which does not answer: the command waits its maximum time for it."""
     commits = COMMITS // 10 if SIZES.quick else COMMITS
     with tempfile.TemporaryDirectory() as place:
         _fill(place, commits)
@@ -41,7 +41,7 @@ def status() -> Iterator[Result]:
 
 
 def _asked(place: str, option: str) -> tuple[float, float]:
-    """Wall and CPU time of one call (s)."""
+    """The wall and CPU time (s) of one call."""
     environment = {
         **os.environ,
         "RELIABLE_CHANNEL__PATHS__RUN_DIR": place,
@@ -56,7 +56,7 @@ def _asked(place: str, option: str) -> tuple[float, float]:
 
 
 def _fill(place: str, commits: int) -> None:
-    """All tables, those that grow with history, and checkpoints that are half way through it."""
+    """Write all tables, with long histories for those that grow, and checkpoints half-way through them."""
     from reliable_channel.config import PathSettings
     from reliable_channel.lake.append import append_rows
     from reliable_channel.lake.create import create_tables
@@ -77,7 +77,7 @@ def _fill(place: str, commits: int) -> None:
 
 
 def _row(number: int) -> dict[str, object]:
-    """More than a table has is left out; what it needs and is not here is null."""
+    """Return a row for every table, which ignores columns it does not have; its other columns are null."""
     return {
         "pubsub_topic": "/waku/2/rs/1/0",
         "content_topic": "/reliable-channel/1/bench/proto",
@@ -107,7 +107,7 @@ def _id(table: str) -> str:
 
 
 def _checkpoint(place: Path, table_id: str | None, version: int) -> None:
-    """A checkpoint as Spark leaves it: the id of the query, offsets and commits of one micro-batch."""
+    """Write a checkpoint like Spark's: the id of the query, and offsets and commits of one micro-batch."""
     conf = {"batchWatermarkMs": 0, "batchTimestampMs": 1_767_225_600_000, "conf": {}}
     if table_id is None:
         source: dict[str, object] = {"waku.envelopes": {"0": version, "1": version, "2": version}}

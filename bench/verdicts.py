@@ -1,7 +1,7 @@
-"""Whether a round of verdicts costs what is new, however many messages are kept.
+"""Measures whether the cost of a round of verdicts depends only on new messages, however many are kept.
 
-Two sizes are compared in the same session, round by round. The first round of each judges everything; Java compiles in
-it and in the next ones, which count for nothing."""
+Two sizes are compared in the same session, round by round. The first round of each judges everything; the rounds in
+which Java compiles do not count."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bench.registry import SIZES, Result, bench
 KEPT = (20_000, 200_000)
 NEW = 200
 WARM_UP, MEASURED = 1, 4
-"""Rounds of each size after the first."""
+"""Rounds of each size after the first: not counted, and measured."""
 PATIENCE_S = 300.0
 FLAT = 1.5
-"""Target: a round over the many kept messages against one over the few."""
+"""Target for the ratio of a round over many kept messages to one over few."""
 
 
 @bench
 def verdicts() -> Iterator[Result]:
-    """Rounds with few new messages over many kept ones and over few."""
+    """Compare rounds with few new messages over many kept ones and over few."""
     few, many = (max(1_000, int(kept * SIZES.scale)) for kept in KEPT)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         prepared(place)
@@ -50,5 +50,5 @@ def verdicts() -> Iterator[Result]:
 
 
 def _typical(rounds: list[Round], kept: int, what: str) -> float:
-    """Of the measured rounds."""
+    """The typical figures of the measured rounds."""
     return median([getattr(found, what) for found in rounds if found.kept == kept][-MEASURED:])

@@ -1,1 +1,1 @@
-"""The parts of ``bench/pipeline.py``: traffic, process measurements, and the runs inside a pinned process."""
+"""Contains the parts of ``bench/pipeline.py``: traffic, process measurements, and the runs inside a pinned process."""

@@ -1,8 +1,9 @@
-"""``python -m bench.jobs.beside SPEC``: the three jobs over topics whose channel has a log already.
+"""Measures the three jobs over topics whose channel already has a log: ``python -m bench.jobs.beside SPEC``.
 
 ``SPEC`` is JSON: servers, run directory, cores, messages measured, and cases of a topic and the messages of its log.
 Fills the topic with one conversation in one channel, in two parts; the jobs take each part with ``availableNow``, and
-the second is measured. Prints one line of JSON a case: topic, records, seconds of the micro-batches, CPU seconds, rows.
+the second is measured. Prints one line of JSON per case: topic, records, seconds of the micro-batches, CPU seconds,
+rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bench.jobs.usage import cpu_seconds
 
 
 def write(client: dict[str, Any], topic: str, part: Iterable[Record]) -> None:
-    """Records to Kafka, in one partition: one channel is one key."""
+    """Write records to Kafka, in one partition, because one channel is one key."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=1 << 20)
@@ -31,7 +32,7 @@ def write(client: dict[str, Any], topic: str, part: Iterable[Record]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Fill, run, fill, measure."""
+    """Fill the topic, run the jobs, fill it again, measure."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
     from reliable_channel.lake.read import dataset_of, open_table

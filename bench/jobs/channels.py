@@ -1,9 +1,8 @@
-"""``python -m bench.jobs.channels SPEC``: what a micro-batch of the ack job costs with many channels and with few.
+"""Measures a micro-batch of the ack job with many channels and with few: ``python -m bench.jobs.channels SPEC``.
 
-``SPEC`` is JSON: run directory, cores, and pairs of cases. A case is so many records a micro-batch over many channels,
-whose logs hold so many messages before. The rows that the job reads are made here, so nothing else runs meanwhile. The
-two cases of a pair run side by side in one session, a micro-batch of one after a micro-batch of the other. Every
-micro-batch is a line of JSON.
+``SPEC`` is JSON: run directory, cores, and pairs of cases. A case is a number of records per micro-batch, of channels,
+and of messages already in their logs. The rows that the job reads are generated here, so nothing else runs meanwhile.
+The two cases of a pair run in one session, their micro-batches alternating. Every micro-batch is a line of JSON.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
 START_US = 1_767_225_600_000_000
 PUBSUB_TOPIC = "/waku/2/rs/1/0"
 PRELOADED = 20_000
-"""Rows of a micro-batch that only fills the logs, at most."""
+"""Maximum number of rows of a micro-batch that only fills the logs."""
 SENDERS = 3
 PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``records`` a micro-batch over ``channels``, each of which has received ``log`` messages before."""
+    """``records`` per micro-batch over ``channels``, each of which has already received ``log`` messages."""
 
     name: str
     records: int
@@ -45,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One micro-batch. ``checkpoint_bytes``: of the files it wrote in the checkpoint, state and all."""
+    """One micro-batch. ``checkpoint_bytes``: the size of all files that it wrote in the checkpoint, including state."""
 
     case: str
     number: int
@@ -56,7 +55,7 @@ class MicroBatch:
 
 
 class CaseRows:
-    """The rows of a case: channels in turn, every message naming the two before it in its channel."""
+    """The rows of a case: channels in turn; every message names the previous two of its channel."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -71,8 +70,8 @@ class CaseRows:
 
 
 def message_row(offset: int, channel: int, place: int, at_ms: int, seed: str) -> dict[str, Any]:
-    """The row of a channel's message number ``place``, of the time ``at_ms``, which names the two before it. What makes
-    ids other ones is ``seed``."""
+    """Build the row of a channel's message number ``place`` at time ``at_ms``, which names the previous two. Another
+    ``seed`` gives other ids."""
 
     def digest_of(number: int) -> bytes:
         return hashlib.sha256(f"{seed} {number}".encode()).digest()
@@ -107,7 +106,7 @@ def message_row(offset: int, channel: int, place: int, at_ms: int, seed: str) ->
 
 
 class Running:
-    """The ack job of one case, kept running."""
+    """The running ack job of one case."""
 
     def __init__(self, spark: Any, settings: Settings, case: Case, name: str) -> None:
         from reliable_channel.lake.create import create_tables
@@ -116,7 +115,7 @@ class Running:
         self.case, self._settings, self._traffic = case, settings, CaseRows(case)
         self._reads = ACK.reads
         create_tables(settings.paths, ACK.tables)
-        query = replace(ACK, name=name)  # of two with one name Spark would run one only
+        query = replace(ACK, name=name)  # Spark would run only one of two queries with the same name
         self._checkpoint = Path(settings.paths.checkpoint(name))
         self._files: dict[str, tuple[int, int]] = {}
         self._seen = -1
@@ -130,7 +129,7 @@ class Running:
             left -= PRELOADED
 
     def batch(self, rows: int) -> MicroBatch:
-        """Give the job so many rows, and wait until it has written what follows from them."""
+        """Give the job ``rows`` rows, and wait until it has written their results."""
         from reliable_channel.lake.append import append_rows
         from reliable_channel.lake.schema import as_arrow
 
@@ -160,12 +159,12 @@ class Running:
         raise TimeoutError(f"{self.case.name}: no micro-batch within {PATIENCE_S:.0f} s.")
 
     def _written(self) -> int:
-        """Bytes of the checkpoint's files that are new, or other than at the last call."""
+        """The bytes of the checkpoint's files that are new or changed since the last call."""
         now: dict[str, tuple[int, int]] = {}
         for path in self._checkpoint.rglob("*"):
             try:
                 stat = path.stat()
-            except OSError:  # gone meanwhile
+            except OSError:  # deleted meanwhile
                 continue
             if path.is_file():
                 now[str(path)] = (stat.st_size, stat.st_mtime_ns)

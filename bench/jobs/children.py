@@ -1,4 +1,4 @@
-"""A measured process: its lines as they come, its fault with the last it said."""
+"""Runs a measured process: yields its output lines as they arrive, and reports a failure with its last output."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Child:
         self._process, self._errors, self._module = process, errors, module
 
     def answers(self) -> Iterator[dict[str, Any]]:
-        """Every line that is a JSON object, as it comes; ends when the process closes its output."""
+        """Yield every line that is a JSON object, as it arrives; ends when the process closes its output."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
                 yield json.loads(line)
 
     def close_input(self) -> None:
-        """Tell the process to come to an end."""
+        """Tell the process to end."""
         assert self._process.stdin is not None
         if not self._process.stdin.closed:
             self._process.stdin.close()
 
     def finish(self, patience_s: float) -> None:
-        """Wait for the end. Raises ``RuntimeError`` with the end of what it printed when it was not a good one."""
+        """Wait for the end. Raises ``RuntimeError`` with the last lines of its output if it failed."""
         self.close_input()
         if self._process.wait(patience_s) != 0:
             self._errors.seek(0)
@@ -45,7 +45,8 @@ class Child:
 
 @contextmanager
 def child(module: str, spec: dict[str, Any], tree: Path | None = None) -> Iterator[Child]:
-    """The process for the length of the block; it does not outlive it. ``tree``: run the code of another checkout."""
+    """Run the process for the duration of the block, which it does not outlive. ``tree``: run the code of another
+    checkout."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(spec)],

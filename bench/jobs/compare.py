@@ -1,7 +1,7 @@
-"""Measured stages → the figures of the issue. Values in, values out.
+"""Converts measured stages to the figures of the issue, as pure functions.
 
-A ratio is of the times of the same records in one process, best of its repetitions. The same ratio of CPU seconds
-stands beside it: on a machine that others use as well, it is what still says something.
+A ratio compares the times for the same records in one process, each the best of its repetitions. It is accompanied by
+the same ratio of CPU seconds, which stays meaningful on a shared machine.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from bench.registry import Result
 
 JOBS = ("ingest", "reassembly", "ack")
 INGEST_TARGETS = {"small": 0.6, "filters": 0.75}
-"""Of the floor; a plain decode in one ``mapInArrow`` reaches 0.52 and 0.70."""
+"""Shares of the floor's throughput; a plain decode in one ``mapInArrow`` reaches 0.52 and 0.70."""
 CHAIN_TARGET = 0.25
 COMBINER_TARGET = 10.0
 TWO_CORES_TARGET = 1.6
 LATENCY_TARGET_S = 6.0
 FLAT = 1.25
-"""What counts as flat: the second half of a run against the first."""
+"""Maximum ratio of a run's second half to its first half that counts as flat."""
 FEW_ROWS = 16
-"""State of fewer rows on average is not compared: one set more or less that is cut in two doubles it."""
+"""State of fewer rows on average is not compared, because one more set cut in two by a micro-batch would double it."""
 
 Best = dict[tuple[str, int, str], Stage]
 
@@ -58,7 +58,7 @@ def shown(stage: Stage) -> dict[str, Any]:
 
 
 def ratios(best: Best) -> Iterator[Result]:
-    """Every comparison that the measured stages allow."""
+    """Yield every comparison that the measured stages allow."""
     for workload, cores in dict.fromkeys((workload, cores) for workload, cores, _ in best):
         found = {stage: s for (w, c, stage), s in best.items() if (w, c) == (workload, cores)}
         label = f"{workload}, {_cores(cores)}"
@@ -87,7 +87,7 @@ def ratios(best: Best) -> Iterator[Result]:
 
 
 def _pair(name: str, of: list[Stage], by: list[Stage], target: float | None) -> Iterator[Result]:
-    """How often the work of ``by`` fits into that of ``of``: in time, and in CPU time."""
+    """Divide the cost of ``of`` by that of ``by``, in time and in CPU time."""
     yield Result(name, sum(s.seconds for s in of) / sum(s.seconds for s in by), "ratio", target)
     yield Result(f"{name}, CPU", sum(s.cpu_s for s in of) / sum(s.cpu_s for s in by), "ratio", target)
 
@@ -97,7 +97,8 @@ def _cores(cores: int) -> str:
 
 
 def steady(answer: dict[str, Any], rate: float, reached: float) -> Iterator[Result]:
-    """Latency, and whether batch time and state stay flat: what ``bench.jobs.steady`` said, for ``rate`` records/s."""
+    """Yield the figures of ``bench.jobs.steady`` at ``rate`` records/s: latency, and whether batch time and state stay
+    flat."""
     yield Result("steady: traffic at half the maximum", reached, f"records/s (wanted {rate:,.0f})")
     latency = sorted(answer["latency_s"])
     if len(latency) > 1:
@@ -109,7 +110,7 @@ def steady(answer: dict[str, Any], rate: float, reached: float) -> Iterator[Resu
     yield Result("steady: CPU seconds of others", answer["others_s"], "s")
     for name, batches in answer["batches"].items():
         yield Result(f"steady, {name}: micro-batches", len(batches), "batches")
-        settled = batches[len(batches) // 3 :]  # before, memories fill up
+        settled = batches[len(batches) // 3 :]  # before that, memories fill up
         half = len(settled) // 2
         if half < 3:
             continue

@@ -1,9 +1,11 @@
-"""``python -m bench.jobs.held SPEC``: the ack job with many channels with logs, touched at random at a steady rate.
+"""Measures the ack job with many channels with logs, accessed at random at a steady rate: ``python -m bench.jobs.held
+SPEC``.
 
-``SPEC`` is JSON: run directory, cores, channels, messages in the log of each, rows a second, seconds. The logs are put
-into the state by the first micro-batch, since ten million rows would take an hour: every channel has the state of one
-that took ``log`` rows. Prints a line of JSON for every tenth of the time (memory of all processes and size of the
-checkpoint), then one with the latency of every second's rows, and one with the first micro-batch after a restart.
+``SPEC`` is JSON: run directory, cores, channels, messages in the log of each, rows per second, seconds. The first
+micro-batch writes the logs directly into the state, because ten million rows would take an hour: every channel gets the
+state of one that received ``log`` rows. Prints a line of JSON for every tenth of the duration (memory of all processes
+and size of the checkpoint), then one with the latency of every second's rows, and one with the first micro-batch after
+a restart.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ WARM_UP_S = 60
 LOOKS = 10
 SEED = 1
 STEP_MS = 1_000
-"""Between two messages of a log."""
+"""The time (ms) between two messages of a log."""
 
 
 def filling(update: Update, rules: Rules, channels: dict[int, list[int]], texts: Sequence[str]) -> Update:
-    """``update``, which before its first rows gives each channel of the bucket the state after the rows ``texts``."""
+    """Wrap ``update`` so that before its first rows it gives each channel of the bucket the state after the rows
+    ``texts``."""
     from reliable_channel.pipeline.ack.channel_state import Channels
     from reliable_channel.pipeline.ack.records import row_of
     from reliable_channel.pipeline.delta import running
@@ -64,17 +67,18 @@ def filling(update: Update, rules: Rules, channels: dict[int, list[int]], texts:
 
 
 def key_of(channel: int) -> tuple[str, str, str]:
-    """As rows have it. The channel id is the same in all, so that their states are the same bytes."""
+    """Return the key of a channel as in rows. The channel id is the same in all, so that their states have the same
+    bytes."""
     return (PUBSUB_TOPIC, f"/bench/1/{channel}/proto", "channel")
 
 
 def row(offset: int, channel: int, place: int, at_ms: int) -> dict[str, Any]:
-    """A message of a channel, whose ids are those of every other channel."""
+    """Build a message of a channel, with the same ids in every channel."""
     return message_row(offset, channel, place, at_ms, "held") | {"channel_id": "channel"}
 
 
 def as_text(message: dict[str, Any]) -> str:
-    """A row as the job gets it."""
+    """Encode a row as the job receives it."""
     from reliable_channel.pipeline.ack.records import InputRow
 
     fields = {name: message[name] for name in InputRow._fields if message.get(name) is not None}
@@ -84,7 +88,7 @@ def as_text(message: dict[str, Any]) -> str:
 
 
 class RandomRows:
-    """Rows of channels at random, ``rate`` a call."""
+    """Generates rows of random channels, ``rate`` per call."""
 
     def __init__(self, settings: Any, table: Any, channels: int, log: int, rate: int) -> None:
         self._settings, self._table = settings, table
@@ -94,7 +98,7 @@ class RandomRows:
         self._now_ms = START_US // 1000 + log * STEP_MS
         self.sent = 0
         self.at: list[tuple[int, float]] = []
-        """Rows sent so far, and when (Unix s), for each call."""
+        """For each call: rows sent so far, and when (Unix s)."""
 
     def __call__(self) -> None:
         from reliable_channel.lake.append import append_rows
@@ -112,14 +116,14 @@ class RandomRows:
 
 
 class DoneRows:
-    """Micro-batches of a query: rows taken so far, and when (Unix s)."""
+    """Records the micro-batches of a query: rows processed so far, and when (Unix s)."""
 
     def __init__(self) -> None:
         self.at: list[tuple[int, float]] = [(0, 0.0)]
         self._seen = -1
 
     def look(self, query: Any) -> None:
-        """Take note of those that ended since the last look. Raises what ended the query."""
+        """Record the micro-batches that ended since the last call. Raises the query's error if it has failed."""
         if (error := query.exception()) is not None:
             raise error
         for progress in query.recentProgress:
@@ -130,7 +134,7 @@ class DoneRows:
                 self.at.append((self.at[-1][0] + progress.numInputRows, ended))
 
     def wait(self, query: Any, rows: int) -> None:
-        """Until so many rows are done."""
+        """Wait until ``rows`` rows are done."""
         deadline = time.monotonic() + PATIENCE_S
         while self.at[-1][0] < rows:
             self.look(query)
@@ -140,7 +144,7 @@ class DoneRows:
 
 
 def latencies(sent: Sequence[tuple[int, float]], done: Sequence[tuple[int, float]], since: float) -> list[float]:
-    """Seconds from sending to the end of the micro-batch, for every call since then."""
+    """Seconds from sending to the end of the micro-batch, for every call after ``since``."""
     found = []
     for rows, at in sent:
         if at >= since:
@@ -149,18 +153,18 @@ def latencies(sent: Sequence[tuple[int, float]], done: Sequence[tuple[int, float
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of its files."""
+    """The bytes of a directory's files."""
     total = 0
     for path in directory.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # gone meanwhile
+        except OSError:  # deleted meanwhile
             continue
     return total
 
 
 def main(arguments: list[str]) -> int:
-    """Fill, warm up, measure, start again."""
+    """Fill the state, warm up, measure, and measure a restart."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
     from pyspark.sql import functions as F  # noqa: N812

@@ -1,7 +1,8 @@
-"""``python -m bench.jobs.low_rate SPEC``: all queries as they run, in one pinned process, at a low rate and then idle.
+"""Measures all queries as in production, in one pinned process, at a low rate and then idle: ``python -m
+bench.jobs.low_rate SPEC``.
 
 ``SPEC`` is JSON: bootstrap servers, run directory, cores, topic, seconds to warm up, to measure, to be idle. Prints a
-line of JSON when the traffic may end, and one with what was measured: every micro-batch's parts in ms, latency, CPU.
+line of JSON when the traffic may end, and one with the measurements: every micro-batch's parts in ms, latency, CPU.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from bench.jobs.usage import busy_seconds, cpu_seconds
 
 TRIGGER_MS = 1_000
 SETTLE_S = 10.0
-"""Until what came last has passed all queries."""
+"""The time (s) until the last records have passed all queries."""
 
 
 def main(arguments: list[str]) -> int:
-    """Warm up, measure, wait without traffic."""
+    """Warm up, measure under traffic, measure idle."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
     from reliable_channel.pipeline.runner.run import run_continuously
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _measured(query: Any, since: float) -> list[dict[str, Any]]:
-    """The measures of every micro-batch with rows that began since then (Unix s)."""
+    """The measures of every micro-batch with rows that began after ``since`` (Unix s)."""
     from reliable_channel.pipeline import counters
     from reliable_channel.pipeline.runner.measures import measures
 

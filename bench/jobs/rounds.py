@@ -1,4 +1,5 @@
-"""The measured process of :mod:`bench.verdicts`: rounds of verdicts over kept messages, a few new ones before each."""
+"""Runs the measured process of :mod:`bench.verdicts`: rounds of verdicts over kept messages, with a few new ones before
+each."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Round:
 
 
 class Kept:
-    """Tables with ``kept`` messages of a day; in every round ``new`` messages of a minute come."""
+    """Tables with ``kept`` messages of a day; every round adds ``new`` messages of a minute."""
 
     def __init__(self, settings: Settings, kept: int, new: int) -> None:
         self.settings, self.kept, self.new = settings, kept, new
@@ -45,7 +46,8 @@ class Kept:
             self.append(kept // _COMMITS, 86_400 // _COMMITS)
 
     def append(self, count: int, seconds: int) -> None:
-        """``count`` messages in so many ``seconds``: one of a hundred is missing, two acknowledge the others."""
+        """Append ``count`` messages spread over ``seconds``: one in a hundred is missing, and two participants
+        acknowledge the others."""
         messages = [
             (self.next + number, self.at_us + (number + 1) * seconds * 1_000_000 // count) for number in range(count)
         ]
@@ -58,7 +60,7 @@ class Kept:
         append_rows(self.settings.paths, CLOCK, as_arrow([row], CLOCK))
 
     def round(self, spark: Any) -> Round:
-        """Append what is new and judge."""
+        """Append new messages and compute the verdicts."""
         from reliable_channel.pipeline.verdict import verdicts
 
         self.append(self.new, _NEW_S)
@@ -93,7 +95,7 @@ def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dic
 
 
 def main(arguments: list[str]) -> int:
-    """A round over everything for each number of kept messages, then ``rounds`` rounds in turn."""
+    """Run a round over everything for each number of kept messages, then ``rounds`` rounds alternately."""
     spec = json.loads(arguments[0])
     pinned(spec["cores"])
     from reliable_channel.runtime.spark import spark_session

@@ -1,8 +1,9 @@
-"""``python -m bench.jobs.stages SPEC``: the stages of the pipeline over what is in Kafka, in one pinned process.
+"""Measures the stages of the pipeline over existing Kafka records, in one pinned process: ``python -m bench.jobs.stages
+SPEC``.
 
-``SPEC`` is JSON: bootstrap servers, run directory, cores, and per workload its topic and sizes. Every stage prints one
-line of JSON as soon as it is done. The processor affinity is set first of all, so driver, JVM and Python workers share
-the same cores.
+``SPEC`` is JSON: bootstrap servers, run directory, cores, and the topic and sizes of each workload. Every stage prints
+one line of JSON as soon as it is done. The processor affinity is set first, so driver, JVM and Python workers share the
+same cores.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ THROUGH_STATE = "reassembly, all through state"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One measured run. ``seconds``: sum of the micro-batches' trigger times, without the start of the query.
-    ``others_s``: CPU seconds that other processes took from the same cores meanwhile."""
+    """One measured run. ``seconds``: the sum of the micro-batches' trigger times, without the start of the query.
+    ``others_s``: the CPU seconds that other processes used on the same cores meanwhile."""
 
     workload: str
     cores: int
@@ -47,7 +48,7 @@ class Stage:
 
 
 def prepared(run_dir: str) -> Settings:
-    """The local configuration with this run directory; fetches the jars where they are missing."""
+    """Return the local configuration with this run directory; downloads missing jars."""
     from reliable_channel.config import load
     from reliable_channel.runtime import jars
 
@@ -57,7 +58,8 @@ def prepared(run_dir: str) -> Settings:
 
 
 def settings_for(run_dir: Path, servers: str, cores: int, **spark: Any) -> Settings:
-    """The configuration of a bench run: local session, two shuffle partitions whatever the number of cores."""
+    """Return the configuration of a bench run: a local session, and two shuffle partitions whatever the number of
+    cores."""
     from reliable_channel.config import load
 
     session = {"master": f"local[{cores}]", "shuffle_partitions": 2, "driver_memory": MEMORY, **spark}
@@ -66,19 +68,19 @@ def settings_for(run_dir: Path, servers: str, cores: int, **spark: Any) -> Setti
 
 
 def pinned(cores: int) -> None:
-    """Run on the first ``cores`` processors that we may use, and so does everything that is started from now on."""
+    """Pin this process, and all processes it starts from now on, to the first ``cores`` available processors."""
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:cores]))
 
 
 def on_topic(settings: Settings, topic: str, run_dir: Path) -> Settings:
-    """The same session, reading another topic, with tables and checkpoints of its own."""
+    """Return settings for the same session with another topic, and separate tables and checkpoints."""
     topics = settings.kafka.topics.model_copy(update={"envelopes": topic})
     kafka = settings.kafka.model_copy(update={"topics": topics})
     return settings.model_copy(update={"kafka": kafka}).with_run_dir(run_dir)
 
 
 def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
-    """Kafka → Delta without Python: what the same Spark does at best with the same records."""
+    """Copy Kafka → Delta without Python: the best that the same Spark can do with the same records."""
     from reliable_channel.pipeline.ingest.stream import kafka_records
 
     records = kafka_records(spark, settings.kafka, settings.pipeline, settings.spark.max_offsets_per_trigger)
@@ -92,7 +94,7 @@ def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
 
 
 def all_through_state() -> Query:
-    """Reassembly without the combiner: every segment goes to keyed state."""
+    """Run reassembly without the combiner: every segment goes to keyed state."""
     from reliable_channel.pipeline.reassembly.stream import reassembled
     from reliable_channel.pipeline.runner.queries import REASSEMBLY
 
@@ -100,7 +102,7 @@ def all_through_state() -> Query:
 
 
 def spent(query: StreamingQuery) -> float:
-    """Wait for the query's end; the seconds of its micro-batches."""
+    """Wait for the query's end; returns the seconds of its micro-batches."""
     from reliable_channel.pipeline.runner.run import wait_for
 
     wait_for(query)
@@ -110,7 +112,7 @@ def spent(query: StreamingQuery) -> float:
 def measure(
     spark: SparkSession, settings: Settings, spec: dict[str, Any], cores: int, repetition: int
 ) -> Iterator[Stage]:
-    """All stages over one workload, in a directory of its own, each as it is done."""
+    """Yield all stages over one workload, in a separate directory, each as it is done."""
     from reliable_channel.lake.tables import SDS_MESSAGES
     from reliable_channel.pipeline.runner.queries import ACK, INGEST, REASSEMBLY, start
 
@@ -149,7 +151,7 @@ def measure(
 
 
 def check(settings: Settings, spec: dict[str, Any]) -> None:
-    """What is measured must also be right: every record is an envelope, every message is delivered."""
+    """Check that the measured results are right: every record is an envelope, every message is delivered."""
     from reliable_channel.lake.read import open_table
     from reliable_channel.lake.tables import DELIVERED_MESSAGES, ENVELOPES
 

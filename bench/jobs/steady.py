@@ -1,10 +1,10 @@
-"""``python -m bench.jobs.steady SPEC``: all queries as they run, over a backlog and then over steady traffic, in one
-pinned process.
+"""Measures all queries as in production, over a backlog and then over steady traffic, in one pinned process: ``python
+-m bench.jobs.steady SPEC``.
 
-The backlog says how many records/s they do at most: those of all its micro-batches but the first, in which the JVM is
-cold. Latency is from the Kafka record's time to the commit in ``delivered_messages`` that shows the message to readers.
-Prints one line of JSON when the backlog is delivered, one when ``warm_batches`` of ingest are done after it and
-measuring begins, one when ``batches`` more are done, and, after its input has ended, one with what was measured.
+The backlog gives the maximum records/s, over all its micro-batches except the first, in which the JVM is cold. Latency
+is from the Kafka record's time to the commit in ``delivered_messages`` that shows the message to readers. Prints one
+line of JSON when the backlog is delivered, one when ``warm_batches`` of ingest are done after it and measuring begins,
+one when ``batches`` more are done, and, after its standard input has ended, one with the measurements.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     often = {"trigger_interval_ms": TRIGGER_MS, "max_offsets_per_trigger": spec["max_offsets"]}
     settings = settings_for(Path(spec["run_dir"]), spec["servers"], spec["cores"], **often)
     settings = on_topic(settings, spec["topic"], Path(spec["run_dir"]) / "steady")
-    # Memories as long as a few batches: whether state is flat shows within minutes, not hours.
+    # Memories last only a few batches, so that minutes, not hours, show whether state is flat.
     short = {
         "segmentation": SegmentationConfig(set_timeout_ms=10_000, completed_memory_ms=15_000),
         "sds": SdsParameters(max_log_entries=500),
@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> int:
             print(json.dumps({what: value}), flush=True)
 
     with spark_session(settings, "bench") as spark:
-        # Looked at every second, and a micro-batch takes longer: to send a hundred each time would take its cores.
+        # Progress is read every second, and a micro-batch takes longer; sending a hundred updates each time would use
+        # the measured cores.
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "5")
 
         def delivered() -> int:
@@ -115,13 +116,13 @@ def main(arguments: list[str]) -> int:
 
 
 def began(batch: dict[str, Any]) -> float:
-    """When a micro-batch began, Unix s."""
+    """Return when a micro-batch began (Unix s)."""
     return dt.datetime.fromisoformat(batch["at"]).timestamp()
 
 
 def latencies(table: str, since: float) -> list[float]:
-    """Seconds from event time (Kafka's, for these topics) to the commit that shows the row, for every row whose event
-    time is not before ``since`` (Unix s)."""
+    """The seconds from event time (Kafka's, for these topics) to the commit that shows the row, for every row with an
+    event time from ``since`` (Unix s) on."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,5 @@
-"""Envelopes of made-up conversations, as bytes: the same for the same workload, so that every stage reads the same."""
+"""Generates the envelopes of synthetic conversations, as bytes: deterministic per workload, so that every stage reads
+the same."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ PARITY = SegmentationConfig(segment_size_bytes=102_400, enable_reed_solomon=True
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``messages`` of ``payload_bytes`` in ``channels`` channels. ``lost_every``: every so many messages lose their
-    second data segment, which parity then rebuilds."""
+    """``messages`` of ``payload_bytes`` in ``channels`` channels. ``lost_every`` N: every Nth message loses its second
+    data segment, which parity then rebuilds."""
 
     name: str
     messages: int
@@ -50,10 +51,11 @@ class Workload:
 
 
 def workloads(scale: float) -> tuple[Workload, ...]:
-    """The workloads of the issue. ``pairs`` are small messages of two segments: bare ones never touch keyed state.
+    """Return the workloads of the issue. ``pairs`` are small messages of two segments, because bare ones never use
+    keyed state.
 
-    So many that the work counts and not Spark's start: a stage that takes two seconds spends one of them on planning,
-    compiling and opening state. (What a small micro-batch costs is what steady traffic measures.)"""
+    They are large enough that the work dominates and not Spark's start: a stage of two seconds spends one of them on
+    planning, compiling and opening state. (Steady traffic measures the cost of small micro-batches.)"""
 
     def scaled(count: int) -> int:
         return max(16, int(count * scale))
@@ -68,8 +70,8 @@ def workloads(scale: float) -> tuple[Workload, ...]:
 
 
 def records(workload: Workload, seed: str = "") -> Iterator[Record]:
-    """The envelopes in the order of the network: channels in turn, each message with its segments together, naming the
-    two before it. Another ``seed`` gives other payloads in the same channels."""
+    """Yield the envelopes in network order: channels in turn, the segments of each message together; a message names
+    the previous two. Another ``seed`` gives other payloads in the same channels."""
     rng = random.Random(workload.name + seed)
     start = int(time.time() * 1000)
     filters: Iterator[bytes | None] = _filters() if workload.filters else repeat(None)
@@ -101,8 +103,8 @@ def records(workload: Workload, seed: str = "") -> Iterator[Record]:
 
 
 def _filters() -> Iterator[bytes]:
-    """Full filters of 2 000 other ids each: nothing in them is acknowledged, all of it is looked at. No two are the
-    same: Spark's dictionary would store equal ones once, and the floor would be a copy of half of the topic."""
+    """Return full filters of 2 000 other ids each: they are tested fully but acknowledge nothing. All differ, because
+    Spark's dictionary would store equal ones once, and the floor would copy only half of the topic."""
     filter_format = FilterFormat()
     words = bytearray(filter_format.byte_count)
     filter_format.insert(words, (f"other-{number}" for number in range(2_000)))
@@ -128,14 +130,15 @@ def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:
 
 
 _BATCH_BYTES = 256 * 1024
-"""One request for what is sent at a time: it takes two thirds of the processor time of many, which the jobs lack."""
+"""Bytes per request, so that one request carries all records sent at a time: two thirds of the CPU time of many
+requests, which the jobs need."""
 
 
 def produce_steadily(
     client: dict[str, Any], topic: str, traffic: Sequence[Record], rate: float, stop: threading.Event
 ) -> float:
-    """Write ``traffic``, which was made before, at ``rate`` records/s until ``stop``; returns the rate that was
-    reached. What was late is caught up with at once."""
+    """Write ``traffic``, generated in advance, at ``rate`` records/s until ``stop``; returns the achieved rate. Late
+    records are sent at once."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=_BATCH_BYTES)

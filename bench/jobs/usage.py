@@ -1,5 +1,5 @@
-"""What this process and everything it started use, and what others take from the same cores meanwhile: CPU seconds and
-memory, from ``/proc`` (Linux only)."""
+"""Measures the CPU seconds and memory of this process and its descendants, and the CPU seconds of others on the same
+cores, from ``/proc`` (Linux only)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ def process_tree(root: int) -> dict[int, list[str]]:
 
 
 def cpu_seconds() -> float:
-    """User and system time of this process, its descendants, and those of them that ended and were waited for."""
+    """Return the user and system time of this process and its descendants, including ended ones that were waited
+    for."""
     return sum(sum(int(field) for field in fields[11:15]) for fields in process_tree(os.getpid()).values()) / _TICKS
 
 
 def busy_seconds() -> float:
-    """CPU seconds that the cores which this process may run on were busy since the machine started, with whatever."""
+    """Return the CPU seconds that this process's allowed cores were busy since the machine started, for any process."""
     ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     total = 0
     for line in Path("/proc/stat").read_text().splitlines():
@@ -53,7 +54,7 @@ def busy_seconds() -> float:
 
 
 def resident_pages() -> int:
-    """Pages that the processes of the tree have in memory; those that several share count several times."""
+    """Return the resident pages of the process tree; pages shared by several processes count several times."""
     total = 0
     for pid in process_tree(os.getpid()):
         try:
@@ -64,9 +65,10 @@ def resident_pages() -> int:
 
 
 def memory_mb() -> float:
-    """Proportional set size of the tree (MB): pages that workers share with the daemon they forked from count once.
+    """Return the proportional set size of the tree (MB): pages that workers share with the daemon that forked them
+    count once.
 
-    Takes 50 ms for a JVM of 3 GB, which waits meanwhile when it wants a page."""
+    Takes 50 ms for a JVM of 3 GB, during which the JVM blocks if it needs a page."""
     total = 0
     for pid in process_tree(os.getpid()):
         try:
@@ -78,8 +80,8 @@ def memory_mb() -> float:
 
 
 class Usage:
-    """``with Usage() as usage``: afterwards ``usage.cpu_s``, ``usage.others_s`` (CPU seconds that everybody else took
-    from our cores) and ``usage.peak_mb``: measured when, twice a second, more is resident than before."""
+    """``with Usage() as usage``: afterwards ``usage.cpu_s``, ``usage.others_s`` (CPU seconds of other processes on our
+    cores) and ``usage.peak_mb``, measured whenever a check, twice a second, finds more resident pages than before."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0

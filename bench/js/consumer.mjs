@@ -1,7 +1,7 @@
-// js-waku's MessageChannel as consumer of a Kafka topic into SQLite: what a developer would write who needs no more.
+// Writes a Kafka topic to SQLite with js-waku's MessageChannel: the minimal consumer that a developer would write.
 //
-// node consumer.mjs SERVERS TOPIC LOG RECORDS FILE: after the first LOG records of the topic the next RECORDS are
-// measured. Prints one JSON line: records, seconds, CPU seconds, rows in the database.
+// node consumer.mjs SERVERS TOPIC LOG RECORDS FILE: measures the RECORDS records after the first LOG records of the
+// topic. Prints one JSON line: records, seconds, CPU seconds, rows in the database.
 import { Message, MessageChannel, MessageChannelEvent } from "@waku/sds";
 import { WakuMessage } from "@waku/proto";
 import { Kafka, logLevel } from "kafkajs";

@@ -1,1 +1,2 @@
-"""The protocol core: wire formats, segmentation, SDS, rate limits, errors. No clock, no I/O, no randomness."""
+"""Implements the protocols: wire formats, segmentation, SDS and rate limits, with the error tree of the project. No
+clock, no I/O, no randomness."""

@@ -1,11 +1,11 @@
-"""AES-256-GCM as channels use it: the layout of a ciphertext, and its two operations as pure functions.
+"""Encrypts and decrypts messages with AES-256-GCM, as pure functions, in the ciphertext layout of channels.
 
 Layout: ``0x01 ‖ key id (4 bytes) ‖ nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``, 33 bytes of overhead. The
 additional authenticated data are layout byte, key id, pubsub topic and content topic, each length-prefixed, so that a
-ciphertext is good on its own topics only.
+ciphertext is valid on its own topics only.
 
-The caller chooses the nonce, which must never come twice under one key: :mod:`reliable_channel.channel.aes_gcm` draws
-them and counts. Keys are 32 bytes; a channel has several during a rotation.
+The caller chooses the nonce, which must never be used twice with one key: :mod:`reliable_channel.channel.aes_gcm` draws
+random ones and counts the messages. Keys are 32 bytes; a channel has several during a rotation.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ Topics = tuple[str, str]
 
 
 class DecryptionRefusedError(ValueError):
-    """Not for these keys and topics, or damaged. The text names neither keys nor bytes."""
+    """The ciphertext was made with other keys or for other topics, or is damaged. The text contains neither keys nor
+    bytes."""
 
 
 def encrypt(key: bytes, nonce: bytes, topics: Topics, content: bytes) -> bytes:
-    """``content`` encrypted for ``topics``, :data:`OVERHEAD_BYTES` longer. ``nonce``: 12 bytes, new for this key."""
+    """Encrypt ``content`` for ``topics``; the result is :data:`OVERHEAD_BYTES` longer. ``nonce``: 12 bytes, new for
+    this key."""
     header = bytes([LAYOUT]) + key_id(key)
     cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
     cipher.update(_associated(header, topics))
@@ -43,8 +45,8 @@ def encrypt(key: bytes, nonce: bytes, topics: Topics, content: bytes) -> bytes:
 
 
 def decrypt(keys: Mapping[bytes, bytes], topics: Topics, payload: bytes) -> bytes:
-    """What :func:`encrypt` was given. ``keys``: by their ids. Raises :class:`DecryptionRefusedError` for what these
-    keys did not encrypt for these topics."""
+    """Decrypt the result of :func:`encrypt`. ``keys`` maps key ids to keys. Raises :class:`DecryptionRefusedError` for
+    bytes that these keys did not encrypt for these topics."""
     if len(payload) < OVERHEAD_BYTES or payload[0] != LAYOUT:
         raise DecryptionRefusedError("not a ciphertext of this layout")
     header = payload[: 1 + KEY_ID_BYTES]
@@ -61,13 +63,13 @@ def decrypt(keys: Mapping[bytes, bytes], topics: Topics, payload: bytes) -> byte
 
 
 def key_id(key: bytes) -> bytes:
-    """The id of a key on the wire: 4 bytes of a one-way digest of the key. If two keys of one channel share an id (one
-    pair in 2^32), the configuration holds fewer keys than were given: make another key."""
+    """Return the id of a key on the wire: 4 bytes of a one-way digest of the key. If two keys of one channel share an
+    id (one pair in 2^32), the configuration keeps only one of them: generate another key."""
     return hashlib.sha256(b"reliable-channel aes-gcm key id\0" + key).digest()[:KEY_ID_BYTES]
 
 
 def key_in(content: bytes, place: str) -> bytes:
-    """The key in the content of the key file ``place``: 64 hex digits, or the 32 bytes themselves. Raises
+    """Read the key from the content of the key file ``place``: 64 hex digits, or the 32 bytes themselves. Raises
     ``ConfigurationError`` naming the file, never its content."""
     text = all(byte in _TEXT for byte in content)
     try:
@@ -82,8 +84,8 @@ def key_in(content: bytes, place: str) -> bytes:
 
 
 _TEXT = frozenset(string.printable.encode())
-"""Bytes of a text file. A file of nothing else holds digits, never the key itself: 32 hex digits are 16 bytes, too few,
-and no random key is text (one in 10^14)."""
+"""The bytes of a text file. A file with only such bytes contains hex digits, never the raw key: 32 hex digits are 16
+bytes, too few, and no random key is text (one in 10^14)."""
 
 
 def _associated(header: bytes, topics: Topics) -> bytes:

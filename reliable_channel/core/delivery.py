@@ -1,5 +1,5 @@
-"""Decides when a rebuilt message is delivered: as soon as SDS has delivered as many of its segments as rebuild it, k of
-the k + m (docs/spec/segmentation.md). The participant and the ack job both ask it.
+"""Decides when a rebuilt message is delivered: as soon as SDS has delivered enough of its segments to rebuild it, k of
+the k + m (docs/spec/segmentation.md). The participant and the ack job share this code.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class _Awaited(Generic[PartT, MessageT]):
     required: int
     parts: dict[PartT, None] = field(default_factory=dict)
     lacking: int = 0
-    """So many more parts must be delivered before it is worth counting them again; a lower bound."""
+    """A lower bound of how many more parts must be delivered. Until then they are not counted again."""
 
 
 class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
-    """The rebuilt messages of a channel that SDS has not delivered yet, in the order in which they were added.
+    """The rebuilt messages of a channel that SDS has not delivered yet, in insertion order.
 
-    A part names a segment. ``delivered(part, message)`` returns what SDS delivered as this segment of this message,
-    or ``None`` while there is nothing: a segment that somebody else published under the same id does not count.
+    A part names a segment. ``delivered(part, message)`` returns what SDS delivered as this segment of this message, or
+    ``None`` if nothing was delivered yet. A segment that another sender published under the same id does not count.
     """
 
     def __init__(self, delivered: Callable[[PartT, MessageT], DeliveredT | None]) -> None:
@@ -45,7 +45,7 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
         return self._awaited[key].message
 
     def items(self) -> Iterator[tuple[KeyT, MessageT]]:
-        """The keys and messages, the oldest first."""
+        """The keys and messages, oldest first."""
         return ((key, awaited.message) for key, awaited in self._awaited.items())
 
     def awaits(self, part: PartT) -> bool:
@@ -57,7 +57,7 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
         return tuple(self._by_part.get(part, ()))
 
     def add(self, key: KeyT, message: MessageT, parts: Iterable[PartT], required: int) -> None:
-        """Await a message until ``required`` of its parts are delivered; one under the same key is replaced."""
+        """Await a message until ``required`` of its parts are delivered; replaces a message with the same key."""
         if key in self._awaited:
             self.remove(key)
         self._awaited[key] = _Awaited(message, required)
@@ -65,15 +65,15 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
             self.add_part(key, part)
 
     def add_part(self, key: KeyT, part: PartT) -> None:
-        """A further part of a message, which was encoded again from the rebuilt payload."""
+        """Add a part that was encoded again from the rebuilt payload of a message."""
         awaited = self._awaited[key]
         if part not in awaited.parts:
             awaited.parts[part] = None
-            awaited.lacking -= 1  # it may have been delivered already
+            awaited.lacking -= 1  # this part may have been delivered already
             self._by_part.setdefault(part, []).append(key)
 
     def remove(self, key: KeyT) -> MessageT:
-        """Await a message no longer."""
+        """Stop awaiting a message."""
         awaited = self._awaited.pop(key)
         for part in awaited.parts:
             keys = self._by_part[part]
@@ -83,12 +83,12 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
         return awaited.message
 
     def clear(self) -> None:
-        """Await nothing any more."""
+        """Stop awaiting all messages."""
         self._awaited.clear()
         self._by_part.clear()
 
     def take(self, key: KeyT) -> list[DeliveredT] | None:
-        """What was delivered of a message, when that is enough; it is awaited no longer then."""
+        """If enough parts of a message are delivered, return them and stop awaiting it; else return ``None``."""
         awaited = self._awaited[key]
         found = [one for part in awaited.parts if (one := self._delivered(part, awaited.message)) is not None]
         if len(found) < awaited.required:
@@ -98,7 +98,8 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
         return found
 
     def take_with(self, part: PartT) -> Iterator[tuple[KeyT, MessageT, list[DeliveredT]]]:
-        """The messages that have enough now that SDS has delivered this part, each with what was delivered of it."""
+        """Process the delivery of a part by SDS; yields the messages that it completes, each with its delivered
+        parts."""
         for key in list(self._by_part.get(part, ())):
             awaited = self._awaited[key]
             if self._delivered(part, awaited.message) is None:

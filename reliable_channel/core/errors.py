@@ -9,7 +9,7 @@
     │   └── …
     └── EnvironmentFault      this machine or a peer: Java missing, port taken, disk full, broker unreachable
 
-What the *network* sends wrong is never an exception: it is a
+Invalid data from the *network* never raises an exception: it becomes a
 :class:`reliable_channel.core.wire.malformed.Malformed` value and, in the pipeline, a quarantine row.
 """
 
@@ -32,15 +32,15 @@ class ReliableChannelError(Exception):
 
 
 class LocalError(ReliableChannelError):
-    """The caller misused us; nothing on the network is wrong."""
+    """The caller misused the API; nothing on the network is wrong."""
 
 
 class ConfigurationError(LocalError):
-    """A configuration key or value is wrong; the cause names the key, never a secret's value."""
+    """A configuration key or value is wrong; the cause names the key, never the value of a secret."""
 
 
 class MessageTooLarge(LocalError):
-    """A message is over the configured limit; the cause states both sizes in bytes."""
+    """A message exceeds the configured limit; the cause states both sizes in bytes."""
 
 
 class EmptyMessage(LocalError):

@@ -1,5 +1,5 @@
-"""Reads JSON that somebody else wrote. It can write half of a surrogate pair, which no UTF-8 and so no table, database
-or answer can hold; such a half becomes U+FFFD, so that one bad text spoils nothing that is read with it."""
+"""Parses JSON from outside. Such JSON can contain half of a surrogate pair, which UTF-8, and therefore a table, a
+database or a response, cannot represent. Each half becomes U+FFFD, so one bad text does not make the rest unusable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def loads(text: bytes) -> Any:
-    """The value. Raises ``ValueError`` or ``RecursionError`` for what is no JSON."""
+    """Parse JSON. Raises ``ValueError`` or ``RecursionError`` for anything else."""
     found = json.loads(text)
     if _HALF.search(text) is None:
         return found

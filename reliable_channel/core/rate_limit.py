@@ -1,10 +1,10 @@
 """Implements the rate limit of RLN (17/WAKU2-RLN-RELAY; RELIABLE-CHANNEL-API, *Rate Limit Manager*). It reads no clock:
 ``now`` is an argument, in ms.
 
-Epoch = time div epoch size. Relays count envelopes, so every envelope counts, in the order content, control, ephemeral:
-content that waits goes before control traffic that waits, and an ephemeral message is sent only when nothing waits and
-enough is left. What counts at the limit waits for the next epoch; only ephemeral messages are dropped. With
-``counts="messages"`` (RELIABLE-CHANNEL-API) only first segments and ephemeral messages count. Items are opaque.
+Epoch = time div epoch size. Relays count envelopes, so every envelope counts, by priority: waiting content is sent
+before waiting control traffic, and an ephemeral message only when nothing waits and enough of the limit is left. At the
+limit, traffic that counts waits for the next epoch; only ephemeral messages are dropped. With ``counts="messages"``
+(RELIABLE-CHANNEL-API) only first segments and ephemeral messages count. Items are opaque.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 
 
 class Traffic(StrEnum):
-    """What is to be dispatched: it decides about its turn and, with ``counts="messages"``, whether it counts."""
+    """The kind of an item. It decides its priority and, with ``counts="messages"``, whether it counts."""
 
     FIRST_SEGMENT = "first_segment"
     """The first segment of a message, or a message that is not segmented."""
@@ -32,11 +32,11 @@ class Traffic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitConfig:
-    """``enabled``: ``None`` follows the Waku node: on where that has RLN on. ``epoch_size_ms`` as the RLN relay
-    has it; ``messages_per_epoch`` is the membership's limit. ``counts``: ``envelopes``, as relays count, or
-    ``messages``: first segments and ephemeral messages (RELIABLE-CHANNEL-API). ``approaching_share`` of the limit used
-    gives the warning event; ``ephemeral_share`` of it used, or all but one, leaves no room for ephemeral messages.
-    Raises :class:`ConfigurationError` out of range."""
+    """Configures the rate limit. ``enabled``: ``None`` follows the Waku node: on if the node has RLN on.
+    ``epoch_size_ms`` is that of the RLN relay; ``messages_per_epoch`` is the membership's limit. ``counts``:
+    ``envelopes``, as relays count, or ``messages``: first segments and ephemeral messages (RELIABLE-CHANNEL-API). The
+    warning event is emitted when ``approaching_share`` of the limit is used. Ephemeral messages are dropped when
+    ``ephemeral_share`` of it, or all but one, is used. Raises :class:`ConfigurationError` for values out of range."""
 
     enabled: bool | None = None
     epoch_size_ms: int = 600_000
@@ -65,7 +65,7 @@ class Admitted(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class Delayed(Generic[Item]):
-    """The item waits for an epoch that has room, not before ``until`` (ms); reported once per item."""
+    """The item waits for an epoch with room, at the earliest until ``until`` (ms); reported once per item."""
 
     item: Item
     until: int
@@ -73,7 +73,7 @@ class Delayed(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class EphemeralDropped(Generic[Item]):
-    """An ephemeral item was dropped: ``used`` of the ``limit`` of the epoch are used."""
+    """An ephemeral item was dropped: ``used`` of the epoch's ``limit`` are used."""
 
     item: Item
     used: int
@@ -82,8 +82,8 @@ class EphemeralDropped(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class LimitApproaching:
-    """``used`` of the ``limit`` of the epoch are used, for the first time that many; the next begins at ``until``
-    (ms)."""
+    """Usage reached the warning threshold for the first time in this epoch: ``used`` of its ``limit``. The next epoch
+    begins at ``until`` (ms)."""
 
     used: int
     limit: int
@@ -95,8 +95,8 @@ RateLimitEvent = Admitted[Item] | Delayed[Item] | EphemeralDropped[Item] | Limit
 
 @dataclass(frozen=True, slots=True)
 class RateLimitSnapshot:
-    """What must survive a restart, and what processes with one membership share: how much of which epoch is used.
-    Waiting items are their owner's to keep and to submit again."""
+    """The used part of an epoch: the state that must survive a restart, and that processes with one membership share.
+    Waiting items are not included: their owner stores them and submits them again."""
 
     epoch: int
     epoch_size_ms: int
@@ -105,10 +105,10 @@ class RateLimitSnapshot:
 
 
 class RateLimitManager(Generic[Item]):
-    """Decides what is dispatched now and what waits; every method returns events in order."""
+    """Decides which items are dispatched now and which wait; every method returns events in order."""
 
     def __init__(self, config: RateLimitConfig, snapshot: RateLimitSnapshot | None = None) -> None:
-        """``snapshot`` carries the count of the epoch it was taken in; a later epoch starts from zero by itself."""
+        """``snapshot`` contains the count of the epoch in which it was taken; a later epoch starts from zero."""
         self.config = config
         self._epoch = -1
         self._used = 0
@@ -119,7 +119,8 @@ class RateLimitManager(Generic[Item]):
             self.adopt(snapshot)
 
     def submit(self, item: Item, traffic: Traffic, now: int) -> list[RateLimitEvent[Item]]:
-        """Dispatch the item, queue it or, if ephemeral, perhaps drop it; first whatever waits and has its turn."""
+        """Dispatch waiting items that have room, then dispatch the item, queue it or, if it is ephemeral, possibly drop
+        it."""
         events = self.tick(now)
         if not self.config.enabled:
             return [*events, Admitted(item)]
@@ -135,8 +136,8 @@ class RateLimitManager(Generic[Item]):
         return [*events, *self._dispatch(item, traffic)]
 
     def tick(self, now: int) -> list[RateLimitEvent[Item]]:
-        """Dispatch what waits, content first, as far as the epoch of ``now`` has room. A clock that was set back
-        neither reopens an epoch nor gives room."""
+        """Dispatch waiting items, content first, while the epoch of ``now`` has room. A clock that was set back neither
+        reopens an epoch nor creates room."""
         epoch = now // self.config.epoch_size_ms
         if epoch > self._epoch:
             self._epoch, self._used, self._announced = epoch, 0, False
@@ -151,16 +152,16 @@ class RateLimitManager(Generic[Item]):
         return self.epoch_end if self.waiting else None
 
     def drain(self) -> list[Item]:
-        """Take everything that waits out of the queues; it is returned, in order."""
+        """Remove all waiting items from the queues and return them in order."""
         items = [item for queue in (self._content, self._control) for item, _ in queue]
         self._content.clear()
         self._control.clear()
         return items
 
     def adopt(self, snapshot: RateLimitSnapshot) -> None:
-        """Take over a count that another process, or an earlier one, kept. With another epoch size its last ms decides
-        which epoch of now it counts in: the later one, so that a changed setting never gives room that was used
-        already."""
+        """Adopt a count that another or an earlier process stored. If the epoch size has changed, the last ms of the
+        stored epoch selects the current epoch it counts in: the later one, so that a changed setting never frees room
+        that was used already."""
         end = (snapshot.epoch + 1) * snapshot.epoch_size_ms - 1
         epoch = end // self.config.epoch_size_ms
         if epoch < self._epoch:
@@ -170,12 +171,12 @@ class RateLimitManager(Generic[Item]):
         self._epoch = epoch
 
     def snapshot(self) -> RateLimitSnapshot:
-        """What must survive a restart."""
+        """The state that must survive a restart."""
         return RateLimitSnapshot(self._epoch, self.config.epoch_size_ms, self._used, self._announced)
 
     @property
     def waiting(self) -> int:
-        """How many items wait."""
+        """The number of waiting items."""
         return len(self._content) + len(self._control)
 
     @property

@@ -1,2 +1,2 @@
-"""Connects participant and tables: evidence from bridges and senders, refetching, store audits, the store server's
-source."""
+"""Connects participants and tables: collects evidence of bridges and senders, refetches missing envelopes, audits store
+nodes and serves the ``envelopes`` table as a store."""

@@ -1,8 +1,8 @@
-"""Audits the store nodes: asks them for a sample of the envelopes that were seen here (``store_presence``).
+"""Audits the store nodes: queries them for a sample of the envelopes that were seen here (``store_presence``).
 
-Refetches ask only for what is missing, so a store that forgets half of the traffic would otherwise be noticed only when
-it is needed. An envelope's hash decides whether it is in the sample: every run, and everybody with the same share, asks
-for the same envelopes.
+Refetches query only missing messages, so a store that loses half of the traffic would otherwise be noticed only when it
+is needed. An envelope's hash decides whether it is in the sample: all runs and all observers with the same share query
+the same envelopes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import ENVELOPES, SDS_MESSAGES
 
 MAX_HASHES = 1_000
-"""Hashes asked for in one run: some ten questions to each node. The rest is asked in the next."""
+"""Maximum number of hashes queried in one run, about ten queries per node. The rest follow in the next run."""
 
 
 _FROM_THE_NETWORK = ("relay", "filter")
@@ -26,7 +26,7 @@ _FROM_THE_NETWORK = ("relay", "filter")
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """An envelope that was seen; ``channel_id`` and ``sds_id`` where it carried an SDS message."""
+    """An envelope that was seen; ``channel_id`` and ``sds_id`` are set if it contained an SDS message."""
 
     message_hash: bytes
     pubsub_topic: str
@@ -36,10 +36,11 @@ class Audited:
 
 
 def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> list[Audited]:
-    """The envelopes of the configured content topics to ask for now, the oldest first; ``asked``: hashes that were.
+    """Select the envelopes of the configured content topics to query now, oldest first. ``asked``: hashes already
+    queried.
 
-    Only what a node may be expected to hold: seen by relay or filter, not ephemeral, long enough ago to be stored, and
-    not so long that it may have been dropped."""
+    Only envelopes that a node should hold: seen by relay or filter, not ephemeral, old enough to be stored, and not so
+    old that they may have been deleted."""
     audit = settings.store.audit
     if not audit.share:
         return []
@@ -63,13 +64,13 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
 
 
 def threshold_of(share: float) -> bytes | None:
-    """Envelopes whose hash is below this are the share that is audited; None: all are."""
+    """The audited share is the envelopes whose hash is below this value; None: all envelopes."""
     wanted = int(share * 2**64)
     return None if wanted >= 2**64 else wanted.to_bytes(8, "big")
 
 
 def _carried(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[str, str]]:
-    """Channel and SDS id of what these envelopes carried."""
+    """Look up channel and SDS id of the messages in these envelopes."""
     if not hashes:
         return {}
     rows = public_dataset(open_table(settings.paths, SDS_MESSAGES))

@@ -1,4 +1,5 @@
-"""Reads the evidence topic to its end into the tables: kafka-python reads, ``evidence.intake`` converts."""
+"""Copies the evidence topic into the tables, up to its current end: kafka-python reads, ``evidence.intake``
+converts."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ POLL_MS = 2_000
 
 
 def collect_evidence(settings: Settings) -> int:
-    """Take every record that is there now, each once; how many became rows. Needs no Spark.
+    """Process all current records of the evidence topic, each exactly once; returns how many became rows. Needs no
+    Spark.
 
-    A second collector on the same run directory (a job beside ``run``) waits until the first is done. Raises
-    ``EnvironmentFault`` when Kafka cannot be reached."""
+    A second collector on the same run directory (a job beside ``run``) waits for the first. Raises ``EnvironmentFault``
+    if Kafka cannot be reached."""
     topic = settings.bridge.evidence_topic
     try:
         consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False, group_id=None)
@@ -40,7 +42,7 @@ def collect_evidence(settings: Settings) -> int:
 
 @contextmanager
 def _alone(settings: Settings) -> Iterator[None]:
-    """Hold the lock of the collector: two would both take what came since the same position."""
+    """Hold the collector lock: two collectors would both process the records since the same position."""
     place = Path(settings.paths.run_dir)
     place.mkdir(parents=True, exist_ok=True)
     with (place / "evidence.lock").open("w") as lock:

@@ -1,8 +1,9 @@
 """Serves the ``envelopes`` table as an envelope source, read with delta-rs and Arrow, without Spark.
 
-An index on disk (``store/index.py``) follows the table: new files are read once, columns only, beside the queries;
-files that are gone are forgotten. The payloads of a page are read by file and row (``envelope_files.py``). So memory is
-bounded by a page and a cache, whatever the size of the table. Ephemeral envelopes are in the table and not in a store.
+An index on disk (``store/index.py``) follows the table: only some columns of each new file are read, once, concurrently
+with queries; removed files leave the index. The payloads of a page are read by file and row (``envelope_files.py``), so
+a page and a cache bound the memory, whatever the size of the table. Ephemeral envelopes are in the table, but a store
+does not serve them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 BATCH_ROWS = 8_192
 AT_ONCE_BYTES = 64 * 1024
-"""Larger pages are decoded and written elsewhere than where all requests are taken up."""
+"""Larger pages (bytes) are decoded and encoded outside the thread that accepts all requests."""
 _INDEX_COLUMNS = ["sender_timestamp_ns", "message_hash", "pubsub_topic", "content_topic", "ephemeral"]
 
 STARTING = "the archive is being indexed"
@@ -41,9 +42,9 @@ UNREADABLE = "the envelopes table cannot be read"
 class DeltaSource:
     """Envelopes of one Delta table (``reliable_channel.lake.tables.ENVELOPES``). Thread-safe.
 
-    ``location`` is a path or a URI that delta-rs knows; ``index_path`` a local file. Queries see the table as of the
-    last :meth:`refresh`; :meth:`follow` refreshes in the background. A table that was never there has no envelopes.
-    Queries raise ``EnvironmentFault`` before the first refresh is done, and while the table cannot be read."""
+    ``location`` is a path or a URI that delta-rs knows; ``index_path`` a local file. Queries see the table at the last
+    :meth:`refresh`; :meth:`follow` refreshes in the background. A table that does not exist yet counts as empty.
+    Queries raise ``EnvironmentFault`` before the first refresh, and while the table cannot be read."""
 
     def __init__(self, location: str, index_path: Path | str, storage_options: Mapping[str, str] | None = None) -> None:
         self._location = location
@@ -59,7 +60,7 @@ class DeltaSource:
         self._follower: threading.Thread | None = None
 
     def fault(self) -> str | None:
-        """Why queries cannot be answered now, without the places of this machine; None when they can."""
+        """Why queries cannot be answered now, without paths of this machine; None if they can."""
         return self._fault
 
     @contextmanager
@@ -83,8 +84,8 @@ class DeltaSource:
         self._current()
         try:
             return self._load(message_hashes)
-        except Exception as error:  # Arrow and file systems raise errors of no one type
-            # A file may have been vacuumed between the index and the read; the table names others for its rows.
+        except Exception as error:  # Arrow and file systems raise errors of many types
+            # A file may have been vacuumed after it was indexed; the table then has its rows in other files.
             _log.info("reading envelopes again after %s", type(error).__name__)
             self.refresh()
         try:
@@ -96,21 +97,21 @@ class DeltaSource:
             ) from None
 
     def refresh(self) -> None:
-        """Take up what the table has now. Queries go on meanwhile over what was taken up before.
+        """Update the index to the current version of the table. Queries meanwhile use the previous state.
 
-        Raises ``EnvironmentFault`` when the table, or the index, cannot be read; queries then raise it too."""
+        Raises ``EnvironmentFault`` if the table or the index cannot be read; queries then raise it too."""
         with self._refreshing:
             try:
                 self._fault = self._refresh()
             except EnvironmentFault:
-                self._table = None  # the next refresh opens it anew
+                self._table = None  # the next refresh opens it again
                 self._fault = UNREADABLE
                 raise
             if self._fault is not None:
                 raise EnvironmentFault(f"There is no table at {self._location} any more.", "See paths.data_dir.")
 
     def follow(self, every_s: float) -> None:
-        """Refresh every so many seconds on a thread of its own, the first time at once, until :meth:`close`."""
+        """Refresh every ``every_s`` seconds on a separate thread, the first time at once, until :meth:`close`."""
         self._follower = threading.Thread(target=self._follow, args=(every_s,), name="store-index", daemon=True)
         self._follower.start()
 
@@ -143,7 +144,7 @@ class DeltaSource:
         return self._index
 
     def _refresh(self) -> str | None:
-        """Follow the table; why queries cannot be answered, or None."""
+        """Update the index from the table; returns why queries cannot be answered, or None."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -188,13 +189,13 @@ class DeltaSource:
                 self._fault = f"{STARTING}: {number} of {len(fresh)} new files are done"
             _log.debug("indexed %s envelopes of %s", index.add_file(path, _rows(fragments[path])), path)
         index.complete()
-        # Only now: what a compaction moved stays visible throughout.
+        # Only now, so that rows moved by a compaction stay visible throughout.
         index.remove_files(indexed - set(fragments))
         if self._files is None:
             self._files = EnvelopeFiles(dataset.filesystem)
 
     def load_kept(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
-        """As :meth:`load` for what is in memory and small; raises ``BlockingIOError`` for anything else."""
+        """:meth:`load` for small envelopes in memory; raises ``BlockingIOError`` for any other."""
         return self._load(message_hashes, only_kept=True)
 
     def _load(
@@ -221,7 +222,7 @@ class DeltaSource:
 
 
 class _CachedReading:
-    """A source whose payloads come from memory alone."""
+    """A source that reads payloads only from memory."""
 
     def __init__(self, source: DeltaSource) -> None:
         self.position, self.select, self.load = source.position, source.select, source.load_kept

@@ -1,8 +1,8 @@
-"""Reads single rows of the ``envelopes`` table's Parquet files, by the row numbers that the index keeps.
+"""Reads single rows of the ``envelopes`` table's Parquet files, by the row numbers in the index.
 
-A Parquet file is read by row group, so the ``value`` column of the groups that were read last stays in memory, bounded
-in bytes: the next page, and most look-ups by hash, come from there. A row group that is too large to keep is read in
-batches, and only the wanted rows are held.
+A Parquet file is read by row group, so the ``value`` column of the most recently read groups is cached, bounded in
+bytes: it serves the next page and most look-ups by hash. A row group that is too large for the cache is read in
+batches, and only the requested rows are held.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 CACHE_BYTES = 192 * 1024 * 1024
 GROUP_BYTES = 48 * 1024 * 1024
-"""Larger row groups are not kept."""
+"""Larger row groups (bytes) are not cached."""
 
 MOST_FILES = 1_000
-"""Files whose footers are kept."""
+"""Maximum number of files whose footers are cached."""
 
 _BATCH_ROWS = 4_096
 _COLUMN = "value"
@@ -36,11 +36,12 @@ class EnvelopeFiles:
         self._kept_bytes = 0
         self._lock = threading.Lock()
         self._reading = threading.BoundedSemaphore(2)
-        """Each reading holds a whole row group."""
+        """Limits concurrent reads, because each holds a whole row group in memory."""
 
     def values(self, path: str, rows: Sequence[int], *, only_kept: bool = False) -> list[bytes]:
-        """The ``value`` of these rows of one file, in their order. Raises ``OSError`` when the file is gone, and what
-        Arrow raises for a damaged one; with ``only_kept`` ``BlockingIOError`` when the file would have to be read."""
+        """Return the ``value`` of these rows of one file, in the given order. Raises ``OSError`` if the file is gone,
+        Arrow's errors if it is damaged, and with ``only_kept`` ``BlockingIOError`` if the file would have to be
+        read."""
         metadata, starts = self._footer(path, only_kept)
         wanted: dict[int, list[int]] = defaultdict(list)
         for row in rows:
@@ -55,7 +56,7 @@ class EnvelopeFiles:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the row groups in memory."""
+        """The bytes of the cached row groups."""
         return self._kept_bytes
 
     def _group_values(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
@@ -77,7 +78,7 @@ class EnvelopeFiles:
 
         with self._filesystem.open_input_file(path) as file:
             column = pq.ParquetFile(file, metadata=metadata).read_row_group(group, [_COLUMN], use_threads=False)
-            # One array of 64-bit offsets: indexing into chunks would search for the chunk each time.
+            # One array with 64-bit offsets, because every access to a chunked array would search for the chunk.
             return column.column(0).cast(pa.large_binary()).combine_chunks()
 
     def _in_batches(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
@@ -133,7 +134,7 @@ class EnvelopeFiles:
 
 
 def _column_bytes(metadata: Any, group: int) -> int:
-    """Uncompressed bytes of the ``value`` column of a row group."""
+    """The uncompressed bytes of the ``value`` column of a row group."""
     columns = metadata.row_group(group)
     return next(
         (

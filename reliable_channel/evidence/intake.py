@@ -1,9 +1,9 @@
 """Converts records of the evidence topic into rows of ``sender_events``, ``source_gaps`` and ``sightings``.
 
-Senders record what became of each message, bridges record what they may have missed and which of them saw which
-envelope. The records are JSON from our own processes over a topic that others may write to: their size is bounded, they
-are validated, and anything else is left out. Each record is taken once, because the tables carry its position in the
-topic as an application transaction. A later record of a gap replaces the row of the earlier one.
+Senders record the outcome of each message; bridges record the gaps in what they read and which bridge saw which
+envelope. The records are JSON of this project's processes, on a topic that others may also write to: their size is
+bounded, they are validated, and invalid ones are skipped. Each record is processed exactly once, because the tables
+store its topic position as an application transaction. A later record of a gap replaces the earlier row.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ class EvidenceRecord:
 
 
 def position(paths: PathSettings, topic: str, partition: int) -> int:
-    """The offset that is taken next: the smallest of what the tables have. Creates them where they do not exist."""
+    """Return the next offset to process: the smallest position of the tables. Creates tables that do not exist."""
     for table in WRITTEN:
         create_tables(paths, (table,))
     return min(_position(paths, table, topic, partition) for table in WRITTEN)
 
 
 def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> int:
-    """Append the records as rows, each exactly once; how many became rows. Records of a partition in order."""
+    """Append the records as rows, each exactly once; returns how many became rows. The records of a partition must be
+    in order."""
     by_partition: dict[int, list[EvidenceRecord]] = {}
     for record in records:
         by_partition.setdefault(record.partition, []).append(record)
@@ -74,7 +75,7 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
 
 
 def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], properties: CommitProperties) -> None:
-    """Write the last row of each gap in place of the one that the table has."""
+    """Replace each gap's row in the table by its latest one."""
     last = {row["name"]: row for row in rows}
     merge = open_table(paths, SOURCE_GAPS).merge(
         as_arrow([*last.values()], SOURCE_GAPS),
@@ -87,7 +88,7 @@ def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], properties: C
 
 
 def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list[dict[str, Any]]] | None:
-    """The table and rows (JSON values, times in µs) of one record, or ``None`` for what is no evidence."""
+    """Convert one record to its table and rows (JSON values, times in µs); ``None`` if it is not evidence."""
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
         return None
     try:
@@ -158,16 +159,17 @@ def _app(topic: str, partition: int) -> str:
 
 
 def _text(value: Any) -> str | None:
-    """Bounded text that can be stored: JSON can write half of a surrogate pair, which has no UTF-8."""
+    """Return bounded text that can be stored: JSON can contain half of a surrogate pair, which UTF-8 cannot
+    represent."""
     return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
 def _hash(value: Any) -> bytes | None:
-    """Hex from the record as bytes; ``None`` for anything that is no 32 bytes in hex."""
+    """Convert hex to bytes; ``None`` for anything but 32 bytes in hex."""
     if not isinstance(value, str) or len(value) != 64:
         return None
     try:
-        found = bytes.fromhex(value)  # which passes over spaces
+        found = bytes.fromhex(value)  # which skips spaces
     except ValueError:
         return None
     return found if len(found) == 32 else None

@@ -1,11 +1,11 @@
 """Fetches missing envelopes from store nodes and writes them to Kafka.
 
-``refetch_requests``, and what senders dispatched and nobody saw, are queried by hash; requests without a hint by
-content topic and the time before they were made, ``source_gaps`` by time range. The envelopes go to ``waku.envelopes``
-with ``source=store``. ``store_presence`` gets one row per node and envelope, so that disagreeing stores are visible. A
-sample of everything seen is audited as well (:mod:`~reliable_channel.evidence.audit`). This is a batch job without
-Spark, because it mostly waits for responses. It delivers at least once: a crash repeats its queries, and duplicates are
-removed behind Kafka.
+``refetch_requests``, and messages that senders dispatched but nobody saw, are queried by hash; requests without a hint
+by content topic and the time range before the request; ``source_gaps`` by time range. The envelopes go to
+``waku.envelopes`` with ``source=store``. ``store_presence`` gets one row per node and envelope, which makes disagreeing
+stores visible. A sample of everything seen is audited as well (:mod:`~reliable_channel.evidence.audit`). This is a
+batch job without Spark, because it mostly waits for responses. It delivers at least once: a crash repeats its queries,
+and the pipeline removes the duplicates.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from reliable_channel.transport.store.model import StoreEntry, StoreQuery, is_me
 from reliable_channel.transport.store.rest_node import StoreNodeError
 
 MAX_REQUESTS = 5_000
-"""Requests asked in one run; the rest is asked in the next."""
+"""Maximum number of requests queried in one run; the rest follow in the next run."""
 SENT_WITHIN = dt.timedelta(hours=2)
-"""How far back from the recorded clock what senders dispatched is compared with what came."""
+"""How far back from the recorded clock dispatched messages are compared with received ones."""
 GAP_MARGIN = dt.timedelta(seconds=30)
-"""A gap is asked for wider by this at both ends: senders' clocks differ from ours."""
+"""The margin added at both ends of a gap's time range, because senders' clocks differ from ours."""
 
 NAMED_WITHIN = dt.timedelta(hours=1)
-"""How long before it was asked for a message without a hint may have been sent."""
+"""How long before the request a message without a hint may have been sent."""
 MAX_OF_A_TOPIC = 5_000
-"""Envelopes written back for the requests without a hint of one content topic, in one run."""
+"""Maximum number of envelopes written back per run for one content topic's requests without a hint."""
 
 _MESSAGE = (*CHANNEL_KEY, "sds_id")
 
@@ -63,8 +63,8 @@ WriteBack = Callable[[Sequence[StoreEntry]], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One missing message to fetch. ``retrieval_hint`` is empty where no message hash is known; ``attempt`` is
-    the newest that the ack job requested, 0 if it requested none and the sender's record shows that the message was
+    """One missing message to fetch. ``retrieval_hint`` is empty if no message hash is known; ``attempt`` is the newest
+    attempt requested by the ack job, 0 if it requested none and only the sender's record shows that the message was
     sent."""
 
     pubsub_topic: str
@@ -87,7 +87,7 @@ class RefetchResult:
 
 
 def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> RefetchResult:
-    """Ask for everything that is open, once. Does nothing when no store node is configured."""
+    """Query all open requests and gaps once. Does nothing if no store node is configured."""
     if not client.nodes:
         return RefetchResult()
     create_tables(settings.paths, (STORE_PRESENCE,))
@@ -112,13 +112,14 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
 
 
 def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
-    """The newest attempt for every message that is still missing and was not fetched yet. A hint that is no message
-    hash counts as none: no store knows it. Channels take turns, so that one that names much delays no other."""
+    """Return the newest attempt for every message that is still missing and was not fetched yet. A hint that is not a
+    message hash counts as none, because no store knows it. Channels take turns, so that a channel with many requests
+    does not delay the others."""
     columns = [*_MESSAGE, "attempt", "retrieval_hint", "event_time"]
     rows = in_our_time(dataset_of(open_table(settings.paths, REFETCH_REQUESTS)).to_table(columns=columns))
     newest: dict[tuple[str, str, str, str], tuple[int, bytes | None, dt.datetime | None]] = {}
     for *message, attempt, hint, at in zip(*(rows[name].to_pylist() for name in columns), strict=True):
-        if None in message[1:] or attempt is None:  # nobody can be asked for it
+        if None in message[1:] or attempt is None:  # no store can be queried for it
             continue
         if attempt > newest.get(key := tuple(message), (0,))[0]:
             newest[key] = (attempt, hint, at)
@@ -134,7 +135,7 @@ def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[R
 
 
 def in_turns(requests: Iterable[Request]) -> list[Request]:
-    """The first request of every channel, then the second of every channel, and so on."""
+    """Yield the first request of every channel, then the second of every channel, and so on."""
     turns: Counter[tuple[str, str, str]] = Counter()
     placed: list[tuple[int, Request]] = []
     for request in requests:
@@ -145,14 +146,15 @@ def in_turns(requests: Iterable[Request]) -> list[Request]:
 
 
 def _message(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """The columns ``_MESSAGE`` of a row: an SDS id alone says nothing, anybody may repeat it in another channel."""
+    """The columns ``_MESSAGE`` of a row: an SDS id alone does not identify a message, because anybody may repeat it in
+    another channel."""
     return tuple(row[name] for name in _MESSAGE)
 
 
 def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
-    """The envelopes that senders dispatched, by their own records, and that are not here once the settle delay is over.
-    Nobody need name such a message, so no request of the ack job asks for it. Each is asked for until a store node
-    has answered; only those of the last :data:`SENT_WITHIN` before the recorded clock are looked at."""
+    """Return the envelopes that senders recorded as dispatched and that have not arrived after the settle delay. If no
+    message names such a message, the ack job does not request it. Each is queried until a store node has answered; only
+    those of the last :data:`SENT_WITHIN` before the recorded clock are considered."""
     if not exists(settings.paths, SENDER_EVENTS):
         return []
     events = dataset_of(open_table(settings.paths, SENDER_EVENTS))
@@ -179,7 +181,7 @@ def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> li
 
 
 def _arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, str, str]]:
-    """Which of these messages came meanwhile, by themselves or from a store."""
+    """Return which of these messages have arrived meanwhile, from their senders or from a store."""
     if not sds_ids:
         return set()
     data = public_dataset(open_table(settings.paths, SDS_MESSAGES))
@@ -214,8 +216,8 @@ def _by_hash(settings: Settings, client: StoreClient, write_back: WriteBack, req
 
 
 def _holds(settings: Settings, entry: StoreEntry, request: Request) -> bool | None:
-    """Whether an envelope holds the message of a request; ``None`` when it is encrypted, so that nobody can tell here.
-    A hint is the word of whoever names the message: it may lead to any envelope that a store has."""
+    """Whether an envelope contains the requested message; ``None`` if it is encrypted, so that this cannot be decided
+    here. A hint is only a claim of the naming sender: it may point to any envelope of a store."""
     if not request.attempt or entry.message is None:
         return True
     if (entry.pubsub_topic, entry.message.content_topic) != (request.pubsub_topic, request.content_topic):
@@ -223,7 +225,7 @@ def _holds(settings: Settings, entry: StoreEntry, request: Request) -> bool | No
     topic = settings.channels.topic_for(request.content_topic, request.pubsub_topic)
     if topic is None:
         return True
-    if topic.decryption_key_files:  # the keys are the executors'
+    if topic.decryption_key_files:  # only executors have the keys
         return None
     message = decode_sds_message(entry.message.payload, topic.family)
     if isinstance(message, Malformed):
@@ -232,10 +234,10 @@ def _holds(settings: Settings, entry: StoreEntry, request: Request) -> bool | No
 
 
 def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
-    """Ask every node for the content topics of requests without a hint, in the time before they were made.
+    """Query every node for the content topics of requests without a hint, in the time range before the requests.
 
-    Written back is what has one of the missing ids, and on topics with keys everything that is not here: stores filter
-    by neither sender nor SDS id, and nothing is decrypted here. The presence rows have no message hash."""
+    Writes back the envelopes with one of the missing ids, and on topics with keys all envelopes that are not here:
+    stores cannot filter by sender or SDS id, and nothing is decrypted here. The presence rows have no message hash."""
     topics: dict[tuple[str, str], list[Request]] = {}
     for request in requests:
         if request.event_time is not None:
@@ -294,7 +296,7 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
 
 
 def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:
-    """Write down which node holds what of a sample; nothing of it is fetched, it is all here."""
+    """Record which node holds which envelopes of a sample. Nothing is fetched, because all of them are here."""
     if not sample:
         return
     answers = client.look_up([one.message_hash for one in sample], include_data=False)
@@ -317,8 +319,8 @@ def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -
 def _presence_row(
     answer: NodeAnswer, message_hash: bytes, purpose: str, holds: bool | None = True, **more: Any
 ) -> dict[str, Any]:
-    """The presence of one hash at a node. ``holds``: whether its envelope holds the message that is asked for. Another
-    message proves nothing about it, nor does one of which nobody can tell."""
+    """Build the row for the presence of one hash at a node. ``holds``: whether its envelope contains the requested
+    message. Another message, or an undecidable one, proves nothing about the requested one."""
     outcome = {True: "present", False: "absent", None: "error"}[answer.has(message_hash)]
     detail = answer.error.fault.value if answer.error is not None else None
     if holds is False:
@@ -329,10 +331,10 @@ def _presence_row(
 
 
 def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
-    """The gaps with a known beginning that are not ``done``, with the content topics whose records their partition
-    holds."""
+    """Return the gaps with a known start that are not ``done``, with the content topics of their partition's
+    records."""
     gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))
-    # The bridge fills its own gaps; and a gap without a beginning has no range to ask for.
+    # The bridge fills its own gaps; and a gap without a start has no range to query.
     gaps = [g for g in gaps if g["cause"] == "offset_jump" and g["from_time"] is not None and g["to_time"] is not None]
     gaps = [g for g in gaps if g["name"] not in done]
     if not gaps:
@@ -353,7 +355,8 @@ def _gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _fill(settings: Settings, client: StoreClient, write_back: WriteBack, gap: dict[str, Any]) -> int:
-    """Ask every node for the channels' envelopes in the time of a gap; write back what is missing here."""
+    """Query every node for the channels' envelopes in the time range of a gap; write back those that are missing
+    here."""
     written = 0
     rows: list[dict[str, Any]] = []
     for pubsub_topic, content_topic in gap["topics"]:
@@ -404,6 +407,6 @@ def _presence(
 
 
 def _ns(moment: dt.datetime, later: dt.timedelta) -> int:
-    """``moment`` and a bit, of times that stores understand."""
+    """Return ``moment`` + ``later`` as Unix ns, limited to times that stores accept."""
     since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + later
     return min(max(0, since // dt.timedelta(microseconds=1) * 1000), 2**63 - 1)

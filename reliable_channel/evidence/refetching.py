@@ -1,4 +1,4 @@
-"""Runs the refetch job once: asks store nodes, and writes what they give to Kafka."""
+"""Runs the refetch job once: queries store nodes and writes the envelopes they return to Kafka."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 def refetch_once(settings: Settings, connect: Callable[[Settings], StoreClient]) -> RefetchResult:
-    """Ask store nodes for everything that is open and write what they give into the envelopes topic. ``connect`` makes
-    the client of the configured store nodes; it is closed in the end.
+    """Query store nodes for all open requests and write the returned envelopes to the envelopes topic. ``connect``
+    creates the client of the configured store nodes, which is closed at the end.
 
-    Raises ``EnvironmentFault`` when Kafka does not take it; nothing is then recorded as asked."""
+    Raises ``EnvironmentFault`` if Kafka does not accept them; nothing is then recorded as queried."""
     client = connect(settings)
     try:
         return refetch(settings, client, lambda entries: write_back(settings, entries))
@@ -31,8 +31,8 @@ def refetch_once(settings: Settings, connect: Callable[[Settings], StoreClient])
 
 
 def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
-    """Entries (with data) as records with ``source=store``; returns when all replicas have them. One that is too large
-    for Kafka would be so again at every run, so it is left out, with a line in the log."""
+    """Write entries (with data) to Kafka as records with ``source=store``; returns when all replicas have them. An
+    entry too large for Kafka would fail again at every run, so it is skipped and logged."""
     if not entries:
         return
     failures: list[FailureReason] = []

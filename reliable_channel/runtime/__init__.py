@@ -1,1 +1,2 @@
-"""Starts what a configuration describes: jars, broker and Spark session, transports, participants and their servers."""
+"""Starts the parts that a configuration describes: jars, broker and Spark session, transports, participants and their
+servers."""

@@ -1,5 +1,5 @@
-"""Runs the REST server of the Messaging API from the settings, with reliable channels beside it and a token off
-loopback."""
+"""Runs the REST server of the Messaging API from the settings, including reliable channels; off loopback it requires a
+token."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def messaging_node_closing(settings: Settings) -> Iterator[MessagingNode]:
 
 
 def channel_config(settings: Settings, content_topic: str) -> ReliableChannelConfig:
-    """How a channel that a client opens on ``content_topic`` behaves; its state is kept beside the records."""
+    """Return the configuration of a channel that a client opens on ``content_topic``; its state is stored beside the
+    records."""
     return replace(
         topic_config(settings, content_topic),
         history_backend="sqlite",

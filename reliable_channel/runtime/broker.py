@@ -1,8 +1,8 @@
 """Runs the development broker: one real single-node KRaft Kafka on loopback, from the cached jars.
 
-Two ways to run it: ``start``/``stop``/``status`` keep one in the background, its state (data, ``server.properties``,
-pid file, log) under ``<run_dir>/kafka``; ``running_broker`` keeps one for the length of a ``with`` block on a free port
-and leaves no process behind, whatever happens to this one.
+Two ways to run it: ``start``/``stop``/``status`` manage one in the background, with its state (data,
+``server.properties``, pid file, log) in ``<run_dir>/kafka``; ``running_broker`` runs one on a free port for the
+duration of a ``with`` block and leaves no process behind, even if this process is killed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STOP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class BrokerFiles:
-    """The places of one broker's state."""
+    """The paths of one broker's state."""
 
     home: Path
 
@@ -59,17 +59,17 @@ class BrokerFiles:
 
     @property
     def output(self) -> Path:
-        """What the JVM itself prints, before and beside its logging."""
+        """The file with the JVM's own output, outside its logging."""
         return self.home / "broker.out"
 
 
 def files(settings: Settings) -> BrokerFiles:
-    """The files in which the background broker of this configuration keeps its state."""
+    """Return the paths of the background broker's state for this configuration."""
     return BrokerFiles(Path(settings.paths.run_dir) / "kafka")
 
 
 def running_pid(place: BrokerFiles) -> int | None:
-    """The pid of the broker of this place, or None; a pid file that a crash left behind does not count."""
+    """Return the pid of the broker with these files, or None; a stale pid file of a crash does not count."""
     try:
         pid = int(place.pid.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def running_pid(place: BrokerFiles) -> int | None:
 
 
 def start(settings: Settings) -> int:
-    """Start the background broker unless it runs, create the topics; returns its pid when a client can produce.
+    """Start the background broker unless it runs, and create the topics; returns its pid once a client can produce.
 
     Raises ``EnvironmentFault``: port taken, Java or jars missing, disk full, not ready in 90 s.
     """
@@ -103,7 +103,7 @@ def start(settings: Settings) -> int:
 
 
 def stop(settings: Settings) -> bool:
-    """Stop the background broker and wait for its end; False when none was running."""
+    """Stop the background broker and wait for its end; False if none was running."""
     place = files(settings)
     pid = running_pid(place)
     if pid is not None:
@@ -121,11 +121,12 @@ def stop(settings: Settings) -> bool:
 def running_broker(
     settings: Settings, home: Path | None = None, port: int | None = None, extra: str = ""
 ) -> Iterator[Settings]:
-    """A broker on a free port for the length of the block; yields the settings that point to it, topics created.
+    """Run a broker on a free port for the duration of the block; creates the topics and yields the settings that point
+    to it.
 
-    State in ``home`` (default ``<run_dir>/kafka-<port>``), kept afterwards. The process ends with the block, with this
-    process (SIGKILL included), and on Ctrl-C. ``extra``: more lines of ``server.properties``, which stand before ours
-    (such as a listener with TLS on ``port``). Raises ``EnvironmentFault`` like ``start``.
+    Its state in ``home`` (default ``<run_dir>/kafka-<port>``) is kept afterwards. The broker ends with the block, with
+    this process (even after SIGKILL), and on Ctrl-C. ``extra``: additional lines of ``server.properties``, placed
+    before ours (such as a listener with TLS on ``port``). Raises ``EnvironmentFault`` like ``start``.
     """
     port = port or free_port()
     place = BrokerFiles(home or Path(settings.paths.run_dir) / f"kafka-{port}")
@@ -151,14 +152,14 @@ def running_broker(
 
 
 def free_port() -> int:
-    """A port of loopback that nothing listens on at this moment."""
+    """Return a loopback port on which nothing listens at this moment."""
     with socket.socket() as probe_socket:
         probe_socket.bind((HOST, 0))
         return int(probe_socket.getsockname()[1])
 
 
 def _prepare(place: BrokerFiles, settings: Settings, port: int, extra: str = "") -> list[str]:
-    """Write the properties, format the data directory once; the command that runs the broker."""
+    """Write the properties and format a new data directory; returns the command that runs the broker."""
     _refuse_taken(port)
     for directory in (place.home, place.data):
         private_directory(directory)
@@ -226,7 +227,7 @@ def _taken(port: int) -> EnvironmentFault:
 
 
 def _until_ready(process: subprocess.Popen[bytes], place: BrokerFiles, kafka: KafkaSettings) -> None:
-    """Wait until a client's record is acknowledged; raises when the process ends first, or after 90 s."""
+    """Wait until a client's record is acknowledged; raises if the process ends first, or after 90 s."""
     port = int(kafka.servers.rsplit(":", 1)[1])
     deadline = time.monotonic() + START_TIMEOUT_S
     with progress("Starting the Kafka broker") as advance:
@@ -247,7 +248,7 @@ def _listens(port: int) -> bool:
 
 
 def _explained(output: str, port: int, place: BrokerFiles) -> EnvironmentFault:
-    """One sentence from the broker's pages."""
+    """Reduce the broker's output to one sentence."""
     lower = output.lower()
     if "no space left" in lower or "file too large" in lower or "quota exceeded" in lower:
         return EnvironmentFault(
@@ -270,7 +271,7 @@ def _tail(file: Path, size: int = 20_000) -> str:
 
 
 def _command_line(pid: int) -> str:
-    """The command line of a process, empty when there is none; a zombie has none either."""
+    """The command line of a process, empty if there is none; a zombie has none either."""
     proc = Path("/proc") / str(pid) / "cmdline"
     if Path("/proc/self/cmdline").exists():
         with suppress(OSError):
@@ -281,7 +282,7 @@ def _command_line(pid: int) -> str:
 
 
 def _gone(pid: int, place: BrokerFiles, timeout_s: float) -> bool:
-    """Wait until the process is no more (reaping it when it is our child)."""
+    """Wait until the process has ended (reaping it if it is our child)."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         with suppress(ChildProcessError):

@@ -1,4 +1,4 @@
-"""Builds transports and store clients from settings. Secrets go from ``SecretStr`` into requests and nowhere else."""
+"""Builds transports and store clients from settings. Secrets in ``SecretStr`` are passed only to requests."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def pubsub_topics(settings: Settings) -> PubsubTopics:
 
 
 def waku_api(settings: Settings) -> WakuApi:
-    """The configured Waku node."""
+    """Create the client of the configured Waku node."""
     return WakuApi(_http(settings.node.url, settings.node), _dialect(settings.node))
 
 
 def store_client(settings: Settings, peers: Sequence[str] = (), own_node: bool = False) -> StoreClient:
-    """The stores to query, in this order: ``peers`` (multiaddrs) through the node at ``node.url``, the configured store
-    nodes, and with ``own_node`` whatever that node knows or discovers."""
+    """Create the client of the stores to query, in this order: ``peers`` (multiaddrs) through the node at ``node.url``,
+    the configured store nodes, and with ``own_node`` the peers that this node knows or discovers."""
     node, store = settings.node, settings.store
     nodes = [RestStoreNode(_http(node.url, node), _dialect(node), peer) for peer in peers]
     nodes += [RestStoreNode(_http(one.url, one), _dialect(one), one.peer_address) for one in store.nodes]
@@ -58,7 +58,7 @@ def waku_node(
     mode: Mode | None = None,
     store: StoreClient | None = None,
 ) -> WakuRestNode:
-    """A node port on the configured Waku node, not started. What is not given follows from the settings."""
+    """Create a node port on the configured Waku node, not started. Omitted arguments follow from the settings."""
     node = settings.node
     pace = Pace(
         poll_s=node.poll_interval_ms / 1000,
@@ -78,7 +78,8 @@ def waku_node(
 
 
 def dispatch_count(settings: Settings) -> CountFile:
-    """Where the dispatches of the configured Waku node's membership are counted, for every process of ``run_dir``."""
+    """Return the counter of dispatches for the membership of the configured Waku node, shared by all processes of
+    ``run_dir``."""
     return CountFile.of_node(settings.paths.run_dir, settings.node.url)
 
 
@@ -90,8 +91,8 @@ def kafka_node(
     topics: PubsubTopics | None = None,
     store: StoreClient | None = None,
 ) -> KafkaNode:
-    """A node port on the configured Kafka, not started. ``group_id`` names where its read offsets are kept. Topics and
-    store clients that are not given follow from the settings."""
+    """Create a node port on the configured Kafka, not started. ``group_id`` is the consumer group that stores its
+    offsets. Omitted topics and store clients follow from the settings."""
     from reliable_channel.transport.kafka import KafkaNode
 
     return KafkaNode(
@@ -116,8 +117,8 @@ def _dialect(rest: RestSettings) -> NodeDialect | None:
 
 
 def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
-    """The configured bridge, or the local loop; not started. Raises ``ConfigurationError`` when the settings name no
-    Waku topics to read."""
+    """Create the configured bridge, or the local loop; not started. Raises ``ConfigurationError`` if the settings name
+    no Waku topics to read."""
     node, bridge = settings.node, settings.bridge
     topics = BridgeTopics(
         settings.kafka.topics.envelopes,

@@ -97,16 +97,17 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 _RECORD_TIME = re.compile(
     r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp value -?\d+ that overflows"
 )
-"""The error of Spark's Kafka source for a record time that its timestamps cannot hold. No setting avoids it."""
+"""The error of Spark's Kafka source for a record time beyond the range of its timestamps. No setting avoids it."""
 
 
 class PythonDidNotStart(EnvironmentFault):
-    """Spark gives a Python process of the driver ten seconds to start, whatever is set. A busy machine may need longer;
-    nothing was computed yet, so the query may start again."""
+    """A Python process of the driver did not start within Spark's fixed ten seconds. A busy machine may need longer;
+    nothing was computed yet, so the query may be restarted."""
 
 
 def explained(query: str, error: Exception) -> ReliableChannelError:
-    """``error`` of a streaming query as an ``EnvironmentFault`` (or what this package raised in it)."""
+    """Convert the ``error`` of a streaming query to an ``EnvironmentFault``, or return this package's own error that it
+    contains."""
     text = str(error)
     if isinstance(error.__cause__, ReliableChannelError):
         return error.__cause__
@@ -128,7 +129,7 @@ def explained(query: str, error: Exception) -> ReliableChannelError:
 
 
 def known(who: str, text: str) -> EnvironmentFault | None:
-    """The sentence for a stack trace that has a known cause; ``who`` failed."""
+    """Return the fault for a stack trace with a known cause; ``who`` failed."""
     for pattern, cause, remedy in _KNOWN:
         if re.search(pattern, text):
             return EnvironmentFault(f"{who} failed: {cause}", remedy)
@@ -136,11 +137,11 @@ def known(who: str, text: str) -> EnvironmentFault | None:
 
 
 _FAILED = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: | SQLSTATE: \w+$")
-"""What Spark puts around the error of every query."""
+"""The text with which Spark wraps the error of every query."""
 
 
 def last_exception(text: str) -> str:
-    """The most telling line of a stack trace: the last exception named in it, else its first line."""
+    """Return the most informative line of a stack trace: the last exception named in it, else its first line."""
     named = re.findall(r"^(?:Caused by: |pyspark\.\S+: )?(\S*(?:Error|Exception|Fault)): (.+)$", text, re.MULTILINE)
     if named:
         name, message = named[-1]

@@ -1,7 +1,7 @@
 """Prints the error that ends a command or a job: one sentence with the cause, one with the remedy.
 
-A stack trace is shown when it is asked for (``--debug``, or ``RELIABLE_CHANNEL_DEBUG=1``, which jobs know as well).
-An unforeseen error is one line too, with how to see the rest. docs/errors.md lists what a new user may meet.
+A stack trace is shown on request (``--debug``, or ``RELIABLE_CHANNEL_DEBUG=1``, also for jobs). An unforeseen error is
+also one line, which states how to see the rest. docs/errors.md lists the errors that a new user may meet.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import traceback
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
 
 UNFORESEEN = 70
-"""Exit code of an error that nobody foresaw (``EX_SOFTWARE``)."""
+"""Exit code of an unforeseen error (``EX_SOFTWARE``)."""
 
 _DELTA_RS = frozenset({"_internal", "deltalake"})
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
 _STORE = re.compile(r"AWS Error|Kernel error -> |Generic \w+ error: |error sending request")
-"""In errors of Arrow and of delta-rs that come from an object store."""
+"""Matches errors of Arrow and delta-rs that come from an object store."""
 _OPTIONAL = frozenset(
     {"pyspark", "delta", "pandas", "pyarrow", "deltalake", "duckdb", "jinja2", "altair", "vl_convert"}
     | {"fastapi", "starlette", "uvicorn", "prometheus_client"}
 )
-"""Packages that the extras of this one bring (pyproject.toml)."""
+"""Packages that this package's extras install (pyproject.toml)."""
 _LONGEST = 300
 _ANOTHER_PLACE = "Choose another place with an option or paths.* in the configuration"
 
@@ -39,7 +39,7 @@ def debugging() -> bool:
 def ended_by(error: Exception, program: str, debug: bool | None = None) -> int:
     """Print an error as ``program: cause remedy`` on standard error; returns the exit code.
 
-    1: a fault of this machine or of a peer; 2: wrong usage or configuration; 70: nobody foresaw it."""
+    1: a fault of this machine or of a peer; 2: wrong usage or configuration; 70: an unforeseen error."""
     if debugging() if debug is None else debug:
         traceback.print_exception(error)
     fault = as_fault(error)
@@ -50,11 +50,11 @@ def ended_by(error: Exception, program: str, debug: bool | None = None) -> int:
 
 
 class Unforeseen(ReliableChannelError):
-    """An error that has no sentence of its own."""
+    """An error without a specific message."""
 
 
 def as_fault(error: Exception) -> ReliableChannelError:
-    """Any error as a cause and a remedy; a ``ReliableChannelError`` is one already."""
+    """Convert any error to a ``ReliableChannelError``, which has a cause and a remedy."""
     if isinstance(error, ReliableChannelError):
         return error
     if isinstance(error, OSError) and (fault := _of_the_system(error)) is not None:
@@ -72,7 +72,7 @@ def as_fault(error: Exception) -> ReliableChannelError:
             "serve, [pipeline] to run jobs.",
         )
     module = type(error).__module__.partition(".")[0]
-    # A class of a jar that is not there is a TypeError in Python: 'JavaPackage' object is not callable.
+    # A class of a missing jar is a TypeError in Python: 'JavaPackage' object is not callable.
     if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text_of(error):
         from reliable_channel.runtime.failures import known, last_exception
 
@@ -101,7 +101,7 @@ def _unforeseen(error: Exception, text: str) -> Unforeseen:
 
 
 def _of_the_system(error: OSError) -> ReliableChannelError | None:
-    """The operating system's error where a sentence can be better than its own words."""
+    """Convert an operating system's error if a clearer message than its own exists."""
     name = error.filename if isinstance(error.filename, str) else None
     if error.errno in _DISK_FULL:
         where = f" writing {name}" if name else ""
@@ -120,7 +120,8 @@ def _of_the_system(error: OSError) -> ReliableChannelError | None:
 
 
 def text_of(error: Exception) -> str:
-    """``str(error)``; of an error of Java whose JVM has ended, and its words with it, what Python knows of it."""
+    """Return ``str(error)``; for a Java error whose JVM has ended, and its text with it, return what Python knows of
+    it."""
     try:
         return str(error)
     except Exception:  # py4j asks the JVM for the text, and fails in many ways when it is gone
@@ -136,5 +137,5 @@ def _shortened(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Errors quote what others wrote: control characters, which could steer a terminal, are shown as such."""
+    """Escape control characters, which could manipulate a terminal, because errors quote untrusted text."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

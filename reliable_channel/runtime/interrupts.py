@@ -1,10 +1,10 @@
-"""Defers Ctrl-C and SIGTERM while Spark works, until the caller asks for them between two calls into the JVM.
+"""Defers Ctrl-C and SIGTERM while Spark works, until the caller checks for them between two calls into the JVM.
 
-PySpark's SIGINT handler calls the JVM from inside whatever call is going on, which breaks the connection; Python's own
-raises there. Here a signal is only noted.
+PySpark's SIGINT handler calls the JVM inside the current call, which breaks the connection; Python's own handler raises
+there. Here a signal is only recorded.
 
-While modules are imported and settings are read nothing is open yet, and an exception raised there can be swallowed
-halfway (a class half built, "Exception ignored in …"): a signal ends the process at once.
+While modules are imported and settings are read, nothing is open yet, and an exception raised there can be lost (a
+half-built class, "Exception ignored in …"), so a signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ RaiseIfInterrupted = Callable[[], None]
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """Inside the block SIGINT and SIGTERM end this process with exit code 130 or 143, without an exception and without
-    cleaning up: only for code that opens nothing. Outside the main thread it does nothing."""
+    """Let SIGINT and SIGTERM end this process inside the block, with exit code 130 or 143, without an exception or
+    clean-up: only for code that opens nothing. Does nothing outside the main thread."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         if number == signal.SIGINT:
@@ -38,8 +38,8 @@ def ended_at_once() -> Iterator[None]:
 
 @contextmanager
 def noted_interrupts() -> Iterator[RaiseIfInterrupted]:
-    """Inside the block SIGINT and SIGTERM are noted; the yielded function raises ``KeyboardInterrupt`` or
-    ``SystemExit(143)`` when one came, and so does the end of the block. Outside the main thread it does nothing."""
+    """Record SIGINT and SIGTERM inside the block. If one has arrived, the yielded function and the end of the block
+    raise ``KeyboardInterrupt`` or ``SystemExit(143)``. Does nothing outside the main thread."""
     noted: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:

@@ -1,8 +1,8 @@
-"""Resolves the JVM jars once by the Ivy inside pyspark, verifies them, and keeps them in a cache.
+"""Downloads the JVM jars once with PySpark's Ivy, verifies them, and caches them.
 
-``conf/ivy.xml`` lists them, ``conf/jars.sha256`` has their digests. A set of jars lies under
-``<cache>/jars/<digest of both files>/{spark,kafka}/`` and appears there by one rename, complete and verified; so a
-change of either file makes a new set, and two set-ups at a time do no harm.
+``conf/ivy.xml`` lists them, ``conf/jars.sha256`` has their digests. A set of jars is in ``<cache>/jars/<digest of both
+files>/{spark,kafka}/``. It is put there by one rename, complete and verified, so a change of either file creates a new
+set, and concurrent set-ups do not interfere.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _UNREACHABLE = ("unknownhost", "connection refused", "connect timed out", "netwo
 
 
 def checksums() -> dict[str, str]:
-    """``spark/<jar>`` or ``kafka/<jar>`` → SHA-256 in hex, as committed in ``conf/jars.sha256``."""
+    """Read ``conf/jars.sha256``: ``spark/<jar>`` or ``kafka/<jar>`` → SHA-256 in hex."""
     lines = shipped(_CHECKSUMS).read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line.strip())}
 
 
 def directory(cache_dir: str) -> Path:
-    """The directory of this version's set of jars, present or not."""
+    """Return the directory of this version's set of jars, whether it exists or not."""
     text = shipped(_IVY).read_bytes() + shipped(_CHECKSUMS).read_bytes()
     return Path(cache_dir) / "jars" / hashlib.sha256(text).hexdigest()[:16]
 
 
 def paths(configuration: str, cache_dir: str) -> list[Path]:
-    """The jars of ``spark`` or ``kafka``, sorted by name, their bytes compared with the checksums (40 MB, less than a
-    tenth of a second). Raises ``EnvironmentFault`` when set-up has not been run, or a jar was changed since."""
+    """Return the jars of ``spark`` or ``kafka``, sorted by name, after verifying their checksums (40 MB, less than 0.1
+    s). Raises ``EnvironmentFault`` if set-up has not been run or a jar was changed since."""
     home = directory(cache_dir)
     expected = {name: digest for name, digest in checksums().items() if name.startswith(f"{configuration}/")}
     names = sorted(expected)
@@ -74,13 +74,14 @@ def _refuse_changed(found: dict[str, Path], expected: dict[str, str]) -> None:
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file's bytes in hex."""
+    """Return the SHA-256 of a file in hex."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def ensure(cache_dir: str, ivy_settings: str | None = None) -> Path:
-    """The verified set of jars, resolved now if it is not in the cache; ``ivy_settings``: an Ivy settings file.
+    """Return the directory of the verified set of jars, downloading it if it is not cached. ``ivy_settings``: an Ivy
+    settings file.
 
     Raises ``EnvironmentFault``: no Java, registry not reachable, disk full, checksum wrong.
     """
@@ -89,7 +90,7 @@ def ensure(cache_dir: str, ivy_settings: str | None = None) -> Path:
         try:
             verify(home, expected)
         except EnvironmentFault:
-            shutil.rmtree(home)  # a damaged cache is made anew
+            shutil.rmtree(home)  # a damaged cache is replaced
         else:
             return home
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -100,14 +101,14 @@ def ensure(cache_dir: str, ivy_settings: str | None = None) -> Path:
         try:
             fresh.rename(home)
         except OSError:
-            if not home.is_dir():  # else another set-up was faster, with the same bytes
+            if not home.is_dir():  # else a concurrent set-up was faster, with the same bytes
                 raise
     shutil.rmtree(Path(cache_dir) / "ivy", ignore_errors=True)
     return home
 
 
 def record(target: Path, cache_dir: str, ivy_settings: str | None = None) -> int:
-    """Resolve anew and write the checksums of what came to ``target``; returns how many jars. For maintainers."""
+    """Download the jars again and write their checksums to ``target``; returns the number of jars. For maintainers."""
     with tempfile.TemporaryDirectory(prefix="reliable-channel-") as temporary:
         fresh = Path(temporary) / "set"
         resolve(fresh, Path(temporary) / "ivy", None, ivy_settings)
@@ -117,7 +118,7 @@ def record(target: Path, cache_dir: str, ivy_settings: str | None = None) -> int
 
 
 def resolve(target: Path, ivy_cache: Path, expected: int | None, ivy_settings: str | None = None) -> None:
-    """Let Ivy download into ``target/<configuration>/``, showing each jar; ``expected``: how many, when known."""
+    """Let Ivy download into ``target/<configuration>/``, showing each jar; ``expected``: their number, if known."""
     import pyspark
 
     if ivy_settings and not Path(ivy_settings).is_file():
@@ -157,12 +158,12 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without what would make the JVM print more or load agents."""
+    """Return our environment without variables that make the JVM print more or load agents."""
     return {key: value for key, value in os.environ.items() if key != "JAVA_TOOL_OPTIONS"}
 
 
 def _explained(output: deque[str]) -> EnvironmentFault:
-    """One sentence from Ivy's pages."""
+    """Reduce Ivy's output to one sentence."""
     text = "\n".join(output)
     lower = text.lower()
     if "no space left" in lower or "file too large" in lower or "quota exceeded" in lower:

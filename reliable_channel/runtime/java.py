@@ -16,9 +16,9 @@ _REMEDY = f"Install a Java {OLDEST} runtime (Debian: openjdk-{OLDEST}-jre-headle
 
 
 def java() -> str:
-    """The path of ``java``: that of ``JAVA_HOME``, else the first on ``PATH``.
+    """Return the path of ``java``: that of ``JAVA_HOME``, else the first on ``PATH``.
 
-    Raises ``EnvironmentFault`` when there is none, or one older than 17.
+    Raises ``EnvironmentFault`` if there is none, or only one older than 17.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
@@ -33,7 +33,7 @@ def java() -> str:
 
 @cache
 def _version(path: str) -> int:
-    """The feature release of a Java: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""
+    """Return the feature release of a Java: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""
     try:
         answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

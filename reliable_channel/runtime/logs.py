@@ -1,7 +1,8 @@
-"""Limits the Kafka client's log messages: while a broker is away, the client repeats itself several times a second.
+"""Limits the Kafka client's log messages: while a broker does not answer, the client repeats itself several times a
+second.
 
-Our own faults and health events report that it is away and that it is back. The client's words help to see why, so the
-first of a kind is shown, and then one of it a minute with the number of those left out.
+Our own faults and health events report that it is unreachable and that it is back. The client's messages help to see
+why, so the first of each kind is shown, then one per minute with the number of suppressed ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_KINDS = 1_000
 
 
 class OncePerInterval(logging.Filter):
-    """Lets one record of a kind (logger, level, text before its arguments are put in) pass per ``interval_s``."""
+    """Passes one record of each kind (logger, level, text before formatting) per ``interval_s`` (seconds)."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class OncePerInterval(logging.Filter):
 
 
 class _ToStandardError(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is at that moment: it may have been replaced since the handler was made."""
+    """Writes to the current standard error, which may have been replaced since the handler was created."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -52,7 +53,8 @@ class _ToStandardError(logging.StreamHandler[TextIO]):
 
 
 def tame_kafka() -> None:
-    """Show warnings and errors of the Kafka client on standard error, each kind once a minute. Twice does nothing.
+    """Show warnings and errors of the Kafka client on standard error, each kind once a minute. Calling it twice has no
+    effect.
 
     A program that uses this package as a library keeps its own logging: only commands and jobs call this."""
     logger = logging.getLogger("kafka")
@@ -67,16 +69,17 @@ def tame_kafka() -> None:
 
 
 def silence_libraries() -> None:
-    """Keep log lines of libraries off the terminal: commands report what happened in sentences of their own."""
+    """Keep log lines of libraries off the terminal: commands report what happened in their own words."""
     root = logging.getLogger()
     if not root.handlers:
-        root.addHandler(logging.NullHandler())  # without it, Python writes warnings to standard error itself
+        root.addHandler(logging.NullHandler())  # without a handler, Python writes warnings to standard error itself
 
 
 def show_own_logs() -> None:
-    """Show warnings and errors of this package on standard error, each with its time (UTC). Twice does nothing.
+    """Show warnings and errors of this package on standard error, each with its time (UTC). Calling it twice has no
+    effect.
 
-    For commands that run until they are stopped: when something happened is what their operator wants to know."""
+    For commands that run until they are stopped, whose operator needs to know when something happened."""
     logger = logging.getLogger("reliable_channel")
     if any(isinstance(handler, _ToStandardError) for handler in logger.handlers):
         return

@@ -1,5 +1,5 @@
-"""Builds a ``MessagingNode`` from the settings: transport, store nodes in the specified order, feed for the
-pipeline."""
+"""Builds a ``MessagingNode`` from the settings: the transport, the store nodes in the specified order, and the
+pipeline's feed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 def messaging_config(settings: Settings) -> MessagingConfig:
-    """The section ``messaging``. Raises ``ConfigurationError`` when it is missing: mode, cluster, shards and bootstrap
-    nodes have no default (MESSAGING-API)."""
+    """Return the section ``messaging``. Raises ``ConfigurationError`` if it is missing: mode, cluster, shards and
+    bootstrap nodes have no default (MESSAGING-API)."""
     if settings.messaging is None:
         raise ConfigurationError(
             "The section messaging is missing.", "Set messaging.mode, cluster_id, shards and bootstrap_nodes."
@@ -33,7 +33,7 @@ def messaging_config(settings: Settings) -> MessagingConfig:
 
 
 def messaging_node(settings: Settings) -> MessagingNode:
-    """The configured node, not started. Raises ``ConfigurationError`` and ``EnvironmentFault``."""
+    """Create the configured node, not started. Raises ``ConfigurationError`` and ``EnvironmentFault``."""
     config = messaging_config(settings)
     over_kafka = settings.api.transport == "kafka"
     transport: Node = _kafka(settings, config) if over_kafka else _waku(settings, config)
@@ -51,7 +51,8 @@ def messaging_node(settings: Settings) -> MessagingNode:
 
 def refuse_what_kafka_cannot(settings: Settings, config: MessagingConfig) -> None:
     """Raise ``ConfigurationError`` for settings without an effect over Kafka, where the bridge's Waku node sends,
-    receives and finds its peers. ``store_nodes`` has one: a store is asked over REST, whatever carries the messages."""
+    receives and finds its peers. ``store_nodes`` has an effect, because stores are queried over REST, whatever the
+    transport."""
     for name in ("bootstrap_nodes", "preferred_service_nodes"):
         if getattr(config, name):
             raise ConfigurationError(
@@ -82,23 +83,23 @@ def _waku(settings: Settings, config: MessagingConfig) -> Node:
 
 
 def _topics(settings: Settings, config: MessagingConfig) -> PubsubTopics:
-    """One shard takes everything; with several a content topic has its own (autosharding)."""
+    """With one shard, all content topics use it; with several, autosharding selects the shard of each."""
     if len(config.pubsub_topics) == 1:
         return NamedTopic(config.pubsub_topics[0])
     return Autosharding(config.cluster_id, settings.node.shards)
 
 
 def _stores(settings: Settings, config: MessagingConfig, over_kafka: bool = False) -> StoreClient:
-    """``store_nodes`` first, as peers that the node at ``node.url`` asks; without them ``preferred_service_nodes``;
-    then the configured store nodes. Over Kafka there need be no Waku node, so it is asked for the named peers only;
-    otherwise whatever it knows or discovers comes last."""
+    """Create the store client: ``store_nodes`` first, as peers queried through the node at ``node.url``; without them
+    ``preferred_service_nodes``; then the configured store nodes. Over Kafka a Waku node is optional, so it is used only
+    for the named peers; otherwise the peers that it knows or discovers come last."""
     peers = config.store_nodes or config.preferred_service_nodes or ()
     return store_client(settings, peers, own_node=not over_kafka)
 
 
 class _Introduction:
-    """Tells our node of the configured peers whenever it answers again: discovery itself is the node's. Best effort, as
-    ``/admin`` may be off (docs/spec/waku-rest.md *Health, info, peers*)."""
+    """Sends the configured peers to our node whenever it answers again; the node itself does the discovery. Best
+    effort, because ``/admin`` may be off (docs/spec/waku-rest.md *Health, info, peers*)."""
 
     def __init__(self, api: WakuApi, peers: list[str]) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Checks that what listens on the default port is this project's own broker, and not somebody else's Kafka."""
+"""Checks that the Kafka on the default port is this project's own broker, and not another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reliable_channel.runtime.logs import quiet_kafka_client
 
 @quiet_kafka_client()
 def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
-    """The id of the cluster that answers; None when none does in time."""
+    """Return the id of the cluster that answers; None if none answers in time."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -28,7 +28,7 @@ def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
 
 
 def own_cluster_id(settings: Settings) -> str | None:
-    """The id of the broker whose data is in the run directory; None when none was ever started there."""
+    """Return the cluster id of the broker in the run directory; None if none was ever started there."""
     try:
         lines = (files(settings).data / "meta.properties").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -37,8 +37,9 @@ def own_cluster_id(settings: Settings) -> str | None:
 
 
 def require_own_broker(settings: Settings, ask: Callable[[KafkaSettings], str | None] = cluster_id_of) -> None:
-    """Raise ``EnvironmentFault`` when ``kafka.bootstrap_servers`` is not set and the Kafka on the default port is not
-    the broker of this run directory. No answer is no fault here: the next connection reports it better."""
+    """Raise ``EnvironmentFault`` if ``kafka.bootstrap_servers`` is not set and the Kafka on the default port is not the
+    broker of this run directory. A missing answer is not a fault here, because the next connection reports it
+    better."""
     if settings.kafka.bootstrap_servers is not None:
         return
     found = ask(settings.kafka)

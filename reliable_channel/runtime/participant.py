@@ -30,7 +30,7 @@ Transport = Literal["kafka", "waku-rest"]
 
 @dataclass(frozen=True, slots=True)
 class ParticipantOptions:
-    """The identity and place of a participant. ``None`` is the default: content topic
+    """The identity and storage of a participant. ``None`` selects the default: content topic
     ``/reliable-channel/1/<channel>/proto``, the database ``channel.sqlite`` in the run directory, the database's own
     sender id, the keys of ``channels.content_topics``."""
 
@@ -43,21 +43,21 @@ class ParticipantOptions:
 
     @property
     def topic(self) -> str:
-        """The content topic in use."""
+        """The effective content topic."""
         return self.content_topic or f"/reliable-channel/1/{self.channel_id}/proto"
 
     def place(self, settings: Settings) -> Path:
-        """The database in use."""
+        """The path of the effective database."""
         return self.database or Path(settings.paths.run_dir) / "channel.sqlite"
 
 
 def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Path | str] = ()) -> ReliableChannelConfig:
-    """How a channel on ``content_topic`` is configured, whichever interface opens it.
+    """Return the configuration of a channel on ``content_topic``, whichever interface opens it.
 
     The entry of ``channels.content_topics`` that matches the topic decides about the SDS family, the segmentation
     dialects and the keys, so a topic with keys never carries plaintext; ``key_files`` replace its keys. The channel
-    sends a dialect that the topic accepts. Everything else comes from the sections ``segmentation``, ``sds``,
-    ``rate_limit`` and ``participant``. Raises ``ConfigurationError`` when a key file cannot be used."""
+    sends a dialect that the topic accepts. All other settings come from the sections ``segmentation``, ``sds``,
+    ``rate_limit`` and ``participant``. Raises ``ConfigurationError`` if a key file cannot be used."""
     known = settings.channels.topic_for(content_topic, pubsub_topics(settings).topic_for(content_topic))
     sds, segmentation = settings.sds, settings.segmentation
     files = tuple(key_files)
@@ -84,21 +84,22 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
 def channel_config(
     settings: Settings, who: ParticipantOptions, persistence: SqlitePersistence
 ) -> ReliableChannelConfig:
-    """The configuration of a participant's channel, with the database that keeps its state."""
+    """Return the configuration of a participant's channel, with the database of its state."""
     return replace(topic_config(settings, who.topic, who.key_files), persistence=persistence)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenParticipant:
-    """A channel that is open and not started: listen first, then :meth:`start`."""
+    """A channel that is open but not started: add listeners first, then call :meth:`start`."""
 
     channel: ReliableChannel
     node: Node
 
     def start(self) -> None:
-        """The channel first: what the node reads from where it stopped must find somebody who listens.
+        """Start the channel, then the node, so that the channel receives everything the node reads from its last
+        offset.
 
-        Raises ``EnvironmentFault`` when the broker or node does not answer."""
+        Raises ``EnvironmentFault`` if the broker or node does not answer."""
         self.channel.start()
         with quiet_kafka_client():
             self.node.start()
@@ -106,7 +107,7 @@ class OpenParticipant:
 
 @contextmanager
 def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenParticipant]:
-    """A seat in a channel. Whatever ends the block, the state is kept and everything is stopped."""
+    """Open a participant's channel. However the block ends, the state is stored and everything is stopped."""
     persistence = SqlitePersistence(who.place(settings))
     try:
         config = replace(channel_config(settings, who, persistence), auto_start=False)
@@ -122,7 +123,7 @@ def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenPar
 
 
 def channel_keys(settings: Settings, who: ParticipantOptions, persistence: SqlitePersistence) -> list[ChannelKey]:
-    """The channels of this id in the database, of any sender and topic unless they are given."""
+    """Return the channels with this id in the database, of any sender and topic unless these are given."""
     return [
         key
         for key in persistence.channels()
@@ -138,6 +139,6 @@ def _node(settings: Settings, who: ParticipantOptions, sender_id: str) -> Node:
     if who.transport != "kafka":
         raise ConfigurationError(f"There is no transport {who.transport!r}.", "Use kafka or waku-rest.")
     require_own_broker(settings)
-    # A group of its own per sender and channel: each reads everything, from where it stopped.
+    # One consumer group per sender and channel, so that each reads everything from its own offset.
     name = hashlib.sha256(f"{sender_id}\0{who.topic}\0{who.channel_id}".encode()).hexdigest()[:16]
     return kafka_node(settings, group_id=f"reliable-channel-{name}")

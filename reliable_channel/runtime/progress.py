@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 _LINE_EVERY_S = 5.0
 
 Advance = Callable[[int, str], None]
-"""``advance(completed, detail)``: how much is done in all, and what is being done."""
+"""``advance(completed, detail)``: the total done so far, and the current step."""
 
 
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Advance]:
-    """Show ``title`` on stderr with elapsed time, and ``completed/total`` where a total is known."""
+    """Show ``title`` on stderr with elapsed time, and ``completed/total`` if a total is known."""
     console = Console(stderr=True)
     started = time.monotonic()
     if console.is_terminal:

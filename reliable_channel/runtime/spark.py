@@ -1,8 +1,8 @@
 """Opens the Spark session for jobs, ``run``, tests and notebooks; nothing else does.
 
-Started by Python, the session is local: jars from the cache, settings from the configuration, the JVM's own noise in
-``<run_dir>/logs/spark.log``. Started by ``spark-submit``, what that was given (command line, ``spark-defaults.conf``)
-stands, and only what is missing and can still be set is filled in.
+Started by Python, the session is local: jars from the cache, settings from the configuration, the JVM's own output in
+``<run_dir>/logs/spark.log``. Started by ``spark-submit``, its settings (command line, ``spark-defaults.conf``) have
+priority, and only missing ones that can still be set are added.
 """
 
 from __future__ import annotations
@@ -30,61 +30,63 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPAWNING = "-Djdk.lang.Process.launchMechanism=VFORK"
-"""Without Hadoop's native library, which PySpark does not bring, every new file of a checkpoint or of a table's log is
-a `chmod` and some `readlink` as processes, some 250 in a round of the queries: Java starts them directly then, not
-by a helper (docs/measurements.md)."""
+"""Makes Java start processes directly instead of by a helper. Without Hadoop's native library, which PySpark does not
+include, every new file of a checkpoint or a table's log starts a `chmod` and several `readlink` processes, about 250
+per round of the queries (docs/measurements.md)."""
 
 IN_UTC = "-Duser.timezone=UTC"
-"""The time zone of every JVM. In another one Delta verifies the file list of each commit with two Spark jobs, which
-takes ten times as long as the commit itself."""
+"""The time zone of every JVM. In any other time zone Delta verifies the file list of each commit with two Spark jobs,
+which takes ten times as long as the commit itself."""
 
 FEWER_PROCESSES = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
-"""On a local disk: a Delta commit starts 7 processes in place of 20, 3 ms each, and a checkpoint file 2 in place of 6.
-Checkpoints keep Hadoop's checksums, Delta's log does without (docs/measurements.md)."""
+"""For a local disk: a Delta commit starts 7 processes instead of 20, 3 ms each, and a checkpoint file 2 instead of 6.
+Checkpoints keep Hadoop's checksums; Delta's log has none (docs/measurements.md)."""
 
 WORKER_DAEMON = "reliable_channel.pipeline.worker_daemon"
-"""What forks Python workers: with all imports done, and these left out of the garbage collection after each task."""
+"""The daemon that forks Python workers, with all imports done and excluded from the garbage collection after each
+task."""
 
 WORKER_PATH = Path(__file__).parent / "worker_path"
-"""What Python workers find on their path before all else of ours: a ``sitecustomize`` by which they import PySpark from
-where it is installed, and not from the source in Spark's zip file."""
+"""The first entry of ours on the Python workers' path: its ``sitecustomize`` lets them import the installed PySpark
+instead of the source in Spark's zip file."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 SOCKET_PATH = 103
-"""The longest path of a Unix socket that every system takes, bytes."""
+"""The longest path (bytes) of a Unix socket that every system accepts."""
 _SOCKET_NAME = len("/.8dbc4544-b90f-92d8-3d8d-f4db26c30c11.sock")
 
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
-"""What goes to a Python worker at once, or ``spark.arrow_batch_rows`` if that is less: buffers that stay in the
-processor's caches and are used again. With Spark's default, 64 MiB, every batch is written to memory that the system
-has to give anew (docs/measurements.md)."""
+"""The size of a batch to a Python worker, unless ``spark.arrow_batch_rows`` is reached first: such buffers stay in the
+processor's caches and are reused. With Spark's default, 64 MiB, every batch is written to memory newly allocated by the
+system (docs/measurements.md)."""
 
 MICRO_BATCHES_KEPT = 20
-"""For so many micro-batches checkpoints keep what is needed to go back to them, a third more before Spark deletes
-some. A start needs the last two. With Spark's default, 100, every file that RocksDB has replaced by compaction in the
-last 130 micro-batches is kept: several times the state itself when the state is large."""
+"""The number of micro-batches that checkpoints can go back to; Spark deletes older files when there are a third more. A
+start needs the last two. With Spark's default, 100, every file that RocksDB compacted away in the last 130
+micro-batches is kept: several times the state itself if the state is large."""
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def submitted() -> bool:
-    """Whether ``spark-submit`` started this process; its JVM is then there already."""
+    """Whether ``spark-submit`` started this process; its JVM then exists already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """The settings that every session of this project needs, however it was started."""
+    """Return the settings that every session of this project needs, however it was started."""
     spark = settings.spark
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        # Frozen in every checkpoint; and Delta's default of 50 snapshot partitions costs seconds per commit.
+        # Shuffle partitions are frozen in every checkpoint; Delta's default of 50 snapshot partitions costs seconds per
+        # commit.
         "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
         "spark.databricks.delta.snapshotPartitions": str(spark.snapshot_partitions),
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
@@ -92,20 +94,21 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.minBatchesToRetain": str(MICRO_BATCHES_KEPT),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(spark.arrow_batch_rows),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
-        # Arrow's allocator in the workers gives memory back after 10 ms, and every batch takes it anew, page by page.
+        # By default, Arrow's allocator in the workers returns memory after 10 ms, and every batch allocates it again,
+        # page by page.
         "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
-        # For a JVM that `spark-submit` started in another time zone (see IN_UTC).
+        # For a JVM started by `spark-submit` in another time zone (see IN_UTC).
         "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
-        # Plain Delta readers refuse deletion vectors (docs/decisions.md).
+        # Simple Delta readers refuse deletion vectors (docs/decisions.md).
         "spark.databricks.delta.properties.defaults.enableDeletionVectors": "false",
-        # Options of the Kafka source appear in plans: a JAAS line holds the password.
+        # Options of the Kafka source appear in query plans, and a JAAS line contains the password.
         "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret|keystore[.]key",
         "spark.ui.showConsoleProgress": "false",
     } | spark.conf
 
 
 def local_conf(settings: Settings) -> dict[str, str]:
-    """The settings that only a session with its own JVM can set: memory, jars, directories, addresses."""
+    """Return the settings that only a session with its own JVM can set: memory, jars, directories, addresses."""
     spark, run = settings.spark, Path(settings.paths.run_dir)
     with as_file(shipped("log4j2.properties")) as log4j2:
         logging = f"-Dlog4j2.configurationFile=file:{log4j2}"
@@ -130,20 +133,20 @@ def local_conf(settings: Settings) -> dict[str, str]:
 
 
 def takes_unix_sockets(place: Path) -> bool:
-    """Whether Python workers talk to the JVM over Unix sockets in this directory, and not over TCP, because its path is
-    short and needs no quotes.
+    """Whether Python workers can use Unix sockets in this directory instead of TCP: its path must be short and need no
+    quotes.
 
-    Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read: each time the
-    second write waits for the other side's delayed acknowledgement, 40 ms (docs/measurements.md). The directory must be
-    private: who can connect to a worker can run code in it, and over Unix sockets Spark asks for no secret."""
+    Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read, so each second
+    write waits 40 ms for the other side's delayed acknowledgement (docs/measurements.md). The directory must be
+    private: anyone who can connect to a worker can run code in it, and over Unix sockets Spark requires no secret."""
     path = str(place.absolute())
     return len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH and re.fullmatch(r"[\w./+-]+", path) is not None
 
 
 def open_session(settings: Settings, application: str = "reliable-channel") -> SparkSession:
-    """The session of this process, started if there is none.
+    """Return the session of this process; start it if there is none.
 
-    Raises ``EnvironmentFault`` when Java is missing or too old, the jars are not set up, or the JVM does not start.
+    Raises ``EnvironmentFault`` if Java is missing or too old, the jars are not set up, or the JVM does not start.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -151,7 +154,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = session_conf(settings)
     if submitted():
-        SparkContext._ensure_initialized()  # else SparkConf does not see what spark-submit was given
+        SparkContext._ensure_initialized()  # else SparkConf does not see the settings of spark-submit
         conf = SparkConf().setIfMissing("spark.app.name", application)
         for key, value in wanted.items():
             conf.setIfMissing(key, value)
@@ -161,7 +164,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         wanted = local_conf(settings) | wanted
         if settings.spark.master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Spark's own scripts print to where the JVM prints; SPARK_HOME of another installation would be started.
+        # Spark's own scripts print where the JVM prints; with SPARK_HOME set, another installation would be started.
         os.environ.pop("SPARK_HOME", None)
         _no_trace_of_a_killed_jvm()
         run = Path(settings.paths.run_dir)
@@ -173,7 +176,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         conf = SparkConf(loadDefaults=False).setAppName(application).setAll(list(wanted.items()))
         log = run / "logs" / "spark.log"
         try:
-            # Ctrl-C between the start of the JVM and the session would leave the JVM alone.
+            # Ctrl-C between the start of the JVM and the session would leave the JVM running.
             with noted_interrupts(), _stderr_to(log):
                 spark = SparkSession.builder.config(conf=conf).getOrCreate()
         except (KeyboardInterrupt, SystemExit):
@@ -183,7 +186,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             if type(error).__name__ == "PySparkRuntimeError":
                 fault: Exception = EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_last_line(log)}")
             else:
-                fault = as_fault(error)  # before the JVM ends, which has the error's text
+                fault = as_fault(error)  # before the JVM ends, because the JVM holds the error's text
             _end_jvm()
             raise fault from error
     spark.sparkContext.setLogLevel(settings.spark.log_level)
@@ -191,15 +194,16 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
 
 
 def close_session(spark: SparkSession) -> None:
-    """Stop the session and, when this process started it, its JVM; a later ``open_session`` starts a new one."""
+    """Stop the session and, if this process started it, its JVM; a later ``open_session`` starts a new one."""
     with noted_interrupts():  # a second Ctrl-C must not leave the JVM either
-        with suppress(Exception):  # a call that Ctrl-C broke leaves the connection unusable; the JVM ends anyway
+        with suppress(Exception):  # a call broken by Ctrl-C leaves the connection unusable; the JVM is ended anyway
             spark.stop()
         _end_jvm()
 
 
 def _jvm_ended() -> int | None:
-    """The exit code of the JVM that this process started, if it has ended: it may do so just now."""
+    """Return the exit code of the JVM that this process started, if it has ended; waits briefly, since it may be
+    ending."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -209,7 +213,8 @@ def _jvm_ended() -> int | None:
 
 
 def _no_trace_of_a_killed_jvm() -> None:
-    """Keep PySpark's server for accumulators from printing a stack trace when the JVM is gone: the command says so."""
+    """Keep PySpark's accumulator server from printing a stack trace when the JVM is gone, because the command reports
+    that."""
     from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
 
     for server in (AccumulatorTCPServer, AccumulatorUnixServer):
@@ -217,7 +222,7 @@ def _no_trace_of_a_killed_jvm() -> None:
 
 
 def _end_jvm() -> None:
-    """End the JVM that this process started, if it did."""
+    """End the JVM if this process started it."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -227,7 +232,7 @@ def _end_jvm() -> None:
         gateway.shutdown()
     process = getattr(gateway, "proc", None)
     if process is not None:
-        process.stdin.close()  # its server ends at the end of its input
+        process.stdin.close()  # its gateway server ends at the end of its input
         with suppress(Exception):
             process.wait(timeout=20)
         if process.poll() is None:
@@ -239,9 +244,9 @@ def _end_jvm() -> None:
 
 @contextmanager
 def spark_session(settings: Settings, application: str = "reliable-channel") -> Iterator[SparkSession]:
-    """``open_session``, closed at the end also on errors and Ctrl-C. An error of Spark becomes a
-    ``ReliableChannelError`` first, since its text is in the JVM that ends here; so does every error that follows from
-    a JVM that has ended already."""
+    """Open a session for the block and close it at the end, also on errors and Ctrl-C. A Spark error is first converted
+    to a ``ReliableChannelError``, because its text is in the JVM, which ends here; so is every error caused by a JVM
+    that has already ended."""
     spark = open_session(settings, application)
     try:
         yield spark
@@ -262,9 +267,9 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Point this process's stderr to a file while the JVM is born: the JVM inherits it, we take ours back.
+    """Redirect this process's stderr to a file while the JVM starts: the JVM inherits it, then ours is restored.
 
-    The JVM and Spark's scripts print warnings before any logging configuration is read; nobody can act on them.
+    The JVM and Spark's scripts print warnings before they read any logging configuration; nobody can act on these.
     """
     sys.stderr.flush()
     kept = os.dup(2)

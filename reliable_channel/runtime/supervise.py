@@ -1,10 +1,10 @@
 """Runs a command that never outlives its parent: ``python -m reliable_channel.runtime.supervise PARENT_PID COMMAND…``.
 
-Runs the command; ends it (SIGTERM, after ten seconds SIGKILL) when the parent dies in whatever way, which shows as the
-end of our standard input, or on a signal to stop. A small process of its own, because a ``finally`` block does
-not run on SIGKILL and a flag like ``PR_SET_PDEATHSIG`` is Linux's alone and tied to a thread.
+Runs the command and ends it (SIGTERM, after ten seconds SIGKILL) when the parent dies in any way, detected by the end
+of standard input, or on a stop signal. It is a separate small process, because a ``finally`` block does not run on
+SIGKILL, and ``PR_SET_PDEATHSIG`` exists only on Linux and is tied to a thread.
 
-Standard library only: it starts in some 30 ms.
+Standard library only, so it starts in about 30 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GRACE_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``arguments[1:]`` until it ends, a signal to stop comes, or the process ``arguments[0]`` is gone."""
+    """Run ``arguments[1:]`` until it ends, a stop signal arrives, or the process ``arguments[0]`` is gone."""
     parent, command = int(arguments[0]), arguments[1:]
     stop = threading.Event()
 
@@ -30,10 +30,10 @@ def main(arguments: list[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, who decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which decides
     if os.getppid() != parent:
         return 1
-    # A session of its own: Ctrl-C on the terminal must not kill it behind the parent's back.
+    # A separate session, so that Ctrl-C on the terminal does not kill the command before the parent decides.
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as child:
 
         def watch_parent() -> None:

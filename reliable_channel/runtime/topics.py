@@ -1,7 +1,7 @@
 """Creates the Kafka topics with the settings that the pipeline relies on, and checks that a client can produce.
 
-Key = content topic, ``LogAppendTime`` (the producer's word is no time: one record dated 2100 would fire every timer),
-room for hostile payloads, retention (docs/spec/envelope.md, *Kafka record*).
+Key = content topic, ``LogAppendTime`` (the producer's time cannot be trusted: one record dated 2100 would fire every
+timer), room for hostile payloads, retention (docs/spec/envelope.md, *Kafka record*).
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime.logs import quiet_kafka_client
 
 PROBE_TOPIC = "reliable-channel.probe"
-"""Where readiness is proven on the project's own broker: nothing but probes is ever written there."""
+"""The topic for readiness probes on the project's own broker; only probes are written to it."""
 
 EVIDENCE_RETENTION_MS = 365 * 24 * 3600 * 1000
-"""Gaps are queried months later."""
+"""One year, because gaps are queried months later."""
 
 
 def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
-    """The settings of the topics, by Kafka's names."""
+    """Return the settings of the topics, by Kafka's names."""
     return {
         "message.timestamp.type": kafka.topics.timestamp_type,
         "max.message.bytes": str(kafka.topics.max_message_bytes),
         "retention.ms": str(kafka.topics.retention_ms),
         "cleanup.policy": "delete",
-        # What a producer compressed stays so; nothing is recompressed on the way.
+        # Records stay as the producer compressed them; the broker does not recompress.
         "compression.type": "producer",
     }
 
 
 @quiet_kafka_client()
 def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
-    """Create those of the topics that do not exist; returns the names of the created ones.
+    """Create the topics that do not exist; returns the names of the created ones.
 
-    Existing topics are left as they are. Raises ``EnvironmentFault`` when the cluster cannot be reached or refuses.
+    Existing topics are left as they are. Raises ``EnvironmentFault`` if the cluster cannot be reached or refuses.
     """
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError, TopicAlreadyExistsError
@@ -68,7 +68,8 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
 
 
 def ensure_evidence_topic(settings: Settings) -> bool:
-    """Create ``bridge.evidence_topic`` unless it exists; whether it was created. Raises ``EnvironmentFault``."""
+    """Create ``bridge.evidence_topic`` unless it exists; returns whether it was created. Raises
+    ``EnvironmentFault``."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
@@ -96,7 +97,7 @@ def ensure_evidence_topic(settings: Settings) -> bool:
 
 @quiet_kafka_client()
 def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
-    """Whether a client can really produce to the project's own broker: one acknowledged record in the probe topic."""
+    """Check that a client can produce to the project's own broker, by one acknowledged record in the probe topic."""
     from kafka import KafkaAdminClient, KafkaProducer
     from kafka.errors import KafkaError, TopicAlreadyExistsError
 
@@ -127,7 +128,8 @@ def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
 
 
 def unreachable(kafka: KafkaSettings, error: Exception) -> EnvironmentFault:
-    """The client's error as one sentence; the addresses are no secret, the credentials are not in it."""
+    """Describe the client's error in one sentence; it contains the addresses, which are not secret, but no
+    credentials."""
     own = kafka.bootstrap_servers is None
     remedy = "Start it with `reliable-channel kafka start`." if own else "Check kafka.bootstrap_servers and security."
     return EnvironmentFault(f"Kafka at {kafka.servers} does not serve us ({type(error).__name__}).", remedy)

@@ -1,5 +1,5 @@
-"""Implements Scalable Data Sync (LIP-109, docs/spec/sds.md): values in, values and events out. It uses no clock,
-randomness, I/O or Spark."""
+"""Implements Scalable Data Sync (LIP-109, docs/spec/sds.md): messages and times in, messages and events out, without
+clock, randomness, I/O or Spark."""
 
 from reliable_channel.core.sds.channel import SdsChannel
 from reliable_channel.core.sds.config import SdsParameters, Tracking, deterministic_jitter

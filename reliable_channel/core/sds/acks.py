@@ -1,7 +1,7 @@
 """Tracks who has acknowledged which message, and on which evidence (docs/sds.md, *Acknowledgements*).
 
-Holds one :class:`Tracked` per message whose acknowledgements are followed, and finds which of them a received filter
-holds. Cost of a filter: a few NumPy gathers over the messages its sender has not acknowledged yet.
+Holds one :class:`Tracked` per message whose acknowledgements are tracked, and finds which of them a received filter
+contains. A filter costs a few NumPy gathers over the messages that its sender has not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from reliable_channel.core.sds.events import Evidence
 from reliable_channel.core.wire.bloom import WORTH_AN_ARRAY, Bytes, FilterFormat
 
 _FIRST_LOOK = 3
-"""Bits looked at for every open message; the rest only for those that pass. Of a filter that is not full most pass none
-or all, and looking at the rest costs more than one bit more for all."""
+"""Bits tested for every open message; the rest only for messages that pass. With a filter that is not full, most
+messages that pass these bits pass all, and testing the rest costs more than one more bit for every message."""
 
 NAMED, IMPLIED, BY_FILTER = Evidence.CAUSAL_HISTORY, Evidence.IMPLIED, Evidence.FILTER
-"""Looked up once: a member of an enumeration costs as much as three calls of a function."""
+"""Looked up once, because access to an enumeration member costs as much as three function calls."""
 
 MAX_VIEWS = 32
-"""Participants for whom it is kept which messages their filters are asked for: some 35 KB each."""
+"""Maximum number of participants whose list of messages to test against their filters is cached: about 35 KB each."""
 
 MAX_HITS = 16
-"""Participants whose filters are remembered to hold a tracked id, until two of their messages have said so."""
+"""Maximum number of participants per tracked id whose filter hits are remembered, until two of their messages contained
+the id."""
 
 
 class Tracked:
-    """One message whose acknowledgements are followed."""
+    """One message whose acknowledgements are tracked."""
 
     __slots__ = ("acked", "certain", "hits", "implied", "lamport", "message_id", "reached", "row", "sender_id", "since")
 
@@ -55,12 +56,12 @@ class Tracked:
         """One bit per participant: who has acknowledged it, who has implied that, and who has named it."""
         self.reached = reached
         """One bit per participant that has the message in its causal past and was heard before it was sent: when a
-        filter of that participant holds the id too, the acknowledgement is implied."""
+        filter of that participant contains the id too, the acknowledgement is implied."""
         self.hits: dict[str, list[str]] = {}
-        """Participant → the messages of its own whose filters hold the id."""
+        """Participant → its messages whose filters contain the id."""
 
     def evidence_of(self, number: int) -> Evidence | None:
-        """The strongest evidence on which a participant has acknowledged; ``None`` when it has not."""
+        """The strongest evidence on which a participant has acknowledged; ``None`` if it has not."""
         if not self.acked >> number & 1:
             return None
         if self.certain >> number & 1:
@@ -68,7 +69,7 @@ class Tracked:
         return IMPLIED if self.implied >> number & 1 else BY_FILTER
 
     def acknowledge(self, number: int, evidence: Evidence) -> None:
-        """A participant has acknowledged the message."""
+        """Record that a participant has acknowledged the message."""
         bit = 1 << number
         self.acked |= bit
         if evidence is NAMED:
@@ -77,12 +78,13 @@ class Tracked:
             self.implied |= bit
 
     def closed(self) -> int:
-        """One bit per participant whose filters can tell nothing more of this message."""
+        """One bit per participant whose filters give no new information about this message."""
         return self.certain | self.implied | (self.acked & ~self.reached)
 
     def hit_by(self, by: str, via: str) -> list[str] | None:
-        """Note that a filter of ``by``, in message ``via``, holds the id; all such messages of that participant, or
-        ``None`` for one that is noted already. Of at most :data:`MAX_HITS` participants; the first gives way."""
+        """Record that a filter of ``by``, in message ``via``, contains the id. Returns all such messages of that
+        participant, or ``None`` if ``via`` was recorded already. Keeps at most :data:`MAX_HITS` participants and drops
+        the first."""
         vias = self.hits.get(by)
         if vias is None:
             if len(self.hits) >= MAX_HITS:
@@ -94,7 +96,7 @@ class Tracked:
         return vias
 
     def forget(self, number: int, by: str) -> None:
-        """Forget what a participant has acknowledged: its number becomes another's."""
+        """Forget the acknowledgements of a participant, because its number is reassigned."""
         rest = ~(1 << number)
         self.acked &= rest
         self.implied &= rest
@@ -103,16 +105,16 @@ class Tracked:
         self.hits.pop(by, None)
 
     def hit_count(self) -> int:
-        """Different messages, of all participants, whose filters hold the id."""
+        """The number of different messages, of all participants, whose filters contain the id."""
         return sum(map(len, self.hits.values()))
 
 
 class Participants:
     """The participants of a channel, each with a number and the Lamport timestamp at which it was first heard.
 
-    Bounded: when all numbers are taken, a newcomer that is heard gets that of the participant with the fewest messages,
-    and of several the one that has been silent longest. So names that somebody makes up replace each other, and never
-    those that talk."""
+    Bounded: when all numbers are taken, a new participant gets the number of the participant with the fewest messages,
+    and among several of these the one that has been silent longest. So invented names replace each other, and never
+    participants that send."""
 
     def __init__(self, max_participants: int) -> None:
         self._max = max_participants
@@ -120,12 +122,12 @@ class Participants:
         self._names: list[str] = []
         self._heard: list[int | None] = []
         self._counts: list[int] = []
-        """How many messages each has sent."""
+        """The number of messages of each participant."""
         self._last: list[int] = []
-        """The running number of the last message of each."""
+        """The running number of each participant's last message."""
         self._counter = 0
         self.proving = 0
-        """One bit per participant: the id of a message of its has been recomputed."""
+        """One bit per participant with a message whose id has been recomputed."""
 
     def __iter__(self) -> Iterator[str]:
         """The names, in the order of their numbers."""
@@ -135,7 +137,7 @@ class Participants:
         return len(self._names)
 
     def number(self, participant_id: str) -> int | None:
-        """The number of a participant, given on first use while there are any."""
+        """The number of a participant; assigned on first use while numbers are free."""
         number = self._numbers.get(participant_id)
         if number is None and len(self._names) < self._max:
             number = self._numbers[participant_id] = len(self._names)
@@ -146,12 +148,12 @@ class Participants:
         return number
 
     def quietest(self, but: str | None) -> int | None:
-        """The number that a newcomer gets when all are taken; never that of ``but``."""
+        """The number that a new participant gets when all are taken; never that of ``but``."""
         numbers = (number for number, name in enumerate(self._names) if name != but)
         return min(numbers, key=self.messages, default=None)
 
     def replace(self, number: int, participant_id: str) -> str:
-        """Give a number to somebody else; returns whose it was. The caller forgets what is known of that one."""
+        """Reassign a number to another participant; returns its previous owner, whose state the caller must forget."""
         gone = self._names[number]
         del self._numbers[gone]
         self._numbers[participant_id] = number
@@ -161,7 +163,7 @@ class Participants:
         return gone
 
     def record_heard(self, number: int, lamport: int | None) -> None:
-        """Count a message of a participant; the Lamport timestamp of the first one that has one is remembered."""
+        """Count a message of a participant, and remember the Lamport timestamp of its first message that has one."""
         self._counter += 1
         self._counts[number] += 1
         self._last[number] = self._counter
@@ -174,21 +176,21 @@ class Participants:
         return number is not None and bool(self.proving >> number & 1)
 
     def record_proof(self, participant_id: str) -> None:
-        """The id of a message of this participant was recomputed."""
+        """Record that the id of a message of this participant was recomputed."""
         number = self._numbers.get(participant_id)
         if number is not None:
             self.proving |= 1 << number
 
     def first_heard(self, number: int) -> int | None:
-        """The Lamport timestamp (ms) of the first message that came from a participant; ``None`` when none has."""
+        """The Lamport timestamp (ms) of the first message of a participant; ``None`` if it has sent none."""
         return self._heard[number]
 
     def messages(self, number: int) -> tuple[int, int]:
-        """How many messages a participant has sent, and the running number of the last one."""
+        """The number of messages of a participant, and the running number of the last one."""
         return self._counts[number], self._last[number]
 
     def restore(self, number: int, first_heard: int | None, messages: tuple[int, int]) -> None:
-        """Take what a snapshot has of a participant."""
+        """Restore a participant from a snapshot."""
         self._heard[number], (self._counts[number], self._last[number]) = first_heard, messages
         self._counter = max(self._counter, messages[1])
 
@@ -205,16 +207,17 @@ class AckTable:
         self._is_slow = self._format.is_slow
         self._participants = participants
         self.tracked: dict[str, Tracked] = {}
-        """By id. Read it; it is changed here only."""
+        """Tracked messages by id. Read-only for other modules."""
         self.get = self.tracked.get
         """The tracked message of an id."""
         self._by_row: list[Tracked | None] = []
         self._free: list[int] = []
         self._by_lamport: list[tuple[int, str]] = []
-        """Ascending; also of messages that are tracked no more. The first ``_passed`` are such."""
+        """Ascending, with entries of messages that are no longer tracked. The first ``_passed`` entries are all
+        such."""
         self._passed = 0
         self.is_asked = False
-        """Whether a filter has come: there is something to keep for the next ones. Read it; it is changed here only."""
+        """Whether a filter has arrived, so that caching for the next filters pays. Read-only for other modules."""
         k = self._format.hash_count
         self._at: npt.NDArray[np.intp] = np.zeros((k, 0), np.intp)
         self._masks: Bytes = np.zeros((k, 0), np.uint8)
@@ -229,7 +232,7 @@ class AckTable:
         return iter(self.tracked.values())
 
     def floor(self) -> int | None:
-        """The lowest Lamport timestamp tracked: the causal past below it needs no walk."""
+        """The lowest tracked Lamport timestamp: the causal past below it need not be walked."""
         order, passed = self._by_lamport, self._passed
         while passed < len(order) and order[passed][1] not in self.tracked:
             passed += 1
@@ -237,7 +240,7 @@ class AckTable:
         return order[passed][0] if passed < len(order) else None
 
     def add(self, tracked: Tracked) -> None:
-        """Follow a message from now on."""
+        """Start tracking a message."""
         self.tracked[tracked.message_id] = tracked
         order, position = self._by_lamport, (tracked.lamport, tracked.message_id)
         if not order or order[-1] < position:
@@ -256,7 +259,7 @@ class AckTable:
                 self._grow_rows(max(8, 2 * row))
         tracked.row = row
         self._unlocated.add(row)
-        if self._is_slow:  # no later filter shall pay for all ids
+        if self._is_slow:  # so that no later filter pays for hashing all ids
             self._format.hashes(tracked.message_id)
         own = self._participants.number(tracked.sender_id)
         if self.is_asked:
@@ -266,8 +269,8 @@ class AckTable:
             self._views.clear()
 
     def restore(self, tracked: list[Tracked]) -> None:
-        """Follow the messages of a snapshot, with the acknowledgements they have: of a table that is empty, all at
-        once. Whose filters need not be asked is known when the first filter comes (:meth:`_grow_participants`)."""
+        """Restore the tracked messages of a snapshot into an empty table, with their acknowledgements. The participants
+        whose filters need no test are computed when the first filter arrives (:meth:`_grow_participants`)."""
         self.tracked.update({each.message_id: each for each in tracked})
         self._by_lamport = sorted([(each.lamport, each.message_id) for each in tracked])
         self._by_row = [*tracked]
@@ -277,7 +280,7 @@ class AckTable:
         self._unlocated = set(range(len(tracked)))
 
     def discard(self, message_id: str) -> None:
-        """Stop following a message."""
+        """Stop tracking a message."""
         tracked = self.tracked.pop(message_id, None)
         if tracked is None:
             return
@@ -288,13 +291,14 @@ class AckTable:
             self._views.clear()
 
     def ask(self, tracked: Tracked, number: int) -> None:
-        """Decide whether the filters of a participant can still tell something of a message."""
+        """Update whether the filters of a participant can still give new information about a message."""
         if number < self._open.shape[0]:
             self._open[number, tracked.row] = not tracked.closed() >> number & 1
             self._views.pop(number, None)
 
     def forget(self, number: int, gone: str, newcomer: str) -> None:
-        """Forget everything of a participant whose number becomes a newcomer's, who may have been here before."""
+        """Forget everything about a participant whose number is reassigned to a newcomer, which may have been here
+        before."""
         for tracked in self.tracked.values():
             tracked.forget(number, gone)
             if number < self._open.shape[0]:
@@ -302,8 +306,8 @@ class AckTable:
         self._views.pop(number, None)
 
     def held_by(self, words: Bytes, number: int, filter_format: FilterFormat | None = None) -> list[Tracked]:
-        """The tracked messages of which a participant's filter can tell something and whose ids it holds, ascending.
-        ``filter_format``: of the filter, if it has another size than the channel's."""
+        """The tracked messages whose ids a participant's filter contains, if that is new information; ascending.
+        ``filter_format``: the format of the filter, if its size differs from the channel's."""
         if self._unlocated:
             self._locate()
         if number >= self._open.shape[0]:

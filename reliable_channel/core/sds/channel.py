@@ -1,4 +1,4 @@
-"""The public interface of the SDS core: one channel as one participant or observer sees it (LIP-109)."""
+"""Defines the public interface of the SDS core: one channel as one participant or observer sees it (LIP-109)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _NOTHING = SdsStep()
 class SdsChannel:
     """The SDS state machine of one channel, for a participant or (``participant_id`` ``None``) an observer.
 
-    Every method takes ``now`` in ms, never going back, and returns a :class:`SdsStep`. Timers run in :meth:`tick` only:
-    ``tick(now)`` runs every timer due up to ``now`` one by one, each at its own due time, so that one late tick equals
-    many punctual ones. A participant has observed the channel since its first call: call ``tick(now)`` once on opening.
+    Every method takes ``now`` in ms, which must never decrease, and returns a :class:`SdsStep`. Timers run only in
+    :meth:`tick`: ``tick(now)`` runs every timer due up to ``now`` one by one, each at its own due time, so that one
+    late tick equals many punctual ones. A participant has observed the channel since its first call: call ``tick(now)``
+    once on opening.
     """
 
     def __init__(self, channel_id: str, participant_id: str | None, config: SdsParameters | None = None) -> None:
@@ -67,9 +68,9 @@ class SdsChannel:
     ) -> SdsStep:
         """Wrap the segments of one send in one step, with consecutive Lamport timestamps (data, then parity).
 
-        ``required``: how many of them a recipient needs (k of k + m); all by default. ``recorded_id``: the id that the
-        first segment had when a journal recorded this send; an earlier version's form of ids is then used again. Raises
-        ``EmptyMessage`` for an empty content and ``LocalError`` for an observer or two equal contents."""
+        ``required``: how many of them a recipient needs (k of k + m); all by default. ``recorded_id``: the id of the
+        first segment when a journal recorded this send; if an earlier version made it, that version's id scheme is used
+        again. Raises ``EmptyMessage`` for an empty content and ``LocalError`` for an observer or two equal contents."""
         outgoing: list[Outgoing] = []
         events: list[SdsEvent] = []
         segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
@@ -79,11 +80,11 @@ class SdsChannel:
         return SdsStep(tuple(outgoing), tuple(events))
 
     def send_ephemeral(self, content: bytes, now: int) -> SdsStep:
-        """Wrap one ephemeral message: no timestamp, history or filter, remembered nowhere."""
+        """Wrap one ephemeral message, which has no timestamp, history or filter and is not remembered."""
         return SdsStep((self._sender.ephemeral(content, now),))
 
     def send_sync(self, now: int) -> SdsStep:
-        """Send a sync message now instead of waiting for the timer; nothing when there is nothing to say."""
+        """Send a sync message now instead of waiting for the timer, unless there is nothing to report."""
         outgoing: list[Outgoing] = []
         events: list[SdsEvent] = []
         self._state.open(now)
@@ -91,12 +92,12 @@ class SdsChannel:
         return SdsStep(tuple(outgoing), tuple(events))
 
     def send_owed(self, now: int) -> SdsStep:
-        """Acknowledge content that is held and that nobody has named, now instead of when its sync message is due:
-        for a participant that leaves. Nothing when nothing is owed."""
+        """Acknowledge received content that nobody has named yet, now instead of when its sync message is due. For a
+        participant that leaves. Does nothing if no acknowledgement is owed."""
         return self.send_sync(now) if self._sender.owes() else SdsStep()
 
     def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> SdsStep:
-        """A dispatch of an own message succeeded: the wait for its acknowledgement starts now."""
+        """Record that an own message was dispatched: the wait for its acknowledgement starts now."""
         segment = self._state.outgoing.segments.get(message_id)
         if segment is not None:
             self._state.outgoing.sent(segment, now)
@@ -116,7 +117,7 @@ class SdsChannel:
         return tuple(outgoing.outgoing(segment, OutgoingReason.RESEND) for segment in outgoing.open_segments())
 
     def unacknowledged_bytes(self) -> int:
-        """Bytes on the wire of everything in the outgoing buffer: most of a sender's snapshot."""
+        """The encoded size (bytes) of all messages in the outgoing buffer, which is most of a sender's snapshot."""
         return sum(len(segment.data) for segment in self._state.outgoing.open_segments())
 
     def observe_sent(
@@ -129,10 +130,11 @@ class SdsChannel:
         id_verified: bool | None = None,
         content_bytes: int | None = None,
     ) -> SdsStep:
-        """An own message seen on the wire by a pipeline with a participant id: log, filter and outgoing buffer, no
-        delivery. Seen again it is a retransmission (``DuplicateSeen``): hint and wait are renewed. What waited for it
-        is delivered. ``id_verified`` and ``content_bytes`` as in :meth:`receive`; a message of which the id is not is
-        refused, but one too long to search for its id is unproven at first."""
+        """Process an own message that a pipeline with a participant id saw on the wire: it enters log, filter and
+        outgoing buffer and is not delivered, but messages that waited for it are. Seen again, it is a retransmission
+        (``DuplicateSeen``): hint and wait are renewed. ``id_verified`` and ``content_bytes`` as in :meth:`receive`. A
+        message whose id is not verified is refused, except that one too long to search for its id is unproven at
+        first."""
         events: list[SdsEvent] = []
         if self._sender.observe_sent(message, now, retrieval_hint, content_digest, id_verified, content_bytes, events):
             self._receiver.settle([message.message_id], now, events)
@@ -154,15 +156,15 @@ class SdsChannel:
         id_verified: bool | None = None,
         content_bytes: int | None = None,
     ) -> SdsStep:
-        """Take one decoded message.
+        """Process one decoded message.
 
-        ``retrieval_hint``: the hash (32 bytes) of the envelope it came in. ``repaired``: it was rebuilt, not received,
-        and its id recomputed. ``data``: its bytes as they were on the wire, for a later rebroadcast; without them it is
-        encoded again. ``content_digest``: SHA-256 of the content, when the caller keeps contents elsewhere and
-        ``message.content`` is ``None``; ``content_bytes`` is its length then. ``id_verified``: whether the id is
-        recomputed from the message, as :func:`~reliable_channel.core.sds.verify.id_verified` tells; a message of which
-        it is not does not stand for its id at first. ``None``: nobody can tell, or the content is here and decides when
-        there is a conflict.
+        ``retrieval_hint``: the hash (32 bytes) of its envelope. ``repaired``: it was rebuilt, not received, and its id
+        recomputed. ``data``: its bytes on the wire, for a later rebroadcast; without them it is encoded again.
+        ``content_digest``: SHA-256 of the content, if the caller stores contents elsewhere and ``message.content`` is
+        ``None``; ``content_bytes`` is then the length. ``id_verified``: the result of
+        :func:`~reliable_channel.core.sds.verify.id_verified`. If it is false, the message is unproven at first
+        (:mod:`~reliable_channel.core.sds.unproven`). ``None``: the id cannot be checked, or the content is here and
+        decides in a conflict.
         """
         events = self._receiver.receive(
             message, now, retrieval_hint, repaired, data, content_digest, id_verified, content_bytes
@@ -213,22 +215,22 @@ class SdsChannel:
         if state.sync is not None and state.sync.due == now:
             if state.sync.interval_due == now or self._sender.owes():
                 self._sender.sync(now, outgoing, events)
-            else:  # others have named it meanwhile
+            else:  # another participant has named it meanwhile
                 state.sync.owed_due = None
 
-    # ---- looking in ----------------------------------------------------------------------------------------------
+    # ---- inspection ----------------------------------------------------------------------------------------------
 
     def log_positions(self) -> tuple[Position, ...]:
-        """The log: ``(lamport timestamp, id)``, ascending."""
+        """The positions of the log, ``(lamport timestamp, id)``, ascending."""
         return self._state.log.positions()
 
     def missing_ids(self) -> tuple[str, ...]:
-        """The ids that are named and not here, in the order they were reported."""
+        """The missing ids, in the order in which they were reported."""
         return tuple(self._state.incoming.missing)
 
     def is_past(self, message_id: str, lamport: int, sender_id: str | None = None) -> bool:
-        """Whether a message with this id, Lamport timestamp (ms) and sender was delivered here, or could not be any
-        more. ``None``: of whichever sender."""
+        """Whether a message with this id, Lamport timestamp (ms) and sender was delivered here, or can no longer be.
+        ``None``: any sender."""
         return message_id in self._state.log or self.is_forgotten(message_id, lamport, sender_id)
 
     def is_forgotten(self, message_id: str, lamport: int, sender_id: str | None = None) -> bool:
@@ -236,14 +238,15 @@ class SdsChannel:
         return self._state.log.forgotten((lamport, message_id), sender_id)
 
     def sender_of(self, message_id: str) -> str | None:
-        """The sender of the message that stands for an id here, in the log or in the incoming buffer; ``None`` when
-        none does."""
+        """The sender of the message that owns an id here, in the log or in the incoming buffer; ``None`` if there is
+        none."""
         known = standing_under(self._state, message_id)
         return None if known is None else known.sender_id
 
     def forget(self) -> None:
-        """Let a channel that has been silent for long go, but for how far it came: what is not behind the last message
-        of the log is refused as older than the log, so nothing is delivered twice. Observation begins anew."""
+        """Drop the state of a channel that has been silent for long, except its horizon: messages that are not later
+        than the last message of the log are refused as older than the log, so nothing is delivered twice. Observation
+        starts anew."""
         state = self._state
         for _, doubt in state.unproven.items():
             if isinstance(doubt.record, LogEntry):
@@ -257,15 +260,16 @@ class SdsChannel:
     # ---- snapshot ------------------------------------------------------------------------------------------------
 
     def to_bytes(self, *, with_kept: bool = True) -> bytes:
-        """A snapshot: versioned, bounded, protobuf (``proto/sds_state.proto``). The configuration is not in it.
+        """Encode a versioned, bounded protobuf snapshot (``proto/sds_state.proto``), without the configuration.
 
-        ``with_kept`` False leaves out the original bytes of messages (``max_kept_bytes``) that only answer repair
+        ``with_kept=False`` omits the original bytes of messages (``max_kept_bytes``) that serve only to answer repair
         requests."""
         return write_snapshot(self._state, with_kept=with_kept)
 
     @classmethod
     def from_bytes(cls, data: bytes, config: SdsParameters | None = None) -> SdsChannel:
-        """Restore a snapshot; continues identically. Raises ``LocalError`` for bytes that are none."""
+        """Restore a snapshot; the channel continues identically. Raises ``LocalError`` for bytes that are not a
+        snapshot."""
         channel = cls.__new__(cls)
         channel._use(read_snapshot(data, config or SdsParameters()))
         return channel

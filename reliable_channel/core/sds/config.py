@@ -1,4 +1,4 @@
-"""The settings of an SDS channel, with the names and defaults of LIP-109 and RELIABLE-CHANNEL-API."""
+"""Defines the settings of an SDS channel, with the names and defaults of LIP-109 and RELIABLE-CHANNEL-API."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ class Tracking(StrEnum):
 
 
 def deterministic_jitter(channel_id: str, participant_id: str, counter: int) -> float:
-    """The default source of jitter: a number in [0, 1) that differs per participant and per use, and is the same in
-    every run, so that a replay sends the same sync messages at the same times."""
+    """Return the default jitter: a number in [0, 1) that depends on participant and use but not on the run, so that a
+    replay sends the same sync messages at the same times."""
     digest = hashlib.sha256(f"{channel_id}\x00{participant_id}\x00{counter}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdsParameters:
-    """Everything that can be set on an SDS channel. Times in ms. Not part of a snapshot: the owner gives it again."""
+    """The settings of an SDS channel. Times are in ms. A snapshot does not contain them: the owner passes them
+    again."""
 
     wire_family: WireFamily = WireFamily.SPEC
     filter_format: FilterFormat = field(default_factory=FilterFormat)
     clock_unit_ms: int = 1
-    """What one step of wall-clock time adds to a Lamport timestamp: nim-sds counts seconds."""
+    """The unit of Lamport timestamps (ms): nim-sds counts seconds."""
 
     # Sending and acknowledgements
     causal_history_size: int = 2
     acknowledgement_timeout_ms: int = 5_000
     max_retransmissions: int = 5
     retransmission_backoff: float = 2.0
-    """Each wait for an acknowledgement is this many times the one before."""
+    """Each wait for an acknowledgement is the previous one times this factor."""
     wait_for_sent: bool = False
     """True: the wait for an acknowledgement starts when the owner reports ``sent()``, not at ``send()``."""
     possible_acks_threshold: int = 2
     saturation_limit: float = 0.6
-    """A filter with a larger part of its bits set acknowledges nothing."""
+    """A filter with a larger share of its bits set acknowledges nothing."""
     tracking: Tracking | None = None
     """``None``: own messages for a participant, everyone's for an observer."""
 
@@ -58,9 +59,8 @@ class SdsParameters:
     sync_after_content: float = 0.5
     sync_with_repairs: float = 0.3
     acknowledge_within_ms: int = 1_500
-    """Content that is held and that nobody but its sender has named is acknowledged by a sync message within this
-    time, after a random part of it; well under the sender's ``acknowledgement_timeout_ms``. 0: only by the interval's
-    sync messages."""
+    """Received content that only its sender has named is acknowledged by a sync message after a random part of this
+    time; well below the sender's ``acknowledgement_timeout_ms``. 0: only by the sync messages of the interval."""
     jitter: Callable[[str, str, int], float] = deterministic_jitter
     """``(channel id, participant id, counter) -> [0, 1)``: the only randomness, and it is an input."""
     repair: bool = True
@@ -70,8 +70,8 @@ class SdsParameters:
     repair_response_groups: int = 1
     max_repair_requests_per_message: int = 3
     max_repair_answers: int = 100
-    """Answers to requests of others within ``repair_t_max_ms``, so that a stranger who asks for everything does not use
-    up the rate limit that own messages need."""
+    """Maximum number of answers to repair requests within ``repair_t_max_ms``, so that a stranger who requests
+    everything cannot use up the rate limit that own messages need."""
 
     # Missing dependencies
     sweep_in_buf_interval_ms: int = 5_000
@@ -79,55 +79,56 @@ class SdsParameters:
     retrieve_backoff: float = 2.0
     retrieve_max_interval_ms: int = 600_000
     timeout_for_lost_messages_ms: int | None = None
-    """0: never lost. ``None``: never for a participant; 300 000 for an observer."""
+    """0: never declared lost. ``None``: never for a participant; 300 000 for an observer."""
     unproven_id_ms: int = 300_000
-    """How long a message does not stand for its id when that has the form of a digest and is not recomputed from it: so
-    long the one may come from which it is. 0: it stands at once."""
+    """How long a message is unproven if its id has the form of a digest and cannot be recomputed from it: in this time
+    the message that owns the id may arrive. 0: it is accepted at once."""
     before_observation: bool = True
-    """False: also what is older than the first observation of the channel is missing until it comes."""
+    """False: messages older than the first observation of the channel also count as missing."""
 
     # Bounds
     lamport_tolerance_ms: int = 300_000
-    """How far ahead of ``now`` a Lamport timestamp may be; further ahead it is taken only as a successor of the
+    """How far ahead of ``now`` a Lamport timestamp may be; further ahead it is accepted only as a successor of the
     channel's clock."""
     lamport_max_step: int = 512
-    """A Lamport timestamp beyond the tolerance may be so much above the channel's clock: honest clocks ride on the
+    """How far a Lamport timestamp beyond the tolerance may be above the channel's clock: honest clocks follow the
     highest timestamp they have seen, and a send has up to 256 segments."""
     lamport_max_ahead_ms: int = 86_400_000
-    """No Lamport timestamp may be further ahead of ``now``, whatever the channel's clock."""
+    """The maximum by which any Lamport timestamp may be ahead of ``now``, whatever the channel's clock."""
     max_history_entries: int = MAX_HISTORY_ENTRIES
     max_missing: int = 10_000
     max_missing_per_sender: int = 1_000
     max_missing_bytes: int = 4 * 1024 * 1024
-    """Bytes of missing ids, hints and sender ids; and, apart, of the participants that have them in their past."""
+    """Bytes of missing ids, hints and sender ids; the same bound applies separately to the participants that have them
+    in their causal past."""
     max_refetches_per_sweep: int = 200
     max_refetches_per_sender_and_sweep: int = 100
     max_waiting: int = 3_000
-    """Messages in the incoming buffer. One message may release them all: some 3 µs each."""
+    """Messages in the incoming buffer. One message may release them all, at about 3 µs each."""
     max_waiting_bytes: int = 32 * 1024 * 1024
-    """Bytes of their contents, histories and ids; an id that one waits for counts for 512 more."""
+    """Bytes of their contents, histories and ids; each id that a message waits for counts 512 more."""
     max_log_entries: int = 10_000
     max_log_bytes: int = 16 * 1024 * 1024
-    """Bytes of the entries of the log."""
+    """Bytes of the log's entries."""
     max_repeats: int = 2_000
-    """Sends of ids that were sent again with equal content, remembered so that each is delivered once."""
+    """Sends that repeat an id with equal content; they are remembered so that each is delivered once."""
     max_kept_bytes: int = 4 * 1024 * 1024
     """Original bytes of other participants' messages, kept to answer repair requests."""
     max_tracked: int = 1_000
-    """Messages of others whose acknowledgements are tracked; own ones are tracked as long as they are in the
-    outgoing buffer."""
+    """Messages of others whose acknowledgements are tracked; own messages are tracked while they are in the outgoing
+    buffer."""
     max_participants: int = 1_000
     max_finished_sends: int = 200
-    """Own sends that are delivered or given up and still followed, for acknowledgements by more participants."""
+    """Own sends that are delivered or have failed and are still tracked, for acknowledgements by more participants."""
     max_remembered: int = 10_000
-    """Lost ids that are remembered, and as many before observation."""
+    """Lost ids that are remembered, and as many ids from before observation."""
     max_remembered_bytes: int = 4 * 1024 * 1024
 
     def in_family(self, family: WireFamily) -> SdsParameters:
-        """This configuration for a channel whose peers are of another implementation family.
+        """Return this configuration for a channel whose peers use another implementation family.
 
         The filter's layout and the clock's unit are the family's. The nim family (nim-sds at 0dea35d) also has a causal
-        history of 10 and a repair delay of up to 300 s, unless this configuration has values of its own."""
+        history of 10 and a repair delay of up to 300 s, unless this configuration sets other values."""
         is_nim = family is WireFamily.NIM
         layout = self.filter_format
         if is_nim is (layout.family is FilterFamily.SPEC):

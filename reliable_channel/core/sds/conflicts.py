@@ -1,4 +1,4 @@
-"""Decides which of two messages with one id is kept, and removes all that the channel derived from the other one
+"""Decides which of two messages with one id is kept, and removes everything that the channel derived from the other
 (docs/sds.md, *Two messages with one id*)."""
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ class Relation(StrEnum):
     COPY = "copy"
     """The same send: the same sender, Lamport timestamp and content."""
     FURTHER_SEND = "further send"
-    """Equal content of another sender, or sent once more: one SDS message, and a message of its own to applications."""
+    """Equal content from another sender, or sent again: one SDS message, but a separate message to applications."""
     LOSER = "loser"
-    """A conflict, and the first one stands."""
+    """A conflict; the first message is kept."""
     WINNER = "winner"
-    """A conflict, and the second one takes the place of the first."""
+    """A conflict; the second message replaces the first."""
 
 
 NEW, COPY, FURTHER_SEND, LOSER, WINNER = Relation
-"""Looked up once: a member of an enumeration costs as much as three calls of a function."""
+"""Looked up once, because access to an enumeration member costs as much as three function calls."""
 
 
 def known_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
-    """The message of that id that is here: in the log, or else waiting for what it depends on, or unproven."""
+    """The message with this id: in the log, else waiting for its dependencies, else unproven."""
     return standing_under(state, message_id) or state.unproven.get(message_id)
 
 
 def standing_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
-    """The message that stands for an id here: in the log, or waiting for what it depends on."""
+    """The message that owns an id here: in the log, or waiting for its dependencies."""
     return state.log.get(message_id) or state.incoming.waiting.get(message_id)
 
 
 RESERVED = "\x00"
-"""No id from outside begins with this: :func:`send_key` makes keys that do."""
+"""Reserved prefix of the keys of :func:`send_key`; no id from outside begins with it."""
 
 
 def send_key(message_id: str, sender_id: str, lamport: int) -> str:
-    """The key of a further send, where the id is the key of the first one. No other message has it."""
+    """The unique key of a further send; the key of the first send is the id itself."""
     return f"{RESERVED}{len(message_id)}{RESERVED}{message_id}{lamport}{RESERVED}{sender_id}"
 
 
 def sds_id_of(key: str) -> str:
-    """The SDS id of a message, from its key: its id, or what :func:`send_key` made."""
+    """The SDS id of a message from its key, which is the id itself or a key of :func:`send_key`."""
     if not key.startswith(RESERVED):
         return key
     length, _, rest = key[1:].partition(RESERVED)
@@ -61,7 +61,7 @@ def sds_id_of(key: str) -> str:
 
 
 def is_content_hash(message_id: str, digest: bytes) -> bool:
-    """Whether an id is the SHA-256 of its content. ``digest``: the first bytes of that."""
+    """Whether an id is the SHA-256 of its content. ``digest``: the first bytes of that SHA-256."""
     return len(message_id) == 64 and bool(digest) and message_id.startswith(digest.hex())
 
 
@@ -74,10 +74,10 @@ def relation(
     now: int,
     events: list[SdsEvent],
 ) -> Relation:
-    """Tell what a message is whose id may be known, and report a conflict.
+    """Classify a message whose id may be known, and report a conflict.
 
-    ``verified``: whether its id is recomputed from it; ``None``: find out here, if it matters. The pipeline finds out
-    in ingest, a participant here, with the same function. ``digest`` is of its content."""
+    ``verified``: whether its id is recomputed from it; ``None``: check here, if it matters. The pipeline checks during
+    ingest and a participant here, with the same function. ``digest`` is that of its content."""
     if is_held(state, message, digest):
         return COPY
     if known is None:
@@ -89,14 +89,15 @@ def relation(
         verified = id_is_recomputed(message)
     if equal and not verified and not _is_verified(message, known):
         return FURTHER_SEND
-    # An id that binds sender and Lamport timestamp is recomputed from one message only. Whoever has won once stands.
+    # An id that binds sender and Lamport timestamp is recomputed from one message only. A message that has won once
+    # stays.
     wins = verified and not known.won
     _report(message, known, wins, now, events)
     return WINNER if wins else LOSER
 
 
 def is_held(state: ChannelState, message: SdsMessage, digest: bytes) -> bool:
-    """Whether just this send is here: in the log, waiting, or among the further sends that are remembered."""
+    """Whether exactly this send is known: in the log, waiting, or among the remembered further sends."""
     message_id, sender_id, lamport = message.message_id, message.sender_id, message.lamport_timestamp or 0
     waiting = state.incoming.waiting
     for held in (
@@ -111,7 +112,7 @@ def is_held(state: ChannelState, message: SdsMessage, digest: bytes) -> bool:
 
 
 def report_win(message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
-    """Report that an own message takes the place of another with its id."""
+    """Report that an own message replaces another with the same id."""
     _report(message, known, True, now, events)
 
 
@@ -142,7 +143,7 @@ def _report(message: SdsMessage, known: LogEntry | Waiting, wins: bool, now: int
 
 
 def forget_loser(state: ChannelState, message_id: str) -> None:
-    """Take out what a message that lost has left here."""
+    """Remove the state derived from a message that lost a conflict."""
     state.log.remove(message_id)
     state.unproven.take(message_id)
     waiting = state.incoming.waiting

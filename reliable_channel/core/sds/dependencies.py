@@ -10,30 +10,31 @@ from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
 
 @dataclass(slots=True)
 class Dependencies:
-    """A message's unmet dependencies, by kind. Nothing is changed by finding them."""
+    """A message's unmet dependencies, by kind."""
 
     unmet: dict[str, None] = field(default_factory=dict)
-    """Held or missing: what the message waits for."""
+    """Held or missing: the message waits for these."""
     missing: list[str] = field(default_factory=list)
     new: list[HistoryEntry] = field(default_factory=list)
-    """Missing, and named for the first time."""
+    """Missing and named for the first time."""
     lost: list[str] = field(default_factory=list)
     before_observation: list[str] = field(default_factory=list)
     new_before_observation: list[str] = field(default_factory=list)
     not_causal: list[str] = field(default_factory=list)
-    """Itself, or a held message that is not earlier: an honest sender's history holds neither."""
+    """The message itself, or a held message that is not earlier: an honest sender's history contains neither."""
 
 
 NONE = Dependencies()
-"""Shared by all messages whose dependencies are met; never changed."""
+"""Shared by all messages whose dependencies are met; must never be changed."""
 
 
 def review_dependencies(
     state: ChannelState, message: SdsMessage, lamport: int, *, first: bool = False, unproven: bool = False
 ) -> Dependencies:
-    """Sort the causal history of a message; a dependency is met when its id is in the log. ``first``: it is the first
-    message that is observed, so everything it names is older than the observation. ``unproven``: its own id is not
-    recomputed, nor are then, presumably, those that its sender names: for unproven messages it does not wait."""
+    """Classify the entries of a message's causal history; a dependency is met when its id is in the log. ``first``: the
+    message is the first one observed, so everything it names is older than the observation. ``unproven``: its own id
+    could not be recomputed, so presumably neither could the ids that its sender names; it does not wait for unproven
+    messages."""
     in_log = state.log.holds
     for entry in message.causal_history:
         if not in_log(entry.message_id):

@@ -1,11 +1,11 @@
 """Defines the events of an SDS channel (LIP-109), one class per kind. A step returns its events in the order in which
 they happened.
 
-``at`` is the ``now`` (ms) of the call or timer that reports. Ids are SDS message ids. There are no callbacks: ``send``,
-``receive``, ``tick`` and the others return their events in an :class:`SdsStep`.
+``at`` is the ``now`` (ms) of the call or timer that reports the event. Ids are SDS message ids. There are no callbacks:
+``send``, ``receive``, ``tick`` and the others return their events in an :class:`SdsStep`.
 
-Events must not be changed after they are made. They are not ``frozen`` all the same, nor are SDS messages: setting the
-fields of a frozen dataclass takes three times as long, which would be a twelfth of the ack job's time.
+Events must not be changed after construction. Like SDS messages they are nevertheless not ``frozen``: constructing a
+frozen dataclass takes three times as long, which would be a twelfth of the ack job's time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reliable_channel.core.wire.sds import SdsMessage
 
 
 class OutgoingReason(StrEnum):
-    """Why a message goes out."""
+    """Why a message is dispatched."""
 
     CONTENT = "content"
     RESEND = "resend"
@@ -40,7 +40,7 @@ class Outgoing:
 
 
 class Certainty(StrEnum):
-    """How much an acknowledgement may be relied on, the strongest first."""
+    """The reliability of an acknowledgement, strongest first."""
 
     CERTAIN = "certain"
     IMPLIED = "implied"
@@ -48,19 +48,20 @@ class Certainty(StrEnum):
 
 
 class Evidence(StrEnum):
-    """The evidence of an acknowledgement, the strongest first. Stronger evidence may follow weaker."""
+    """The evidence for an acknowledgement, strongest first. Stronger evidence may follow weaker."""
 
     CAUSAL_HISTORY = "causal_history"
     """Named in the causal history of a message of the participant: certain."""
     IMPLIED = "implied"
-    """In the causal past of what the participant has named, and in the filter of a message of its own. Below certain: a
-    peer that delivers a message before its dependencies names the message without having them, and a filter may err."""
+    """In the causal past of a message that the participant has named, and in a filter of the participant. Less than
+    certain: a peer that delivers a message before its dependencies names it without having them, and a filter has false
+    positives."""
     FILTER = "filter"
     """In the filters of enough different messages: probable."""
 
     @property
     def certainty(self) -> Certainty:
-        """How much it may be relied on."""
+        """The reliability of this evidence."""
         return _CERTAINTY[self]
 
     def is_stronger_than(self, other: Evidence | None) -> bool:
@@ -84,7 +85,7 @@ class SdsEvent:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Delivered(SdsEvent):
-    """A content message is delivered: everything it depends on was delivered before, or is named here as lost.
+    """A content message is delivered: all its dependencies were delivered before, or are listed here as lost.
 
     The causal position, the same for every observer, is ``(lamport_timestamp, message_id)``; ``sequence`` is the
     running number of deliveries on this channel at this observer, from 1.
@@ -96,29 +97,30 @@ class Delivered(SdsEvent):
     sequence: int
     received_at: int
     content: bytes | None
-    """``None`` when the caller gave a digest instead of the content."""
+    """``None`` if the caller passed a digest instead of the content."""
     retrieval_hint: bytes | None = None
     lost_dependencies: tuple[str, ...] = ()
     """Delivered without these: irretrievably lost."""
     before_observation: tuple[str, ...] = ()
     """Delivered without these: older than the first observation of the channel."""
     late: bool = False
-    """It had been given up as lost, or as before observation, and something that depends on it may have been
-    delivered already."""
+    """It had been declared lost or before observation, so messages that depend on it may have been delivered
+    already."""
     repaired: bool = False
     """Not received but rebuilt, its id recomputed (verified repair)."""
     replaces: bool = False
     """A message with this id and other content was delivered before; this one's id was recomputed, so it wins."""
     digest: bytes = b""
-    """The first 16 bytes of the SHA-256 of its content: it tells which of several records of one id was accepted."""
+    """The first 16 bytes of the SHA-256 of its content: it identifies which of several records with one id was
+    accepted."""
     repeat: bool = False
-    """A further send of an id with equal content: by another sender, or once more. One SDS message, delivered here
-    before or waiting; its sender and Lamport timestamp tell this send apart."""
+    """A further send of an id with equal content, by another sender or by the same one. It is one SDS message,
+    delivered before or waiting; sender and Lamport timestamp distinguish this send."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class EphemeralReceived(SdsEvent):
-    """An ephemeral message, delivered at once and remembered nowhere."""
+    """An ephemeral message, delivered at once and not remembered."""
 
     message_id: str
     sender_id: str
@@ -143,12 +145,12 @@ class Buffered(SdsEvent):
     waiting_for: tuple[str, ...]
     digest: bytes = b""
     repeat: bool = False
-    """Both as in :class:`Delivered`."""
+    """Both fields as in :class:`Delivered`."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class DuplicateSeen(SdsEvent):
-    """A content message that was seen before: nothing but the acknowledgements it newly carries is taken."""
+    """A content message that was seen before; only the new acknowledgements it carries are processed."""
 
     message_id: str
     sender_id: str
@@ -156,17 +158,17 @@ class DuplicateSeen(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Conflict(SdsEvent):
-    """Two messages with one id that are no sends of one message. The one whose id can be recomputed wins, also when it
-    comes second, but only once; when neither can, the first stands."""
+    """Two different messages with one id. The one whose id can be recomputed wins, even if it arrives second, but only
+    once; if neither id can, the first is kept."""
 
     message_id: str
     sender_id: str
-    """Of the second message."""
+    """The sender of the second message."""
     winner: str
     """``first`` or ``second``."""
     why: str
     content: bytes | None = None
-    """Of the second message: both are kept."""
+    """The content of the second message: both are kept."""
 
 
 class RefusalReason(StrEnum):
@@ -175,15 +177,16 @@ class RefusalReason(StrEnum):
     LAMPORT_TOO_FAR = "lamport_too_far"
     HISTORY_TOO_LONG = "history_too_long"
     FILTER_SIZE = "filter_size"
-    """Only the filter is refused; the rest of the message is taken."""
+    """Only the filter is refused; the rest of the message is accepted."""
     OLDER_THAN_LOG = "older_than_log"
-    """Older than everything the bounded log still knows: it may have been delivered long ago."""
+    """Older than the horizon of the bounded log: it may have been delivered long ago."""
     NOT_CAUSAL = "not_causal"
-    """Only a dependency is refused: it names a message whose Lamport timestamp is not below the namer's."""
+    """Only a dependency is refused: it names a message whose Lamport timestamp is not below that of the naming
+    message."""
     INVALID_KIND = "invalid_kind"
     INVALID_ID = "invalid_id"
-    """The id begins with a NUL character, which is reserved here, or a message in one's own name has an id that is not
-    recomputed from it."""
+    """The id begins with a NUL character, which is reserved here, or a message in the local participant's name has an
+    id that is not recomputed from it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -201,14 +204,14 @@ class MessageRefused(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class MissingDependency(SdsEvent):
-    """An id that is named but not here; reported once."""
+    """An id that is named but has not arrived; reported once."""
 
     message_id: str
     named_by: str
     named_by_sender: str
     retrieval_hint: bytes | None
     sender_id: str | None
-    """The missing message's sender, where the naming message says so."""
+    """The missing message's sender, if the naming message contains it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -224,7 +227,7 @@ class RefetchDue(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class DependencyFound(SdsEvent):
-    """A message that was missing is here."""
+    """A missing message has arrived."""
 
     message_id: str
     missing_since: int
@@ -234,31 +237,32 @@ class DependencyFound(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class DependencyLost(SdsEvent):
-    """A missing message is irretrievably lost; remembered as such, and what waited for it is delivered."""
+    """A missing message is declared lost. The id is remembered as lost, and the messages that waited for it are
+    delivered."""
 
     message_id: str
     missing_since: int
     refetches: int
     sender_id: str | None
     waiting: tuple[str, ...]
-    """The ids of the messages that waited for it, those left out that wait for another id first."""
+    """The ids of the messages that waited for it, without those that wait for another id first."""
     evicted: bool = False
-    """Given up before its time, because a sender or the channel had too many missing ids."""
+    """Declared lost before its time-out, because a sender or the channel had too many missing ids."""
 
 
 class Memory(StrEnum):
     """The bounded memory from which an :class:`Evicted` event removed entries."""
 
     MISSING = "missing"
-    """Missing ids: given up as lost."""
+    """Missing ids: declared lost."""
     WAITING = "waiting"
-    """Messages in the incoming buffer: delivered, what they waited for stated as lost."""
+    """Messages in the incoming buffer: delivered, with the ids they waited for listed as lost."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Evicted(SdsEvent):
-    """A bounded memory was full, and the sender that held most of it gave up its oldest entries. One event for an input
-    and sender."""
+    """A bounded memory was full, so the oldest entries of the sender that used most of it were removed. One event per
+    input and sender."""
 
     memory: Memory
     sender_id: str
@@ -278,7 +282,8 @@ class DependencyBeforeObservation(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class PossiblyAcknowledged(SdsEvent):
-    """A filter of ``by`` holds the id. ``count`` different messages of all participants did so far."""
+    """A filter of ``by`` contains the id. ``count``: in how many different messages' filters it was so far, over all
+    participants."""
 
     message_id: str
     by: str
@@ -288,7 +293,7 @@ class PossiblyAcknowledged(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Acknowledged(SdsEvent):
-    """``by`` has acknowledged a segment. Reported again when stronger evidence comes."""
+    """``by`` has acknowledged a segment. Reported again when stronger evidence arrives."""
 
     message_id: str
     sender_id: str
@@ -302,7 +307,8 @@ class Acknowledged(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class SegmentAcknowledged(SdsEvent):
-    """An own segment leaves the outgoing buffer: acknowledged by someone, or in enough different messages' filters."""
+    """An own segment leaves the outgoing buffer: it is acknowledged by a participant, or in the filters of enough
+    different messages."""
 
     message_id: str
     send_id: str
@@ -322,7 +328,7 @@ class RecipientAcknowledged(SdsEvent):
     required: int
     total: int
     evidence: Evidence
-    """The weakest among its acknowledgements of the send's segments."""
+    """The weakest evidence among its acknowledgements of the send's segments."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -335,7 +341,7 @@ class SendDelivered(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class Retransmitted(SdsEvent):
-    """An unacknowledged segment goes out again. ``attempt`` counts from 1."""
+    """An unacknowledged segment is dispatched again. ``attempt`` counts from 1."""
 
     message_id: str
     send_id: str
@@ -356,7 +362,7 @@ class SendError(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class SaturatedFilter(SdsEvent):
-    """A received filter has too many bits set to mean anything; it acknowledged nothing."""
+    """A received filter has too many bits set to be meaningful; it acknowledged nothing."""
 
     message_id: str
     sender_id: str
@@ -372,7 +378,8 @@ class FilterRolledOver(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class TrackingEnded(SdsEvent):
-    """The acknowledgements of a message of someone else's are no longer tracked: newer ones took its place."""
+    """The acknowledgements of another participant's message are no longer tracked, because newer messages took its
+    place."""
 
     message_id: str
 
@@ -390,7 +397,7 @@ class RepairRequested(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class RepairRequestSeen(SdsEvent):
-    """Another participant asks for a message."""
+    """Another participant requests a message."""
 
     message_id: str
     by: str
@@ -401,7 +408,7 @@ class RepairRequestSeen(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class RepairScheduled(SdsEvent):
-    """This participant will rebroadcast a message at ``due`` (T_resp), unless someone else does before."""
+    """This participant will rebroadcast a message at ``due`` (T_resp), unless another participant does so first."""
 
     message_id: str
     due: int
@@ -409,14 +416,14 @@ class RepairScheduled(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class RepairSent(SdsEvent):
-    """A message is rebroadcast, its original bytes."""
+    """A message is rebroadcast with its original bytes."""
 
     message_id: str
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class RepairCancelled(SdsEvent):
-    """An own request or answer is not needed for now: ``cause`` is ``requested`` or ``answered`` (by another)."""
+    """An own request or answer is cancelled: ``cause`` is ``requested`` or ``answered`` (by another participant)."""
 
     message_id: str
     cause: str

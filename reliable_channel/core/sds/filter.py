@@ -1,7 +1,7 @@
-"""Keeps a participant's own bloom filter of all ids it has seen, and rebuilds it at capacity (LIP-109, *Bloom filter*).
+"""Maintains a participant's bloom filter of all ids it has seen, and rebuilds it at capacity (LIP-109, *Bloom filter*).
 
-Ids are hashed only when the filter is sent next, so a participant that mostly listens hashes many at a time. An
-observer has no filter.
+Ids are hashed only before the filter is sent, so a participant that mostly listens hashes many at once. An observer has
+no filter.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from reliable_channel.core.wire.bloom import FilterFormat
 
 FLUSH_AT = 64
-"""Ids not yet hashed, at most: what hashing them costs is one input's."""
+"""Maximum number of ids not yet hashed, because a single input pays for hashing them."""
 
 
 class OwnFilter:
-    """Words in wire order, how many ids are in them, and the ids not yet hashed."""
+    """The filter's words in wire order, the number of its ids, and the ids not yet hashed."""
 
     def __init__(self, filter_format: FilterFormat) -> None:
         self._format = filter_format
         self._words = bytearray(filter_format.byte_count)
         self.count = 0
-        """Ids inserted since the last roll-over, those not yet hashed included."""
+        """Ids inserted since the last roll-over, including those not yet hashed."""
         self._pending: list[str] = []
 
     def insert(self, message_id: str) -> None:
@@ -30,7 +30,7 @@ class OwnFilter:
             self._flush()
 
     def roll_over(self, recent_ids: list[str]) -> None:
-        """Start again from the ids of the recent log."""
+        """Rebuild the filter from the ids of the recent log."""
         self._words = bytearray(self._format.byte_count)
         self._pending = list(recent_ids)
         self.count = len(recent_ids)
@@ -40,7 +40,7 @@ class OwnFilter:
         return self._format.encode(self.words())
 
     def words(self) -> bytes:
-        """The words in wire order, every id hashed."""
+        """The words in wire order, with all ids hashed."""
         self._flush()
         return bytes(self._words)
 

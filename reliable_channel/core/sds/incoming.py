@@ -1,8 +1,8 @@
 """Buffers messages whose dependencies are not met, and tracks those dependencies (docs/sds.md, *Limits*).
 
-A dependency that is named and not in the log is *held* (its message waits in this buffer too), *missing*, *lost* or
-*before observation*. Each missing id is reported once, asked for again with back-off, and kept as lost after the
-time-out. Everything is bounded in number and bytes, and divided fairly between senders
+A dependency that is named but not in the log is *held* (its message waits in this buffer too), *missing*, *lost* or
+*before observation*. Each missing id is reported once, requested again with back-off, and declared lost after the
+time-out. All memory is bounded in number and bytes, and divided fairly between senders
 (:mod:`~reliable_channel.core.sds.shares`).
 """
 
@@ -21,25 +21,24 @@ OBSERVER_LOST_MS = 300_000
 """How long an observer waits for a missing message: above T_req + T_resp of SDS-R."""
 
 CATCH_UP_MS = 3_600_000
-"""After a longer sleep than this, a channel that never gives up a missing id does not repeat the look-ups of all that
-time."""
+"""After a longer sleep than this, a channel that never declares ids lost skips the requests that were due meanwhile."""
 
 MAX_SYNCS, MAX_SYNCS_BYTES = 256, 32 * 1024
-"""Sync messages that are remembered: peers name the last ones, if any."""
+"""Remembered sync messages: peers name only the last ones, if any."""
 
 MAX_NAMINGS = 4
-"""Different senders and hints remembered per missing id."""
+"""Different (sender, hint) pairs remembered per missing id."""
 
 MAX_REACHED = 32
-"""Participants remembered per missing id as having it in their causal past."""
+"""Participants remembered per missing id that have it in their causal past."""
 
 UNMET_BYTES = 512
-"""What an id that a message waits for counts for in the buffer, besides its text. One message may release all that
-wait, which looks at each of their ids: 65 000 by the default bound, some 15 ms."""
+"""Bytes that each id a message waits for counts in the buffer, besides its text. One message may release all waiting
+messages, which examines each of these ids: 65 000 with the default bound, about 15 ms."""
 
 MAX_LOST_PER_SWEEP = 2_000
-"""Missing ids that one sweep gives up: some 6 µs each. More of them are waited for a little longer: 20 s at most by the
-default bound of missing ids."""
+"""Maximum number of missing ids that one sweep declares lost, at about 6 µs each. The rest wait for later sweeps: 20 s
+at most with the default bound of missing ids."""
 
 
 class Waiting:
@@ -89,21 +88,21 @@ class Waiting:
         self.received_at = received_at
         self.past = 0
         self.unmet: list[str] = []
-        """What it waits for, the first dependency last: that is the one whose arrival is watched for."""
+        """The dependencies it waits for, in reverse order: the last one is being watched for."""
         self.size = 0
-        """Bytes it counts for in the buffer."""
+        """Bytes that it counts in the buffer."""
         self.lost: list[str] = []
         self.before_observation: tuple[str, ...] = ()
         self.late = False
         self.repaired = False
         self.replaces = False
         self.verified = self.won = False
-        """Whether its id was recomputed from it, and whether it took the place of another message."""
+        """Whether its id was recomputed from it, and whether it replaced another message."""
         self.unproven = False
-        """Whether it does not stand for its id (:mod:`~reliable_channel.core.sds.unproven`)."""
+        """Whether it is not accepted as the owner of its id (:mod:`~reliable_channel.core.sds.unproven`)."""
         self.sds_id = message_id
-        """The SDS id as it is on the wire. The ``message_id`` of a further send of an id, and of an unproven message,
-        is a key that only it has."""
+        """The SDS id on the wire. For a further send of an id and for an unproven message, ``message_id`` is a unique
+        key instead."""
 
     @property
     def is_further_send(self) -> bool:
@@ -111,20 +110,20 @@ class Waiting:
         return not self.unproven and self.sds_id is not self.message_id and self.sds_id != self.message_id
 
     def reach(self, bit: int) -> None:
-        """A participant has this message in its causal past."""
+        """Record that a participant has this message in its causal past."""
         self.past |= bit
 
     def set_hint(self, hint: bytes) -> None:
-        """The hash of its newest envelope."""
+        """Set the hash of its newest envelope."""
         self.hint = hint
 
     def set_history(self, history: tuple[str, ...]) -> None:
-        """Its causal history, which was not known before."""
+        """Set its causal history, which was not known before."""
         self.history = history
 
 
 class Missing:
-    """An id that is named and not here."""
+    """An id that is named but has not arrived."""
 
     __slots__ = (
         "charged_to",
@@ -156,32 +155,33 @@ class Missing:
         self.due = due
         self.lost_at = lost_at
         self.charged_to = charged_to
-        """Whose budget of missing ids it counts in: the first that named it."""
+        """The sender in whose budget of missing ids it counts, at first the first one that named it."""
         self.others: list[tuple[str | None, bytes | None]] = []
-        """Other senders and hints that messages give for it: the first may be junk, so look-ups take turns."""
+        """Other senders and hints that messages give for it. The first pair may be junk, so requests use them in
+        turn."""
         self.refetches = 0
         self.reached: dict[str, tuple[str, bool]] = {}
-        """Participant that has this id in its causal past → (the message that says so, whether it names it itself):
-        when the message comes, they have acknowledged it."""
+        """Participant that has this id in its causal past → (the message that proves it, whether that message names the
+        id itself). When the missing message arrives, these participants have acknowledged it."""
 
     def namings(self) -> list[tuple[str | None, bytes | None]]:
-        """The senders and hints that messages give for it, the first one first."""
+        """The senders and hints that messages give for it, in order of arrival."""
         return [(self.sender_id, self.hint), *self.others]
 
     def may_be_of(self, sender_id: str) -> bool:
-        """Whether a message of this sender can be the one that is named: no other sender is."""
+        """Whether a message of this sender can be the named one: the sender is named, or no sender is."""
         named = {sender for sender, _ in self.namings() if sender is not None}
         return not named or sender_id in named
 
     def size(self) -> int:
-        """Bytes it counts for in its sender's share."""
+        """Bytes that it counts in its sender's share."""
         others = sum(size_of(sender or "") + len(hint or b"") for sender, hint in self.others)
         return size_of(self.message_id, self.sender_id or "", self.charged_to) + len(self.hint or b"") + others
 
 
 class IncomingBuffer:
-    """Waiting messages, missing ids and their timers. The times of a sweep are the multiples of its interval: they do
-    not depend on when a channel was opened or restored."""
+    """Waiting messages, missing ids and their timers. Sweeps run at multiples of their interval, so their times do not
+    depend on when a channel was opened or restored."""
 
     def __init__(self, config: SdsParameters, observer: bool) -> None:
         self._config = config
@@ -190,17 +190,17 @@ class IncomingBuffer:
         self.waiting: dict[str, Waiting] = {}
         self._waiting_shares = Shares(config.max_waiting, config.max_waiting_bytes)
         self._watchers: dict[str, dict[str, None]] = {}
-        """Id → the waiting messages whose first unmet dependency it is."""
+        """Id → the waiting messages that watch for it as their first unmet dependency."""
         self.missing: dict[str, Missing] = {}
         self._missing_shares = Shares(config.max_missing, config.max_missing_bytes)
         self._reached_left = config.max_missing_bytes
         self.lost = Remembered(config.max_remembered, config.max_remembered_bytes)
         self.before_observation = Remembered(config.max_remembered, config.max_remembered_bytes)
         self.syncs = Remembered(MAX_SYNCS, MAX_SYNCS_BYTES)
-        """Sync messages that came: they meet the dependencies that name them, and take no id from content."""
+        """Received sync messages: they meet the dependencies that name them, and do not take ids away from content."""
         self._timers: list[tuple[int, str]] = []
         self._ending: Counter[int] = Counter()
-        """The time of a sweep → how many missing ids it gives up."""
+        """The time of a sweep → the number of missing ids it will declare lost."""
 
     # ---- the buffer ----------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class IncomingBuffer:
         self._watch(waiting)
 
     def take(self, message_id: str) -> Waiting:
-        """Take a message out of the buffer."""
+        """Remove a message from the buffer and return it."""
         waiting = self.waiting.pop(message_id)
         self._waiting_shares.remove(message_id, waiting.sender_id)
         if waiting.unmet:
@@ -232,8 +232,8 @@ class IncomingBuffer:
         return self._waiting_shares.is_over()
 
     def take_surplus(self) -> Waiting | None:
-        """Take the oldest message of the sender with most in the buffer out of it; ``None`` unless the buffer is over
-        its bound. What the message still waited for counts as lost to it."""
+        """Remove and return the oldest message of the sender that uses most of the buffer; ``None`` unless the buffer
+        is over its bound. The ids that the message still waited for are added to its lost dependencies."""
         shares = self._waiting_shares
         if not shares.is_over():
             return None
@@ -245,11 +245,11 @@ class IncomingBuffer:
     def settle(
         self, message_id: str, log: MessageLog, *, past: bool = False
     ) -> tuple[list[Waiting], list[tuple[Waiting, str]]]:
-        """Look again at what watches for an id that was delivered, held, lost or given up.
+        """Recheck the messages that watch for an id, after it was delivered, held or declared lost.
 
-        Returns the messages that wait for nothing else, still in the buffer, and (message, dependency) for each
-        dependency that is held here and not earlier than the message, which therefore does not wait for it. ``past``:
-        the id is met although it is not in the log."""
+        Returns the messages that wait for nothing else, which stay in the buffer, and (message, dependency) for each
+        held dependency that is not earlier than its message, which therefore does not wait for it. ``past``: the id
+        counts as met although it is not in the log."""
         ready: list[Waiting] = []
         not_causal: list[tuple[Waiting, str]] = []
         in_log, held_under, missing, syncs = log.holds, self.waiting.get, self.missing, self.syncs.owners
@@ -278,8 +278,8 @@ class IncomingBuffer:
         return ready, not_causal
 
     def _latest_last(self, waiting: Waiting) -> None:
-        """Let a message watch for the latest of the held messages that it waits for: what is delivered together is so
-        in Lamport order, so by then the others are, and the message is not looked at again for each of them."""
+        """Let a message watch for the latest of the held messages that it waits for. Messages delivered together are
+        delivered in Lamport order, so the others precede it and the message need not be rechecked for each of them."""
         unmet = waiting.unmet
         last = latest = len(unmet) - 1
         highest = -1
@@ -299,7 +299,7 @@ class IncomingBuffer:
     # ---- missing ids ---------------------------------------------------------------------------------------------
 
     def miss(self, entry: HistoryEntry, named_by_sender: str, now: int) -> Missing:
-        """Add a missing id, on account of the sender that names it."""
+        """Add a missing id, charged to the sender that names it."""
         missing = Missing(
             entry.message_id,
             entry.sender_id or None,
@@ -322,7 +322,7 @@ class IncomingBuffer:
         heapq.heappush(self._timers, (self._when(missing), missing.message_id))
 
     def found(self, message_id: str) -> Missing | None:
-        """An id is no longer missing."""
+        """Remove an id that is no longer missing."""
         missing = self.missing.pop(message_id, None)
         if missing is not None:
             self._missing_shares.remove(message_id, missing.charged_to)
@@ -334,8 +334,9 @@ class IncomingBuffer:
         return missing
 
     def named_again(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
-        """Charge a missing id to a sender that names it too and has fewer: what an honest message waits for does not go
-        when a greedy sender that named it first is over its share. Remember what is new in how it is named."""
+        """Charge a missing id to a sender that also names it, if that sender has fewer: an id that an honest message
+        waits for is then not declared lost when a greedy sender that named it first exceeds its share. Also remembers a
+        new sender or hint."""
         shares = self._missing_shares
         naming = (entry.sender_id or None, entry.retrieval_hint or None)
         if any(naming) and len(missing.others) < MAX_NAMINGS - 1 and naming not in missing.namings():
@@ -352,7 +353,7 @@ class IncomingBuffer:
             self.missing[missing.message_id] = missing
 
     def reach(self, missing: Missing, by: str, via: str, *, directly: bool) -> None:
-        """Remember that a participant has a missing id in its causal past, as long as there is room."""
+        """Remember that a participant has a missing id in its causal past, if there is room."""
         if directly or by not in missing.reached:
             size = size_of(by, via)
             had = missing.reached.get(by)
@@ -362,8 +363,8 @@ class IncomingBuffer:
                 self._reached_left -= size - freed
 
     def surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
-        """Give up missing ids as long as ``sender_id`` has more than one sender may, or the channel more than all may:
-        the oldest of the sender with most. Returns them, each with the sender it was charged to."""
+        """Declare missing ids lost while ``sender_id`` or the channel has more than its bound: each time the oldest of
+        the sender with most. Returns them, each with the sender it was charged to."""
         shares = self._missing_shares
         of_one = self._config.max_missing_per_sender * shares.unit
         given_up: dict[str, str] = {}
@@ -381,7 +382,7 @@ class IncomingBuffer:
     # ---- the sweep -----------------------------------------------------------------------------------------------
 
     def next_due(self) -> int | None:
-        """The next sweep that finds something to do."""
+        """The time (ms) of the next sweep that has something to do."""
         timers = self._timers
         while timers:
             due, message_id = timers[0]
@@ -392,7 +393,8 @@ class IncomingBuffer:
         return None
 
     def skip_to(self, now: int) -> None:
-        """After a long sleep, ask once for what is never given up instead of repeating each look-up that was due."""
+        """After a long sleep, request ids that are never declared lost once, instead of repeating each request that was
+        due."""
         if not self._lost_after and (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
             for missing in self.missing.values():
                 if missing.due < now:
@@ -401,8 +403,8 @@ class IncomingBuffer:
             heapq.heapify(self._timers)
 
     def sweep(self, now: int, events: list[SdsEvent]) -> list[str]:
-        """Run the sweep at ``now``: ask again for what is due, and return the ids that are lost. What is more than one
-        sweep may ask for is spread over the next ones, so that a sweep costs what it does."""
+        """Run the sweep at ``now``: request the ids that are due, and return the ids to declare lost. Requests beyond
+        the limit of one sweep are spread over the next ones, which bounds its cost."""
         config = self._config
         interval = config.sweep_in_buf_interval_ms
         lost: list[str] = []
@@ -427,7 +429,8 @@ class IncomingBuffer:
         return lost
 
     def _lost_at(self, now: int) -> int | None:
-        """When an id that is missed at ``now`` is given up: in the first sweep after the time-out that has room."""
+        """When an id that is missing since ``now`` is declared lost: in the first sweep after the time-out that has
+        room."""
         if not self._lost_after:
             return None
         at = self._next_sweep(now + self._lost_after)

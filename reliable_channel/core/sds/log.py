@@ -1,7 +1,7 @@
 """Keeps the log of a channel: the messages delivered here and sent from here, ordered by ``(lamport, id)``.
 
-Look-ups by id are O(1), appending is O(1), and a restored log decodes an entry only when it is asked for: a snapshot is
-read and written at every touch of a channel, and most touches need few entries.
+Look-ups by id are O(1), appending is O(1), and a restored log decodes an entry only when it is requested: every access
+to a channel reads and writes a snapshot, and most accesses need few entries.
 
 The log is bounded in entries and bytes. When it is full, the senders that use most of it lose their oldest entries, so
 no sender can displace the entries of another. Each sender has a *horizon*: entries before it may have been dropped.
@@ -21,16 +21,16 @@ Position = tuple[int, str]
 
 KEPT_HISTORY_IDS = 64
 KEPT_HISTORY_BYTES = 4_096
-"""What is kept of a message's causal history, the last entries: they serve to follow the causal past of a message."""
+"""Bytes of a message's causal history that are kept (its last entries), to walk the causal past of a message."""
 
 MAX_HORIZONS = 1_000
-"""Senders with a horizon of their own; the lowest horizons beyond are joined into one for everybody."""
+"""Senders with their own horizon; beyond this number, the lowest horizons are merged into one for all senders."""
 
 
 def kept_history(history: Sequence[HistoryEntry]) -> tuple[str, ...]:
     """The ids of a causal history that are kept with a message."""
     ids = [entry.message_id for entry in history]
-    if len(ids) <= KEPT_HISTORY_IDS and len("".join(ids)) * 4 <= KEPT_HISTORY_BYTES:  # at most 4 bytes a character
+    if len(ids) <= KEPT_HISTORY_IDS and len("".join(ids)) * 4 <= KEPT_HISTORY_BYTES:  # at most 4 bytes per character
         return tuple(ids)
     del ids[:-KEPT_HISTORY_IDS]
     while size_of(*ids) > KEPT_HISTORY_BYTES:
@@ -39,13 +39,13 @@ def kept_history(history: Sequence[HistoryEntry]) -> tuple[str, ...]:
 
 
 def bits_to_bytes(bits: int) -> bytes:
-    """One bit per participant, little-endian, as snapshots have them."""
+    """Encode one bit per participant, little-endian, as in snapshots."""
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
 class LogEntry:
-    """One message of the log. ``past`` holds a bit per participant that is known to have this message in its causal
-    past, so that no part of the past is walked twice for one participant."""
+    """One message of the log. ``past`` has one bit per participant known to have this message in its causal past, so
+    that no part of the past is walked twice for one participant."""
 
     __slots__ = (
         "digest",
@@ -80,29 +80,29 @@ class LogEntry:
         self.hint = hint
         self.past = past
         self.size = size
-        """Bytes it counts for in the log, where that is more than every entry counts for; else 0."""
+        """Bytes that it counts in the log, if that is more than the minimum per entry; else 0."""
         self.verified = self.won = False
-        """Whether its id was recomputed from it, and whether it took the place of another message."""
+        """Whether its id was recomputed from it, and whether it replaced another message."""
         self.encoded: bytes | None = None
 
     def reach(self, bit: int) -> None:
-        """A participant has this message in its causal past."""
+        """Record that a participant has this message in its causal past."""
         self.past |= bit
         self.encoded = None
 
     def set_hint(self, hint: bytes) -> None:
-        """The hash of its newest envelope."""
+        """Set the hash of its newest envelope."""
         if hint != self.hint:
             self.hint = hint
             self.encoded = None
 
     def set_history(self, history: tuple[str, ...]) -> None:
-        """Its causal history, which was not known before."""
+        """Set its causal history, which was not known before."""
         self.history = history
         self.encoded = None
 
     def to_bytes(self) -> bytes:
-        """Everything but id and timestamp, which the log keeps in columns; cached until the entry changes."""
+        """Encode everything but id and timestamp, which the log stores in columns; cached until the entry changes."""
         if self.encoded is None:
             self.encoded = pb.LogEntry(
                 sender_id=self.sender_id,
@@ -117,7 +117,7 @@ class LogEntry:
 
     @classmethod
     def from_bytes(cls, message_id: str, lamport: int, data: bytes, size: int = 0) -> LogEntry:
-        """An entry from what :meth:`to_bytes` gave."""
+        """Decode the result of :meth:`to_bytes`."""
         proto = pb.LogEntry.FromString(data)
         past = int.from_bytes(proto.past, "little")
         history = tuple(proto.history)
@@ -128,24 +128,24 @@ class LogEntry:
 
 
 class MessageLog:
-    """Entries by id and by position. Bounded in entries and bytes: what is too much goes in blocks."""
+    """Entries by id and by position, bounded in entries and bytes. Surplus entries are dropped in blocks."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max = max_entries
         self._unit = max(1, max_bytes // max_entries)
-        """Bytes that an entry counts for at least: so one bound holds for entries and for bytes."""
+        """The minimum bytes that an entry counts, so that one bound limits both entries and bytes."""
         self._slack = max(1, max_entries // 16)
         self._weight = 0
         self._held: Counter[str] = Counter()
         """The weight of each sender's entries."""
         self._entries: dict[str, LogEntry | _Stored] = {}
         self.holds = self._entries.__contains__
-        """Whether an id is in the log."""
+        """Return whether an id is in the log."""
         self.find = self._entries.get
-        """:meth:`get` in less time; a tuple is an entry that is not decoded yet."""
+        """A faster :meth:`get`; a tuple is an entry that is not decoded yet."""
         self._order: list[Position] = []
         self.horizon: Position | None = None
-        """The highest position that may have been dropped of a sender without a horizon of its own."""
+        """The highest position that may have been dropped of any sender without its own horizon."""
         self._horizons: dict[str, Position] = {}
 
     def __len__(self) -> int:
@@ -180,7 +180,7 @@ class MessageLog:
             self._make_room(now)
 
     def remove(self, message_id: str) -> None:
-        """Take an entry out (another message with its id has won)."""
+        """Remove an entry (another message with its id has won)."""
         entry = self.get(message_id)
         if entry is not None:
             del self._entries[message_id]
@@ -200,8 +200,8 @@ class MessageLog:
         return [message_id for _, message_id in self._order[-count:]]
 
     def forgotten(self, position: Position, sender_id: str | None = None) -> bool:
-        """Whether a message of this position and sender may have been in the part of the log that was dropped.
-        ``None``: a message of any sender."""
+        """Whether a message with this position and sender may have been in the dropped part of the log. ``None``: any
+        sender."""
         if self.horizon is not None and position <= self.horizon:
             return True
         if sender_id is None:
@@ -210,7 +210,7 @@ class MessageLog:
         return horizon is not None and position <= horizon
 
     def forget(self) -> None:
-        """Drop every entry. One horizon for everybody stays, behind all of them."""
+        """Drop every entry. A single horizon for all senders remains, at the highest position."""
         dropped = [*self._horizons.values(), *self._order[-1:]]
         if self.horizon is not None:
             dropped.append(self.horizon)
@@ -222,10 +222,10 @@ class MessageLog:
         self._weight = 0
 
     def _make_room(self, now: int) -> None:
-        """Drop the oldest entries of those with the largest shares, down to one level for all.
+        """Drop the oldest entries of the senders with the largest shares, down to a common level.
 
-        A horizon is never later than ``now``: else a sender could date its messages ahead and, once they are dropped,
-        have everything refused that is sent until then."""
+        A horizon is never later than ``now``: otherwise a sender could date its messages ahead and, once they are
+        dropped, cause everything sent until then to be refused."""
         level = _level(sorted(self._held.values()), self._max * self._unit)
         surplus = {sender_id: weight - level for sender_id, weight in self._held.items() if weight > level}
         kept: list[Position] = []
@@ -256,7 +256,7 @@ class MessageLog:
         self._join_horizons()
 
     def _join_horizons(self) -> None:
-        """Keep few horizons of single senders: of those too many, the lowest become the one for everybody."""
+        """Limit the horizons of single senders: the lowest surplus ones are merged into the one for all senders."""
         horizons = self._horizons
         size = sum([size_of(sender_id, horizon[1]) for sender_id, horizon in horizons.items()])
         most = self._max * self._unit // 8
@@ -270,7 +270,7 @@ class MessageLog:
             self.horizon = max(horizon, self.horizon or horizon)
 
     def _weigh(self, sender_id: str, weight: int) -> None:
-        """Count an entry of a sender, or, with its weight negated, count it no more."""
+        """Count an entry of a sender, or stop counting it if the weight is negative."""
         self._weight += weight
         held = self._held[sender_id] + weight
         if held:
@@ -284,7 +284,7 @@ class MessageLog:
     # ---- snapshot ------------------------------------------------------------------------------------------------
 
     def write(self, state: pb.SdsState) -> None:
-        """Into a snapshot; unchanged entries are copied as they are."""
+        """Write the log to a snapshot; unchanged entries are copied in their encoded form."""
         state.log_lamports.extend([lamport for lamport, _ in self._order])
         state.log_ids.extend([message_id for _, message_id in self._order])
         state.log_entries.extend(self._encoded())
@@ -309,7 +309,7 @@ class MessageLog:
 
     @classmethod
     def read(cls, state: pb.SdsState, max_entries: int, max_bytes: int) -> MessageLog:
-        """From a snapshot."""
+        """Read the log from a snapshot."""
         log = cls(max_entries, max_bytes)
         ids = list(state.log_ids)
         data = list(state.log_entries)
@@ -346,7 +346,7 @@ def _sender_of(entry: LogEntry | _Stored) -> str:
 
 
 def _level(held: list[int], limit: int) -> int:
-    """The share above which shares are cut so that their sum is at most ``limit``; ``held`` ascending."""
+    """The level to which larger shares must be cut so that the sum is at most ``limit``. ``held`` is ascending."""
     for index, weight in enumerate(held):
         fair = limit // (len(held) - index)
         if weight > fair:

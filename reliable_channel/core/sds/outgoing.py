@@ -30,14 +30,14 @@ class SegmentState(StrEnum):
     """The states of an own segment."""
 
     UNSENT = "unsent"
-    """To be dispatched, for the first time or again. Without ``wait_for_sent`` it is taken as dispatched at once."""
+    """To be dispatched, for the first time or again. Without ``wait_for_sent`` it counts as dispatched at once."""
     WAITING = "waiting"
     """Dispatched; the wait for an acknowledgement runs."""
     ACKNOWLEDGED = "acknowledged"
     EXHAUSTED = "exhausted"
-    """Every retransmission went unacknowledged, or its send was given up."""
+    """Every retransmission went unacknowledged, or its send failed."""
     RELEASED = "released"
-    """Unacknowledged, but its send is delivered without it."""
+    """Unacknowledged, but its send was delivered without it."""
 
 
 class SegmentInput(StrEnum):
@@ -77,15 +77,15 @@ LIFECYCLE: dict[tuple[SegmentState, SegmentInput], SegmentState] = {
     (_S.RELEASED, _I.POSSIBLE): _S.RELEASED,
     (_S.RELEASED, _I.ACKNOWLEDGE): _S.ACKNOWLEDGED,
 }
-"""(state, input) → next state. A pair that is not here cannot happen: only a waiting segment has a timer, and a send
-gives up or releases only what is still in the buffer."""
+"""(state, input) → next state. Other pairs cannot occur: only a waiting segment has a timer, and a send that fails or
+is delivered changes only segments that are still in the buffer."""
 
 OPEN_STATES = frozenset({_S.UNSENT, _S.WAITING})
 """In the outgoing buffer."""
 
 
 class OwnSegment:
-    """One own segment. ``data`` is its bytes on the wire, dropped when it leaves the buffer."""
+    """One own segment. ``data``: its bytes on the wire, dropped when it leaves the buffer."""
 
     __slots__ = ("attempts", "data", "due", "index", "message_id", "number", "send", "state", "wait")
 
@@ -98,11 +98,11 @@ class OwnSegment:
         self.due: int | None = None
         self.state = SegmentState.UNSENT
         self.number = 0
-        """Place in the order of all segments sent: timers due at the same time run in this order."""
+        """Its number in the order of sending: timers due at the same time run in this order."""
         self.send: OwnSend
 
     def move(self, event: SegmentInput) -> SegmentState:
-        """Take one step of :data:`LIFECYCLE`; returns the state it was in."""
+        """Take one step of :data:`LIFECYCLE`; returns the previous state."""
         before = self.state
         self.state = LIFECYCLE[before, event]
         if self.state not in OPEN_STATES:
@@ -127,7 +127,7 @@ class OwnSend:
         self.complete_for: dict[str, None] = {}
         """Participants that have acknowledged ``required`` segments."""
         self.by_count: dict[str, int] = {}
-        """Participant → how many segments it has acknowledged."""
+        """Participant → the number of segments it has acknowledged."""
         self.open = len(segments)
         for segment in segments:
             segment.send = self
@@ -138,19 +138,19 @@ class OwnSend:
 
 
 class OutgoingBuffer:
-    """All sends that are unfinished, or finished and still able to be acknowledged by someone else."""
+    """All unfinished sends, and finished ones that more participants can still acknowledge."""
 
     def __init__(self, config: SdsParameters) -> None:
         self._config = config
         self.sends: dict[str, OwnSend] = {}
         self.segments: dict[str, OwnSegment] = {}
         self.finished: dict[str, None] = {}
-        """Sends with nothing in the buffer, kept a while for the acknowledgements of more participants."""
+        """Sends with no segment in the buffer, kept for a while for the acknowledgements of more participants."""
         self._timers: list[tuple[int, int, str]] = []
         self._counter = 0
 
     def add(self, send: OwnSend, now: int) -> None:
-        """Take a new send; unless the dispatch is reported by ``sent()``, its waits start now."""
+        """Add a new send; its waits start now, unless ``sent()`` reports the dispatch."""
         self.sends[send.send_id] = send
         for segment in send.segments:
             self._counter += 1
@@ -160,7 +160,7 @@ class OutgoingBuffer:
                 self.sent(segment, now)
 
     def restore(self, send: OwnSend) -> None:
-        """Take a send from a snapshot, its segments in the states they had."""
+        """Restore a send from a snapshot, with the states of its segments."""
         self.sends[send.send_id] = send
         send.open = sum(segment.state in OPEN_STATES for segment in send.segments)
         for segment in send.segments:
@@ -170,21 +170,21 @@ class OutgoingBuffer:
             self._arm(segment)
 
     def sent(self, segment: OwnSegment, now: int) -> None:
-        """A dispatch happened: the wait starts, or starts again."""
+        """Record a dispatch: the wait starts, or starts again."""
         segment.move(SegmentInput.SENT)
         self._restart(segment, now)
 
     def possibly(self, segment: OwnSegment, now: int) -> None:
-        """A possible acknowledgement restarts the wait."""
+        """Record a possible acknowledgement, which restarts the wait."""
         segment.move(SegmentInput.POSSIBLE)
         self._restart(segment, now)
 
     def open_segments(self) -> Iterator[OwnSegment]:
-        """The outgoing buffer, oldest first."""
+        """The segments in the outgoing buffer, oldest first."""
         return (segment for segment in self.segments.values() if segment.state in OPEN_STATES)
 
     def acknowledge(self, segment: OwnSegment, evidence: Evidence, now: int, events: list[SdsEvent]) -> None:
-        """A segment is acknowledged by someone; also after its send failed."""
+        """Record that a participant acknowledged a segment, possibly after its send failed."""
         if segment.move(SegmentInput.ACKNOWLEDGE) is SegmentState.ACKNOWLEDGED:
             return
         send = segment.send
@@ -199,7 +199,8 @@ class OutgoingBuffer:
         self._finish(send)
 
     def complete(self, send: OwnSend, by: str, evidence: Evidence, now: int, events: list[SdsEvent]) -> None:
-        """A participant has acknowledged enough segments to rebuild: the rest of the send needs no retransmission."""
+        """Record that a participant acknowledged enough segments to rebuild the message: the rest of the send needs no
+        retransmission."""
         if by in send.complete_for:
             return
         send.complete_for[by] = None
@@ -210,7 +211,7 @@ class OutgoingBuffer:
         self._finish(send)
 
     def next_due(self) -> int | None:
-        """When the next wait ends."""
+        """When (ms) the next wait ends."""
         timers = self._timers
         while timers:
             due, _, message_id = timers[0]
@@ -238,7 +239,7 @@ class OutgoingBuffer:
             del self.segments[segment.message_id]
 
     def outgoing(self, segment: OwnSegment, reason: OutgoingReason) -> Outgoing:
-        """A segment as a message to dispatch."""
+        """Return a segment as a message to dispatch."""
         message = decode_sds_message(segment.data, self._config.wire_family)
         assert not isinstance(message, Malformed)  # noqa: S101 - our own bytes
         return Outgoing(segment.data, message, reason, segment.send.send_id, segment.index, segment.attempts)

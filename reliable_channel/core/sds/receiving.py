@@ -1,7 +1,7 @@
-"""Receives messages, in the order of the SDS specification, *Receive Message*: ignore, refuse, repair bookkeeping,
-acknowledgements, filter, dependencies; then delivery in causal order, with what waited for it.
+"""Receives messages in the steps of the SDS specification, *Receive Message*: ignore, refuse, repair bookkeeping,
+acknowledgements, filter, dependencies; then delivers the message and those that waited for it in causal order.
 
-Whether a message is refused depends on the message alone, never on how much of the bounded memory others use."""
+Whether a message is refused depends on the message alone, never on how much of the bounded memory other senders use."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from reliable_channel.core.sds.verify import SEARCHED_BYTES
 from reliable_channel.core.wire.sds import SdsMessage
 
 DIGEST_BYTES = 16
-"""Of the SHA-256 of a content: enough to tell two contents of one id apart."""
+"""The kept prefix of a content's SHA-256: enough to distinguish two contents with one id."""
 
 
 def content_digest(content: bytes) -> bytes:
-    """The digest that the log keeps of a content."""
+    """The digest of a content that the log stores."""
     return hashlib.sha256(content).digest()[:DIGEST_BYTES]
 
 
 class SdsReceiver:
-    """Takes messages of other participants into a channel's state."""
+    """Applies messages of other participants to a channel's state."""
 
     def __init__(self, state: ChannelState) -> None:
         self._state = state
@@ -73,7 +73,7 @@ class SdsReceiver:
         id_verified: bool | None,
         content_bytes: int | None,
     ) -> list[SdsEvent]:
-        """One message; see :meth:`SdsChannel.receive`."""
+        """Process one message; see :meth:`SdsChannel.receive`."""
         state = self._state
         events: list[SdsEvent] = []
         if message.channel_id != state.channel_id or message.sender_id == state.participant_id:
@@ -105,7 +105,7 @@ class SdsReceiver:
         position = (lamport, message.message_id)
         first = state.clock is None
         if first and digest is not None and state.log.forgotten(position, message.sender_id):
-            # A channel that was forgotten begins with what is new, not with what a store brings back.
+            # A channel that was forgotten starts with new messages, not with old ones from a store.
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             return events
         if first:
@@ -178,8 +178,8 @@ class SdsReceiver:
         now: int,
         events: list[SdsEvent],
     ) -> None:
-        """:meth:`_receive_content` for what most messages are: new, not missed, and all that it names is in the log.
-        Such a message is delivered at once."""
+        """The fast path of :meth:`_receive_content` for the usual message: it is new, was not missing, and all its
+        dependencies are in the log, so it is delivered at once."""
         state = self._state
         message_id, sender_id = message.message_id, message.sender_id
         self._heard(message, verified, now, events)
@@ -203,7 +203,7 @@ class SdsReceiver:
             self._content_heard(message, now, owed=True)
 
     def _heard(self, message: SdsMessage, verified: bool, now: int, events: list[SdsEvent]) -> None:
-        """What content says of other messages and of its sender."""
+        """Process what content implies about other messages and its sender."""
         if message.repair_request:
             self._repair_bookkeeping(message, now, events)
         review = self._state.review
@@ -212,7 +212,8 @@ class SdsReceiver:
             review.participants.record_proof(message.sender_id)
 
     def _stand(self, message: SdsMessage, data: bytes | None, now: int, events: list[SdsEvent]) -> bool:
-        """Let content stand for its id. Returns whether it was lost, or named before observation: it comes late."""
+        """Accept content as the owner of its id. Returns whether it is late: it was declared lost, or before
+        observation."""
         state = self._state
         message_id, sender_id = message.message_id, message.sender_id
         state.review.track(message_id, sender_id, message.lamport_timestamp or 0, now, now, events)
@@ -262,7 +263,7 @@ class SdsReceiver:
             events.append(
                 Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest, further)
             )
-            self.settle([message_id], now, events)  # what names it and is not later does not wait for it
+            self.settle([message_id], now, events)  # a message that names it and is not later does not wait for it
         else:
             self._deliver(waiting, now, events)
         if missing is not None:
@@ -278,7 +279,7 @@ class SdsReceiver:
     def _receive_sync(
         self, message: SdsMessage, lamport: int, first: bool, nameable: bool, now: int, events: list[SdsEvent]
     ) -> None:
-        """``nameable``: its id is no digest of a content, so what depends on it is met."""
+        """Process a sync message. ``nameable``: its id is not a digest of a content, so dependencies on it are met."""
         state = self._state
         dependencies = review_dependencies(state, message, lamport, first=first)
         events.append(SyncReceived(now, message.message_id, message.sender_id, lamport))
@@ -292,7 +293,7 @@ class SdsReceiver:
             state.sync.restart(now, state.repairs_pending())
 
     def note_sync(self, message_id: str, sender_id: str, now: int, events: list[SdsEvent]) -> None:
-        """A sync message came, or went out: peers of nim-sds name them in histories."""
+        """Record a received or sent sync message, because nim-sds peers name them in histories."""
         incoming = self._state.incoming
         incoming.syncs.add(message_id, sender_id)
         incoming.lost.discard(message_id)
@@ -308,8 +309,8 @@ class SdsReceiver:
         now: int,
         events: list[SdsEvent],
     ) -> None:
-        """A copy: only what it newly acknowledges counts, and that its envelope is the newest. Someone has answered, if
-        a repair request was open."""
+        """Process a copy: only its new acknowledgements count, and its envelope hash as the newest. It also answers an
+        open repair request."""
         state = self._state
         events.append(DuplicateSeen(now, message.message_id, message.sender_id))
         if hint is not None and known is not None:
@@ -320,15 +321,15 @@ class SdsReceiver:
         answers = state.repair is not None and state.repair.cancel(message.message_id)
         if answers:
             events.append(RepairCancelled(now, message.message_id, "answered"))
-        # A copy that answers somebody's repair request is not one for which its sender waits.
+        # A copy that answers a repair request does not mean that its sender waits for an acknowledgement.
         self._content_heard(message, now, owed=not answers)
 
     def _history_heard(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
-        """The history of a message that was rebuilt before it came: what it names is missed, and who named it is known,
-        though the message does not wait for it any more."""
+        """Process the history of a message that was rebuilt before it arrived: unknown ids in it become missing, on
+        account of its sender, but the message itself no longer waits for them."""
         known.set_history(kept_history(message.causal_history))
         log = self._state.log
-        if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it takes more room now
+        if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it now counts more bytes
             log.remove(known.message_id)
             log.add(known, now)
         dependencies = review_dependencies(self._state, message, known.lamport)
@@ -336,8 +337,8 @@ class SdsReceiver:
             self._make_room(self._report(message, dependencies, now, events), now, events)
 
     def _content_heard(self, message: SdsMessage, now: int, owed: bool) -> None:
-        """Content is here, new or once more: what it names is acknowledged by it, and it has to be acknowledged itself
-        unless somebody else has done so (``owed``)."""
+        """Process new or repeated content for the sync timer: it acknowledges what it names, and it must itself be
+        acknowledged if nobody else has done so (``owed``)."""
         sync = self._state.sync
         if sync is not None:
             sync.named(message.causal_history, message.sender_id)
@@ -376,9 +377,9 @@ class SdsReceiver:
         return missing
 
     def _report(self, message: SdsMessage, found: Dependencies, now: int, events: list[SdsEvent]) -> dict[str, str]:
-        """Report new missing ids, once each, and what is refused or before observation. Returns the missing ids that
-        were given up because too many are missing, with the sender they were charged to; those that this message names
-        are among its lost ones."""
+        """Report new missing ids, once each, and dependencies that are refused or before observation. Returns the
+        missing ids that were declared lost because too many are missing, with the sender they were charged to; those
+        that this message names are added to its lost dependencies."""
         state = self._state
         incoming = state.incoming
         for dependency in found.not_causal:
@@ -409,7 +410,7 @@ class SdsReceiver:
         return given_up
 
     def _surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
-        """Give up what is more than a sender or the channel may miss."""
+        """Declare missing ids beyond the bounds of the sender or the channel lost."""
         state = self._state
         given_up = state.incoming.surplus_missing(sender_id, now, events)
         if state.repair is not None:
@@ -448,7 +449,8 @@ class SdsReceiver:
         )
 
     def _enter(self, waiting: Waiting, now: int) -> None:
-        """Put a message into the log. Of several sends of one id it holds the latest; the others are remembered."""
+        """Put a message into the log. The log holds the latest of several sends of one id; the others are
+        remembered."""
         state = self._state
         message_id = waiting.sds_id
         entry = LogEntry(
@@ -465,7 +467,7 @@ class SdsReceiver:
         if waiting.unproven and doubted:
             state.unproven.delivered(message_id, entry)
             return
-        if waiting.unproven or doubted:  # it never stands for its id, or repeats what may not
+        if waiting.unproven or doubted:  # it, or the message it repeats, never owns the id
             state.repeats.add((waiting.lamport, message_id, waiting.sender_id), now)
             return
         before = state.log.get(message_id) if state.log.holds(message_id) else None
@@ -479,11 +481,11 @@ class SdsReceiver:
         state.log.add(entry, now)
 
     def settle(self, message_ids: Iterable[str], now: int, events: list[SdsEvent], *, past: bool = False) -> None:
-        """Deliver, in causal order, what waits for nothing any more now that these ids are in the log, held, or given
-        up. ``past``: they count as met although they are not in the log.
+        """Deliver, in causal order, the messages that wait for nothing else now that these ids are in the log, held, or
+        declared lost. ``past``: the ids count as met although they are not in the log.
 
-        A message stays in the buffer until it is delivered, and a dependency counts only while its Lamport timestamp is
-        lower. So whatever names whatever, no message waits for itself, and none is looked for that is gone."""
+        A message stays in the buffer until it is delivered, and a held dependency counts only if its Lamport timestamp
+        is lower. So even with cyclic references no message waits for itself, and no removed message is looked up."""
         incoming = self._state.incoming
         if not incoming.waiting:
             return
@@ -506,13 +508,14 @@ class SdsReceiver:
             heapq.heappush(heap, (waiting.lamport, waiting.message_id))
 
     def end_doubts(self, now: int, events: list[SdsEvent]) -> None:
-        """Let the unproven messages whose time is up stand for their ids."""
+        """Accept the unproven messages whose time is up as the owners of their ids."""
         while (due := self._state.unproven.next_due()) is not None and due <= now:
             self.end_doubt(self._state.unproven.items()[0][0], now, events)
 
     def end_doubt(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
-        """Let an unproven message stand for its id, from now on; but never for one that is missed of other senders, nor
-        when its id cannot be its own, as a message of this very sender has shown how it makes them."""
+        """Accept an unproven message as the owner of its id; but not if the id is missing and named as another
+        sender's, nor if the id cannot be its own because another message of this sender proves the sender's id
+        scheme."""
         state = self._state
         doubt = state.unproven.take(message_id)
         if doubt is None:
@@ -540,7 +543,7 @@ class SdsReceiver:
         self.settle([message_id], now, events)
 
     def give_up(self, lost: list[str], now: int, events: list[SdsEvent]) -> None:
-        """Deliver what waited for lost ids, with that stated."""
+        """Deliver the messages that waited for lost ids, with these listed as lost."""
         repair = self._state.repair
         if repair is not None:
             for message_id in lost:
@@ -548,7 +551,8 @@ class SdsReceiver:
         self.settle(lost, now, events)
 
     def _make_room(self, given_up: dict[str, str], now: int, events: list[SdsEvent]) -> None:
-        """Bring the incoming buffer back within its bounds, by delivering what the greediest senders have in it."""
+        """Bring the incoming buffer back within its bounds, by delivering messages of the senders that use most of
+        it."""
         incoming = self._state.incoming
         if not given_up and not incoming.is_full():
             return

@@ -13,7 +13,7 @@ from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_
 
 
 def repair_hash(text: str) -> int:
-    """h(x): the first 8 bytes of SHA-256 of the UTF-8 text, big-endian."""
+    """Compute h(x): the first 8 bytes of SHA-256 of the UTF-8 text, big-endian."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
 
 
@@ -28,7 +28,7 @@ def response_offset(me: str, sender_id: str, message_id: str, t_max_ms: int) -> 
 
 
 def in_response_group(me: str, sender_id: str, message_id: str, groups: int) -> bool:
-    """Whether this participant may answer a request for a message of ``sender_id``."""
+    """Whether this participant is in the response group for a message of ``sender_id``."""
     return groups <= 1 or repair_hash(me + message_id) % groups == repair_hash(sender_id + message_id) % groups
 
 
@@ -37,36 +37,36 @@ _PER_ENTRY = 16
 
 
 class Repair:
-    """Own requests by T_req, own answers by T_resp, and the original bytes that answers need."""
+    """Schedules own requests by T_req and own answers by T_resp, and keeps the original bytes that answers need."""
 
     def __init__(self, config: SdsParameters, participant_id: str) -> None:
         self._config = config
         self._me = participant_id
         self.requests: dict[str, tuple[int, str | None]] = {}
-        """Missing id → (T_req, its sender where known)."""
+        """Missing id → (T_req, its sender if known)."""
         self.responses: dict[str, int] = {}
         """Id → T_resp."""
         self.answers_since, self.answers = 0, 0
-        """How many answers were planned since when (ms), within ``repair_t_max_ms``."""
+        """Start (ms) of the current period of ``repair_t_max_ms``, and the number of answers planned in it."""
         self._request_timers: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
         self.kept: OrderedDict[str, tuple[bytes | SdsMessage, int]] = OrderedDict()
-        """Id → original bytes, or the decoded message where the caller gave none (it is encoded when it is needed), and
-        the size it counts for."""
+        """Id → original bytes, or the decoded message if the caller passed none (it is encoded on demand), and the
+        bytes it counts."""
         self._kept_bytes = 0
 
     # ---- own requests --------------------------------------------------------------------------------------------
 
     def want(self, message_id: str, sender_id: str | None, now: int) -> None:
-        """A message is missing: ask for it at T_req, if nobody else has."""
+        """Plan a request for a missing message at T_req, unless another participant asks first."""
         self.restore_request(message_id, now + self._request_offset(message_id), sender_id)
 
     def unwant(self, message_id: str) -> None:
-        """It is here, or lost."""
+        """Cancel the request for a message that arrived or was declared lost."""
         self.requests.pop(message_id, None)
 
     def restore_request(self, message_id: str, due: int, sender_id: str | None) -> None:
-        """Ask for a message at a known time."""
+        """Restore a planned request."""
         self.requests[message_id] = (due, sender_id)
         heapq.heappush(self._request_timers, (due, message_id))
 
@@ -82,8 +82,8 @@ class Repair:
         return False
 
     def due_requests(self, now: int) -> list[HistoryEntry]:
-        """The requests that a message sent now carries: lowest T_req first. Asked is not answered: they are asked
-        again one offset later."""
+        """The requests that a message sent now carries, lowest T_req first. Each is repeated one offset later while it
+        is unanswered."""
         due: list[str] = []
         while len(due) < self._config.max_repair_requests_per_message and self.request_is_due(now):
             due.append(heapq.heappop(self._request_timers)[1])
@@ -95,15 +95,15 @@ class Repair:
         return entries
 
     def asked_by_another(self, message_id: str) -> bool:
-        """Someone else asks for it, so this participant does not (SDS specification, *SDS-R*), until somebody names the
-        message again and it is still missing. Returns whether it was going to ask."""
+        """Cancel an own request because another participant asks (SDS specification, *SDS-R*), until a message names
+        the id again and it is still missing. Returns whether an own request was planned."""
         return self.requests.pop(message_id, None) is not None
 
     # ---- own answers ---------------------------------------------------------------------------------------------
 
     def schedule(self, message_id: str, sender_id: str, now: int) -> int | None:
-        """Plan a rebroadcast; returns T_resp, or ``None`` when this participant is not to answer, already will, or has
-        planned ``max_repair_answers`` lately."""
+        """Plan a rebroadcast; returns T_resp, or ``None`` if this participant must not answer, already will, or has
+        recently planned ``max_repair_answers``."""
         config = self._config
         if message_id in self.responses or message_id not in self.kept:
             return None
@@ -119,12 +119,12 @@ class Repair:
         return due
 
     def restore_response(self, message_id: str, due: int) -> None:
-        """Plan a rebroadcast at a known time."""
+        """Restore a planned rebroadcast."""
         self.responses[message_id] = due
         heapq.heappush(self._timers, (due, message_id))
 
     def cancel(self, message_id: str) -> bool:
-        """Someone else has answered; returns whether an own answer was planned."""
+        """Cancel an own answer because another participant has answered; returns whether one was planned."""
         return self.responses.pop(message_id, None) is not None
 
     def next_due(self) -> int | None:
@@ -137,7 +137,7 @@ class Repair:
         return None
 
     def run(self, now: int) -> Iterator[tuple[str, bytes]]:
-        """The answers due at ``now``: id and original bytes."""
+        """Return the answers due at ``now``: id and original bytes."""
         while self.next_due() == now:
             message_id = heapq.heappop(self._timers)[1]
             del self.responses[message_id]
@@ -155,7 +155,7 @@ class Repair:
     # ---- original bytes ------------------------------------------------------------------------------------------
 
     def keep(self, message_id: str, message: bytes | SdsMessage, size: int | None = None) -> None:
-        """Keep a message of the log, the oldest dropped first."""
+        """Keep a message of the log for answers; beyond the bound the oldest is dropped."""
         size = _size(message) if size is None else size
         if message_id in self.kept or size > self._config.max_kept_bytes:
             return
@@ -165,7 +165,7 @@ class Repair:
             self._kept_bytes -= self.kept.popitem(last=False)[1][1]
 
     def forget(self, message_id: str) -> None:
-        """Another message with this id has won: what was kept of the first is not to be sent."""
+        """Forget a message because another one with its id has won."""
         self.responses.pop(message_id, None)
         self._kept_bytes -= self.kept.pop(message_id, (b"", 0))[1]
 
@@ -174,7 +174,7 @@ class Repair:
 
 
 def _size(message: bytes | SdsMessage) -> int:
-    """The bytes that a message counts for; an estimate where it is not encoded yet."""
+    """The bytes that a message counts; an estimate if it is not encoded yet."""
     if isinstance(message, bytes):
         return len(message)
     entries = message.causal_history + message.repair_request

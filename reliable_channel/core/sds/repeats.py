@@ -1,8 +1,8 @@
 """Remembers the further sends of an id that is already known.
 
-Where an id is the hash of a content, as with js-waku, equal texts have one id. They are one SDS message: one place in
-the log, one set of acknowledgements. An application wants each of them, so sender and Lamport timestamp tell the sends
-apart. The log keeps the latest send of an id; the others are remembered here, so that a copy is not delivered again.
+If an id is the hash of the content, as with js-waku, equal texts have one id. They are one SDS message: one log entry,
+one set of acknowledgements. An application needs each of them, so sender and Lamport timestamp distinguish the sends.
+The log keeps the latest send of an id; the others are remembered here, so that a copy is not delivered again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Send = tuple[int, str, str]
 
 
 class Repeats:
-    """Sends by Lamport timestamp; at most ``max_sends``, the oldest forgotten first."""
+    """Sends by Lamport timestamp; at most ``max_sends``; the oldest are forgotten first."""
 
     def __init__(self, max_sends: int, sends: Iterable[Send] = (), horizon: int = -1) -> None:
         self._max = max_sends
         self._order = sorted(sends)
         self.sends = set(self._order)
-        """Read it; it is changed here only."""
+        """Read-only for other modules."""
         self.horizon = horizon
-        """The highest Lamport timestamp (ms) that was forgotten: what is not above it may have been delivered."""
+        """The highest forgotten Lamport timestamp (ms): sends up to it may have been delivered."""
 
     def __contains__(self, send: object) -> bool:
         return send in self.sends
@@ -35,8 +35,8 @@ class Repeats:
         return iter(self._order)
 
     def add(self, send: Send, now: int) -> None:
-        """Remember a send. The horizon is never later than ``now``: messages that are dated ahead must not cause the
-        refusal of everything that is sent until then."""
+        """Remember a send. The horizon is never later than ``now``: messages dated ahead must not cause everything sent
+        until then to be refused."""
         if send in self.sends:
             return
         self.sends.add(send)

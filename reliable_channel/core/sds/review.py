@@ -1,7 +1,8 @@
 """Finds the acknowledgements that a received message carries (docs/sds.md, *Acknowledgements*).
 
-An id in the causal history is acknowledged for certain. A message in the causal past of such an id is acknowledged by
-implication once a filter of the same participant contains it too. A filter alone makes an acknowledgement probable."""
+An id in the causal history is *certainly* acknowledged. A message in the causal past of such an id has an *implied*
+acknowledgement once a filter of the same participant contains it too. A filter alone makes an acknowledgement
+*probable*."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage
 
 MAX_WALK = 10_000
-"""Names that are followed for one input: some 5 ms. What lies further back stays unmarked, so that less is implied."""
+"""Maximum number of references followed per input, about 5 ms. Older messages stay unmarked, so fewer acknowledgements
+are implied."""
 
 
 class AckReview:
@@ -54,7 +56,7 @@ class AckReview:
     def track(
         self, message_id: str, sender_id: str, lamport: int, since: int, now: int, events: list[SdsEvent]
     ) -> None:
-        """Follow the acknowledgements of a message that is new here since ``since``, if they are to be followed."""
+        """Track the acknowledgements of a message that is new since ``since`` (ms), if the configuration selects it."""
         if sender_id != self._me:
             if not self._everyone:
                 return
@@ -65,7 +67,7 @@ class AckReview:
             events.append(TrackingEnded(now, oldest))
 
     def restore(self, tracked: list[Tracked]) -> None:
-        """Follow the messages of a snapshot, with the acknowledgements they had."""
+        """Restore the tracked messages of a snapshot, with their acknowledgements."""
         by_sender: dict[str, list[str]] = {}
         for each in tracked:
             by_sender.setdefault(each.sender_id, []).append(each.message_id)
@@ -75,7 +77,7 @@ class AckReview:
         self.table.restore(tracked)
 
     def untrack(self, message_id: str) -> None:
-        """Stop following a message: it lost a conflict, or others need the room."""
+        """Stop tracking a message, because it lost a conflict or others need the room."""
         tracked = self.table.get(message_id)
         if tracked is not None:
             self.table.discard(message_id)
@@ -83,7 +85,7 @@ class AckReview:
                 self._others.remove(message_id, tracked.sender_id)
 
     def review(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
-        """Everything a received message acknowledges."""
+        """Process all acknowledgements of a received message."""
         number = self.participants.number(message.sender_id)
         if number is None:
             number = self._replaced(message.sender_id)
@@ -96,19 +98,19 @@ class AckReview:
             self._review_filter(message, number, now, events)
 
     def _replaced(self, participant_id: str) -> int | None:
-        """The number of a participant for whom there was none: the quietest one gives way, and is forgotten."""
+        """Reassign the number of the quietest participant, which is forgotten, to a newcomer, and return it."""
         number = self.participants.quietest(but=self._me)
         if number is None:
             return None
         gone = self.participants.replace(number, participant_id)
-        # The marks of the causal past (``LogEntry.past``) stay: they are on what was sent before the newcomer was
-        # heard, and of that nothing is implied.
+        # The marks of the causal past (``LogEntry.past``) stay: they are on messages sent before the newcomer was
+        # heard, for which nothing is implied.
         self.table.forget(number, gone, participant_id)
         return number
 
     def arrived(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
-        """Take a message that others had named, or had in their causal past, before it came here. Those that named it
-        have acknowledged it; for the others the filters of their next messages decide."""
+        """Process the arrival of a message that other participants had named, or had in their causal past. Those that
+        named it have acknowledged it; for the others the filters of their next messages decide."""
         tracked = self.table.get(missing.message_id)
         for by, (via, directly) in missing.reached.items():
             number = self.participants.number(by)
@@ -132,8 +134,8 @@ class AckReview:
         self._walk(by, number, named, message.message_id)
 
     def _walk(self, by: str, number: int, start: list[str], via: str) -> None:
-        """Mark the causal past of what ``by`` names, each message once per participant, no further back than is
-        tracked."""
+        """Mark the causal past of the ids that ``by`` names, each message once per participant, back to the oldest
+        tracked one."""
         floor = self.table.floor()
         if floor is None:
             return
@@ -163,8 +165,8 @@ class AckReview:
                     stack.append(earlier)
 
     def _reach(self, tracked: Tracked, number: int) -> None:
-        """A participant has a message in its causal past. That implies nothing of what was sent before the participant
-        was first heard: it may have joined later."""
+        """Record that a participant has a message in its causal past. Nothing is implied for messages sent before the
+        participant was first heard, because it may have joined later."""
         heard = self.participants.first_heard(number)
         if heard is None or tracked.lamport <= heard:
             return
@@ -193,7 +195,7 @@ class AckReview:
                 self._hit(tracked, by, number, via, now, events)
 
     def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[SdsEvent]) -> None:
-        """A filter holds an id. Two copies of one message are one hit."""
+        """Record that a filter contains an id. Two copies of one message count as one hit."""
         vias = tracked.hit_by(by, via)
         if vias is None:
             return
@@ -234,7 +236,8 @@ class AckReview:
                 self._outgoing.complete(send, by, self._weakest(send.segments, number), now, events)
 
     def _weakest(self, segments: list[OwnSegment], number: int) -> Evidence:
-        """The weakest evidence among a participant's acknowledgements of some segments, of which there is one."""
+        """The weakest evidence among a participant's acknowledgements of some segments, of which at least one
+        exists."""
         of_segments = [tracked for segment in segments if (tracked := self.table.get(segment.message_id))]
         found = {evidence for tracked in of_segments if (evidence := tracked.evidence_of(number))}
         return next(evidence for evidence in reversed(Evidence) if evidence in found)

@@ -1,8 +1,8 @@
 """Selects the history entries and repair requests that fit into the bytes reserved for them in an envelope.
 
 Both contain ids that other senders chose, of up to 1 024 characters each. The segment size reserves a fixed number of
-bytes for them. What does not fit is left out, first long hints and sender ids, then whole entries, so that every
-message can be sent.
+bytes for them. If they do not fit, first long hints and sender ids are left out, then whole entries, so every message
+can be sent.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 RESERVED_ID_BYTES = 128
-"""Reserved for an id of others: honest ones are hex digests of 64 characters or UUIDs."""
+"""Bytes reserved for an id of another sender: honest ids are hex digests of 64 characters or UUIDs."""
 
 RESERVED_HINT_BYTES = 32
 
 SYNC_ROOM_BYTES = 48 * 1024
-"""Beside the usual history, for what a sync message acknowledges: it carries no content."""
+"""Bytes for the ids that a sync message acknowledges beside the usual history; it carries no content."""
 
 _FRAMING = 13
-"""Tags and lengths of an entry, at most."""
+"""Maximum bytes of the tags and lengths of an entry."""
 _RESERVED_FRAMING = 11
-"""Those of the entry that room is reserved for."""
+"""The same for the entry that room is reserved for."""
 
 
 def reserved_entry(sender_id: str) -> HistoryEntry:
-    """The largest entry that room is reserved for, for a participant with this sender id."""
+    """The largest entry that room is reserved for, if the participant has this sender id."""
     sender = "x" * max(RESERVED_ID_BYTES, len(sender_id.encode()))
     return HistoryEntry("x" * RESERVED_ID_BYTES, b"h" * RESERVED_HINT_BYTES, sender)
 
@@ -38,13 +38,13 @@ def room_for(count: int, sender_id: str) -> int:
 
 
 def size_of_entry(entry: HistoryEntry) -> int:
-    """Bytes of an entry on the wire, at most."""
+    """The maximum bytes of an entry on the wire."""
     sender = entry.sender_id or ""
     return len(entry.message_id.encode()) + len(entry.retrieval_hint or b"") + len(sender.encode()) + _FRAMING
 
 
 def fitting(entries: Iterable[HistoryEntry], room: int) -> list[HistoryEntry]:
-    """The entries that fit into ``room`` bytes, the first ones before the others, shortened where that helps."""
+    """Return the entries that fit into ``room`` bytes, in order of priority, shortened where that helps."""
     chosen = []
     for entry in entries:
         for candidate in (entry, *_shortened(entry)):
@@ -65,7 +65,7 @@ def _shortened(entry: HistoryEntry) -> Iterable[HistoryEntry]:
 
 def largest_sds_header(config: SdsParameters, channel_id: str, sender_id: str) -> int:
     """The size in bytes of an SDS message without its content: full history with hints, full filter, full repair
-    request. A sender leaves that much free in an envelope."""
+    request. A sender reserves this size in an envelope."""
     entry = reserved_entry(sender_id)
     message = SdsMessage(
         sender_id=sender_id,

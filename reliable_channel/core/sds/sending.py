@@ -45,7 +45,7 @@ class SdsSender:
         outgoing: list[Outgoing],
         events: list[SdsEvent],
     ) -> None:
-        """All segments of one send; see :meth:`SdsChannel.send`."""
+        """Wrap all segments of one send; see :meth:`SdsChannel.send`."""
         state = self._state
         me = self._participant()
         if not contents or not all(contents):
@@ -65,10 +65,10 @@ class SdsSender:
             data = encode_sds_message(message, state.config.wire_family)
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
             known = known_under(state, ids[index])
-            if known is not None:  # somebody has guessed what would be sent when
+            if known is not None:  # another sender has guessed content and time of this send
                 report_win(message, known, now, events)
                 forget_loser(state, ids[index])
-            # No digest: what comes under an own id is ignored from oneself, and a conflict from anybody else.
+            # Not a digest: a message under an own id is ignored from oneself, and a conflict from any other sender.
             segments.append(self._remember(message, data, index, first + index, content, now, events, digest=b""))
         state.outgoing.add(OwnSend(ids[0], required, segments), now)
         self._forget_old_sends()
@@ -86,7 +86,7 @@ class SdsSender:
         content_bytes: int | None,
         events: list[SdsEvent],
     ) -> bool:
-        """An own message seen on the wire; returns whether it is new here and stands for its id."""
+        """Process an own message seen on the wire; returns whether it is new here and owns its id."""
         state = self._state
         lamport = message.lamport_timestamp
         if message.channel_id != state.channel_id or message.sender_id != self._participant() or lamport is None:
@@ -155,7 +155,7 @@ class SdsSender:
         return True
 
     def ephemeral(self, content: bytes, now: int) -> Outgoing:
-        """An ephemeral message: no timestamp, history or filter, remembered nowhere."""
+        """Wrap an ephemeral message, which has no timestamp, history or filter and is not remembered."""
         state = self._state
         me = self._participant()
         if not content:
@@ -167,7 +167,7 @@ class SdsSender:
         return Outgoing(encode_sds_message(message, state.config.wire_family), message, OutgoingReason.EPHEMERAL)
 
     def sync(self, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
-        """A sync message, unless there is nothing to say."""
+        """Send a sync message, unless there is nothing to report."""
         state = self._state
         me = self._participant()
         lamport = max(state.clock_time(now), (state.clock or 0) + 1)
@@ -186,7 +186,7 @@ class SdsSender:
     def _wrap(
         self, message_id: str, lamport: int, content: bytes | None, now: int, events: list[SdsEvent]
     ) -> SdsMessage:
-        """A message with clock, history, filter (before adding itself) and due repair requests."""
+        """Build a message with clock, history, filter (without the message itself) and due repair requests."""
         state = self._state
         state.clock = lamport
         requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
@@ -207,7 +207,7 @@ class SdsSender:
         )
 
     def owes(self) -> bool:
-        """Whether there is content that a sync message would name in acknowledgement."""
+        """Whether content exists that a sync message would acknowledge by naming it."""
         return bool(self._to_acknowledge())
 
     def _to_acknowledge(self) -> list[str]:
@@ -227,7 +227,8 @@ class SdsSender:
         events: list[SdsEvent],
         digest: bytes | None = None,
     ) -> OwnSegment:
-        """Log, filter, tracked acknowledgements, original bytes; returns the segment for the outgoing buffer."""
+        """Add a message to the log, the filter, the tracked acknowledgements and the kept bytes; returns the segment
+        for the outgoing buffer."""
         state = self._state
         message_id = message.message_id
         history = kept_history(message.causal_history)

@@ -1,6 +1,6 @@
 """Divides a bounded memory between senders: when it is full, the sender that holds most of it loses its oldest entry.
 
-So no sender can displace the entries of others while it holds more than they do. Look-ups, additions and removals are
+So a sender cannot displace the entries of others while it holds more than they do. Look-ups, additions and removals are
 O(1); finding who holds most is O(log n) amortized.
 """
 
@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 OVERHEAD = 64
-"""Bytes that an entry counts for besides its texts: timestamps, flags and lengths."""
+"""Bytes that an entry counts besides its texts, for timestamps, flags and lengths."""
 
 
 class _Share:
-    """What one owner holds."""
+    """The entries of one owner."""
 
     __slots__ = ("held", "keys", "stated")
 
@@ -23,19 +23,19 @@ class _Share:
         self.keys: OrderedDict[str, int] = OrderedDict()
         """Keys with their weights, oldest first."""
         self.held = 0
-        """Their weight."""
+        """Their total weight."""
         self.stated = 0
-        """What the heap states of it: never less than it holds. Put right where somebody asks."""
+        """Its weight in the heap, never less than ``held``. Corrected on access."""
 
 
 class Shares:
     """Keys, each with an owner and a weight. The weight of an entry is its size in bytes, but at least ``unit``: so one
-    bound holds for their number (``max_entries``) and for their bytes (``max_bytes``)."""
+    bound limits both their number (``max_entries``) and their bytes (``max_bytes``)."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self.unit = max(1, max_bytes // max(1, max_entries))
         self.surplus = -self.unit * max_entries
-        """How much more is held than there may be; what is at most 0 is none. Read it; it is changed here only."""
+        """The weight above the bound; 0 or less means none. Read-only for other modules."""
         self._of: dict[str, _Share] = {}
         self._largest: list[tuple[int, str]] = []
 
@@ -48,7 +48,7 @@ class Shares:
         self._more(owner, share, weight)
 
     def restore(self, keys: dict[str, list[str]], size: int) -> None:
-        """Count new keys, each of ``size`` bytes, for their owners, the oldest first: as :meth:`add` does, at once."""
+        """Count new keys, each of ``size`` bytes, for their owners, oldest first: :meth:`add` for many keys at once."""
         weight = max(self.unit, size)
         for owner, some in keys.items():
             share = self._of.setdefault(owner, _Share())
@@ -61,7 +61,7 @@ class Shares:
         self._less(owner, share, share.keys.pop(key))
 
     def resize(self, key: str, owner: str, size: int) -> None:
-        """Count a key of ``owner`` for another number of bytes; it stays as old as it is."""
+        """Change the size (bytes) of a key of ``owner``; its age stays the same."""
         share = self._of[owner]
         weight = max(self.unit, size)
         change = weight - share.keys[key]
@@ -69,12 +69,12 @@ class Shares:
         self._more(owner, share, change)
 
     def held_by(self, owner: str) -> int:
-        """The weight of what an owner holds."""
+        """The total weight of an owner's entries."""
         share = self._of.get(owner)
         return 0 if share is None else share.held
 
     def is_over(self) -> bool:
-        """Whether more is held than the memory may hold."""
+        """Whether the entries exceed the bound."""
         return self.surplus > 0
 
     def oldest_of(self, owner: str) -> str:
@@ -82,7 +82,7 @@ class Shares:
         return next(iter(self._of[owner].keys))
 
     def greediest(self) -> str:
-        """The owner that holds most; of several, the first by name."""
+        """The owner that holds most; among several, the first by name."""
         largest = self._largest
         while True:
             weight, owner = largest[0]
@@ -96,7 +96,7 @@ class Shares:
                 heapq.heappop(largest)
 
     def take_surplus(self) -> str | None:
-        """Take out the oldest key of the owner that holds most; ``None`` unless more is held than there may be."""
+        """Remove and return the oldest key of the owner that holds most; ``None`` unless the bound is exceeded."""
         if self.surplus <= 0:
             return None
         owner = self.greediest()
@@ -125,12 +125,12 @@ class Shares:
 
 
 class Remembered:
-    """A bounded set of ids, each remembered on account of a sender."""
+    """A bounded set of ids, each charged to a sender."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._shares = Shares(max_entries, max_bytes)
         self.owners: dict[str, str] = {}
-        """Ids with their owners, oldest first. Read it; it is changed here only."""
+        """Ids with their owners, oldest first. Read-only for other modules."""
 
     def __contains__(self, message_id: object) -> bool:
         return message_id in self.owners
@@ -143,7 +143,7 @@ class Remembered:
         return iter(self.owners.items())
 
     def add(self, message_id: str, owner: str) -> None:
-        """Remember an id; when there are too many, the sender with most forgets its oldest."""
+        """Remember an id; beyond the bound, the oldest id of the sender with most is forgotten."""
         if message_id in self.owners:
             return
         shares = self._shares
@@ -162,6 +162,6 @@ class Remembered:
 
 
 def size_of(*texts: str) -> int:
-    """Bytes that an entry with these texts takes, as in a snapshot."""
+    """Bytes of an entry with these texts, about as in a snapshot."""
     text = "".join(texts)
     return OVERHEAD + (len(text) if text.isascii() else len(text.encode()))

@@ -1,8 +1,8 @@
 """Encodes and restores the snapshot of a channel (``proto/sds_state.proto``), version 5; reads versions 1 to 4 too.
 
 The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
-needed: a touch of a channel costs what changed plus a copy of the bytes. What can be derived (timers, bit positions,
-which message waits for which id) is not stored. A text that occurs in many entries is stored once.
+needed: an access to a channel costs its changes plus a copy of the bytes. Derived state (timers, bit positions, which
+message waits for which id) is not stored. A text that occurs in many entries is stored once.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _STATES = tuple(SegmentState)
 
 
 class _Texts:
-    """Texts by number. Up to version 4 each stood where it is used."""
+    """Texts by number. Up to version 4 each text was stored where it is used."""
 
     def __init__(self, proto: pb.SdsState) -> None:
         self._all, self._numbers = proto.texts, {text: number for number, text in enumerate(proto.texts)}
         self._by_number = proto.version >= 5
 
     def number(self, text: str) -> int:
-        """The number of a text, new or known."""
+        """The number of a text; a new text gets the next one."""
         number = self._numbers.setdefault(text, len(self._numbers))
         if number == len(self._all):
             self._all.append(text)
         return number
 
     def of(self, number: int, before: str) -> str:
-        """The text of a number; ``before`` is what stands there up to version 4."""
+        """The text of a number; ``before`` is the text stored in place up to version 4."""
         return self._all[number] if self._by_number else before
 
 
 def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
-    """The bytes of a channel's state."""
+    """Encode the state of a channel."""
     proto = pb.SdsState(
         version=VERSION,
         channel_id=state.channel_id,
@@ -121,7 +121,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
 
 
 def read_snapshot(data: bytes, config: SdsParameters) -> ChannelState:
-    """The state of bytes that :func:`write_snapshot` gave. Raises ``LocalError`` for anything else."""
+    """Restore the state from the result of :func:`write_snapshot`. Raises ``LocalError`` for anything else."""
     try:
         proto = pb.SdsState.FromString(data)
     except DecodeError as error:
@@ -195,7 +195,7 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
 def _with_owners(
     proto: pb.SdsState, ids: Sequence[str], numbers: Sequence[int], names: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Ids and on whose account each is remembered, which versions up to 3 do not say."""
+    """Ids with the owner to whom each is charged, which versions up to 3 do not store."""
     if proto.version < 5:
         return zip(ids, names or [""] * len(ids), strict=True)
     return zip(ids, (proto.texts[number] for number in numbers), strict=True)
@@ -219,7 +219,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
             state.repair.keep(kept.message_id, kept.data, kept.size)
 
 
-# ---- the parts ---------------------------------------------------------------------------------------------------
+# ---- parts -------------------------------------------------------------------------------------------------------
 
 
 def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
@@ -336,7 +336,7 @@ def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) ->
         raise ValueError("an acknowledgement by nobody known")
     implied, reached = _bits(proto.tracked_implied), _bits(proto.tracked_reached)
     if proto.version == 2:
-        # What was only in the causal past counted as certain then. All of it is taken as implied.
+        # In these versions, being in the causal past counted as certain. All of it is read as implied.
         none = [0] * len(acked)
         implied, certain, reached = certain, none, none
     columns = (proto.tracked_ids, proto.tracked_senders, proto.tracked_lamports, proto.tracked_since)
@@ -348,14 +348,14 @@ def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) ->
 
 def _bits(column: Iterable[bytes]) -> list[int]:
     stored = list(column)
-    numbers = {bits: int.from_bytes(bits, "little") for bits in set(stored)}  # few are different
+    numbers = {bits: int.from_bytes(bits, "little") for bits in set(stored)}  # few differ
     return [numbers[bits] for bits in stored]
 
 
 def _read_tracked_1(proto: pb.Tracked, participants: list[str]) -> Tracked:
     tracked = Tracked(proto.message_id, proto.sender_id, proto.lamport, proto.since)
     for ack in proto.acks:
-        participants[ack.by]  # raises IndexError for one that is unknown
+        participants[ack.by]  # raises IndexError for an unknown number
         tracked.acknowledge(ack.by, Evidence.IMPLIED if ack.certain else Evidence.FILTER)
     for hit in proto.hits:
         tracked.hits.setdefault(participants[hit.by], []).append(hit.via)

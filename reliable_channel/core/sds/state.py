@@ -20,7 +20,7 @@ from reliable_channel.core.wire.sds import HistoryEntry
 
 
 class ChannelState:
-    """Everything a channel remembers. An observer has no filter, no sync timer and no repair of its own."""
+    """Everything a channel remembers. An observer has no filter, no sync timer and no repair state."""
 
     def __init__(self, channel_id: str, participant_id: str | None, config: SdsParameters) -> None:
         self.channel_id = channel_id
@@ -28,7 +28,7 @@ class ChannelState:
         self.config = config
         self.clock: int | None = None
         self.observed_since = 0
-        """Lamport timestamp of the first observation: what is named by a message up to it is older still."""
+        """Lamport timestamp of the first observation: ids named by messages up to it are from before observation."""
         self.sequence = 0
         self.ephemeral_counter = 0
         self.last_own = ""
@@ -48,9 +48,9 @@ class ChannelState:
             self.repair = Repair(config, participant_id) if config.repair else None
 
     def open(self, now: int, lamport: int | None = None) -> int:
-        """Return the clock, started at the first call. A participant has observed the channel since then, an observer
-        since the Lamport timestamp of the first message it saw, but never since a time after ``now``: a first message
-        dated ahead would else hide what is missing."""
+        """Return the clock, started at the first call. A participant has observed the channel since then; an observer
+        since the Lamport timestamp of the first message it saw, but never later than ``now``: otherwise a first message
+        dated ahead would hide missing messages."""
         if self.clock is None:
             self.clock = self.observed_since = self.clock_time(now)
             if self.sync is not None:
@@ -64,11 +64,11 @@ class ChannelState:
         return now // self.config.clock_unit_ms
 
     def lamport_ceiling(self, now: int) -> int:
-        """The highest Lamport timestamp that is taken at ``now``.
+        """The highest Lamport timestamp that is accepted at ``now``.
 
-        Honest clocks ride on the highest timestamp they have taken, so a successor of the channel's clock is taken also
-        beyond the tolerance. The step is small: to drive the clock further ahead than time itself goes takes many
-        messages a second, for as long as it is to last.
+        Honest clocks follow the highest timestamp they have accepted, so a successor of the channel's clock is accepted
+        even beyond the tolerance. The step is small: keeping the clock ahead of real time takes many messages per
+        second for as long as it is to last.
         """
         config = self.config
         tolerated = self.clock_time(now + config.lamport_tolerance_ms)
@@ -77,8 +77,8 @@ class ChannelState:
         return max(tolerated, successor)
 
     def insert_into_filter(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
-        """An id is seen, or sent. At capacity the filter is first rebuilt from the recent log, to half its capacity,
-        and from what waits in the incoming buffer: that is seen too."""
+        """Insert an id that was seen or sent. At capacity the filter is first rebuilt from the recent log, to half its
+        capacity, and from the messages in the incoming buffer, which were seen too."""
         if self.filter is None:
             return
         capacity = self.config.filter_format.capacity
@@ -91,11 +91,11 @@ class ChannelState:
         self.filter.insert(message_id)
 
     def history(self, also: Sequence[str] = ()) -> tuple[HistoryEntry, ...]:
-        """The causal history of a message sent now, with retrieval hints where known, in log order.
+        """Build the causal history of a message sent now, with retrieval hints where known, in log order.
 
-        It holds the highest entries of the log, the own message before, and those of ``also``, which are in the log;
-        what does not fit into the room that envelopes reserve is left out. By the own message before, whoever lacks
-        one of a sender's messages learns of it from any later one, by one step after the other."""
+        It contains the highest entries of the log, the sender's previous message, and those of ``also``, which are in
+        the log, as far as they fit into the room reserved in envelopes. Because of the previous message, a participant
+        that lacks one of a sender's messages learns of it from any later one, step by step."""
         size = self.config.causal_history_size
         usual = list(reversed(self.log.last(size)))
         mine = self.log.get(self.last_own)
@@ -109,7 +109,7 @@ class ChannelState:
         return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))
 
     def repairs_pending(self) -> bool:
-        """Whether there is something to ask other participants for."""
+        """Whether own repair requests are pending."""
         return self.repair is not None and bool(self.repair.requests)
 
 

@@ -17,18 +17,19 @@ from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import HistoryEntry
 
 CATCH_UP_MS = 3_600_000
-"""A participant that slept longer than this does not send the sync messages of all that time."""
+"""A participant that slept longer than this (ms) does not send the sync messages that were due meanwhile."""
 
 MAX_OWED = 200
-"""Ids that one sync message names in acknowledgement: js-waku's causal history size, about 22 KB."""
+"""Maximum number of ids that one sync message acknowledges by naming them: js-waku's causal history size, about 22
+KB."""
 
 MAX_OWED_KEPT = 10 * MAX_OWED
-"""Ids that are owed at most, and no more than the log holds; beyond them the filter of the next sync message has to
-do for the oldest."""
+"""Maximum number of owed ids, and no more than the log holds; beyond it, the filter of the next sync message must
+suffice for the oldest."""
 
 _STEEPNESS = 4.0
-"""Delays are drawn from an exponential distribution that is cut off at ``acknowledge_within_ms`` and rises with time:
-most listeners would wait long, a few answer early and spare the others. 4 suits up to some fifty listeners."""
+"""Delays are drawn from an exponential distribution that is truncated at ``acknowledge_within_ms`` and rises with time:
+most listeners wait long, while a few answer early, so the others need not. 4 suits up to about fifty listeners."""
 
 
 class SyncTimer:
@@ -40,17 +41,17 @@ class SyncTimer:
         self._participant_id = participant_id
         self.interval_due: int | None = None
         self.counter = 0
-        """Own timestamped messages so far: each begins a round with a jitter of its own."""
+        """Own timestamped messages so far: each begins a round with its own jitter."""
         self._share: float | None = None
         self._waits: dict[float, int] = {}
-        """Part of the interval → ms, of this round."""
+        """Factor on the interval → wait (ms), in this round."""
         self.owing_since: int | None = None
-        """Since when others' content has come without a message of one's own to acknowledge it."""
+        """Since when (ms) content of others has arrived without an own message that acknowledges it."""
         self._may_owe = min(MAX_OWED_KEPT, config.max_log_entries)
         if not config.acknowledge_within_ms or not config.sync_min_interval_ms:
             self._may_owe = 0
         self.owed: OrderedDict[str, str] = OrderedDict()
-        """Content that is held and not yet named by anyone but its sender: SDS id → sender id, oldest first."""
+        """Received content that only its sender has named: SDS id → sender id, oldest first."""
         self.owed_due: int | None = None
 
     @property
@@ -61,22 +62,22 @@ class SyncTimer:
         return min(self.owed_due, self.interval_due)
 
     def restart(self, now: int, repairs_pending: bool = False) -> None:
-        """Restart the interval: a sync message of someone's was heard, whose filter speaks for the channel."""
+        """Restart the interval: a participant sent a sync message, whose filter serves the whole channel."""
         self.owing_since = None
         self._restart(now, self._config.sync_with_repairs if repairs_pending else 1.0)
 
     def spoke(self, now: int, repairs_pending: bool = False) -> None:
-        """Begin the next interval: an own message went out with history and filter, or there was nothing to say."""
+        """Begin the next interval: an own message with history and filter was sent, or there was nothing to report."""
         self.counter += 1
         self._share = None
         self._waits.clear()
         self.restart(now, repairs_pending)
 
     def content_heard(self, now: int, repairs_pending: bool) -> None:
-        """Shorten the interval: content of someone else's was heard.
+        """Shorten the interval: content of another participant arrived.
 
-        Content alone puts the sync off only up to one full interval after the first of it: a participant that only
-        listens would else never acknowledge a sender that never pauses.
+        Content delays the sync message at most one full interval after the first content: otherwise a participant that
+        only listens would never acknowledge a sender that never pauses.
         """
         if self.owing_since is None:
             self.owing_since = now
@@ -88,18 +89,20 @@ class SyncTimer:
                 self.interval_due = max(now, latest)
 
     def owe(self, message_id: str, sender_id: str) -> None:
-        """Note content of ``sender_id`` that is held here and has to be acknowledged once it is in the log."""
+        """Record content of ``sender_id`` that must be acknowledged once it is in the log."""
         self.owed[message_id] = sender_id
         if len(self.owed) > self._may_owe:
             self.owed.popitem(last=False)
 
     def nameable(self, message_id: str, now: int) -> None:
-        """Begin the wait if ``message_id`` is owed and in the log: what waits for its dependencies cannot be named."""
+        """Start the wait if ``message_id`` is owed and in the log: a message that waits for its dependencies cannot be
+        named."""
         if self.owed_due is None and message_id in self.owed:
             self.owed_due = now + self._delay(message_id, self._config.acknowledge_within_ms)
 
     def named(self, history: Iterable[HistoryEntry], by: str) -> None:
-        """Drop what a message of ``by`` names: it has acknowledged that content, unless it is its own."""
+        """Remove the owed ids that a message of ``by`` names: ``by`` has acknowledged that content, unless it is its
+        own."""
         owed = self.owed
         if not owed:
             return
@@ -110,7 +113,7 @@ class SyncTimer:
             self.owed_due = None
 
     def settle(self, named: Iterable[str], is_nameable: Callable[[str], bool], now: int) -> None:
-        """Begin anew after an own sync message, which has ``named`` some of what is owed."""
+        """Start anew after an own sync message, which has ``named`` some of the owed ids."""
         for message_id in named:
             self.owed.pop(message_id, None)
         self.owed_due = None
@@ -120,7 +123,7 @@ class SyncTimer:
                 break
 
     def skip_to(self, now: int) -> None:
-        """Forget the sync messages that were due in a long sleep, but for one."""
+        """Skip all but one of the sync messages that were due during a long sleep."""
         if self.interval_due is not None and self.interval_due < now - CATCH_UP_MS:
             self.interval_due = now
         if self.owed_due is not None and self.owed_due < now - CATCH_UP_MS:

@@ -1,5 +1,5 @@
-"""Checks whether an SDS id is the digest that its message gives. The participant and the ingest job share this
-function, so they come to the same result."""
+"""Verifies an SDS id by recomputing it from its message. The participant and the ingest job share this code, so they
+get the same result."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ from reliable_channel.core.wire.sds import SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment, decode_segment
 
 _LAYOUTS = (frozenset({Dialect.V01, Dialect.LIP243}), frozenset({Dialect.LIP243_LENGTH}))
-"""Which dialect a sender writes is not known here; a wrong guess costs a hash, a right one proves the id."""
+"""The sender's dialect is not known here; a wrong guess costs a hash, a right one proves the id."""
 
 _FORM = re.compile("[0-9a-f]{64}")
-"""An id that any of the schemes makes: 32 bytes in hex."""
+"""The form of the ids of all schemes: 32 bytes in hex."""
 
 _SEGMENT_START = b"\x0a\x20"
-"""What a segment begins with when its sender writes the fields in their order: a hash of 32 bytes. Most contents that
-begin otherwise are bare."""
+"""The first bytes of a segment whose sender writes the fields in order: a hash of 32 bytes. Most contents that begin
+otherwise are bare."""
 
 _DEFAULT_DATA_PER_PARITY = 8
 _USUAL_DATA_PER_PARITY = (4, 2, 10, 5)
-"""Data segments for each parity segment at the default parity rate, 0.125, and at other usual ones."""
+"""Data segments per parity segment at the default parity rate, 0.125, and at other usual ones."""
 
 MAX_HASHED_BYTES = 3 * 1024 * 1024
-"""A parity segment of dialect v0.1 does not say how many data segments precede it. The search for that number hashes at
-most this many bytes, some 12 ms, so that nobody can keep a receiver busy."""
+"""A parity segment of dialect v0.1 does not state how many data segments precede it. The search for that number hashes
+at most this many bytes, about 12 ms, so that no sender can keep a receiver busy."""
 _BYTES_PER_CALL = 2_000
-"""A hash costs at least what so many bytes cost."""
+"""The minimum bytes that each hash counts."""
 
 SEARCHED_BYTES = MAX_HASHED_BYTES // (2 * MAX_TOTAL_SEGMENTS)
-"""Of a content no longer than this all possibilities are tried."""
+"""For a content of at most this many bytes, all possibilities are tried."""
 
 
 def id_verified(message: SdsMessage, family: WireFamily) -> bool | None:
-    """Whether the id of a message is recomputed from it; ``None`` when nobody can tell.
+    """Whether the id of a message can be recomputed from it; ``None`` if that cannot be decided.
 
-    ``False`` means that the id has the form that every known sender of the wire family makes of a content, and not of
-    this one; a sync message has none. In the nim family the application chooses the ids, so that says nothing there."""
+    ``False`` means that the id has the form that every known sender of the wire family derives from a content, but not
+    from this content; a sync message has no content. In the nim family the application chooses the ids, so the form
+    proves nothing."""
     found = _recomputed(message)
     return None if found is False and family is WireFamily.NIM else found
 
 
 def id_is_recomputed(message: SdsMessage) -> bool:
-    """Whether the id is the one that this project's sender or js-waku gives to this content. The former binds the
-    sender id and the Lamport timestamp as well."""
+    """Whether the id is the one that this project's sender or js-waku computes for this content. The former also binds
+    the sender id and the Lamport timestamp."""
     return _recomputed(message) is True
 
 
 def _recomputed(message: SdsMessage) -> bool | None:
-    """Whether the id is recomputed; ``None`` for an id of another form or of the joined one and a message without
-    timestamp. An id that the search did not find when it had to end is not recomputed: else whoever sends a content
-    that takes long could take any id."""
+    """Whether the id is recomputed; ``None`` for an id of another form or of the joined form, and for a message without
+    timestamp. An id that the bounded search did not find is not recomputed: otherwise a sender of content that takes
+    long to search could claim any id."""
     content, lamport = message.content, message.lamport_timestamp
     if lamport is None or not _FORM.fullmatch(message.message_id):
         return None
@@ -78,7 +79,7 @@ def _recomputed(message: SdsMessage) -> bool | None:
 
 def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
     """The possible schemes and positions of a content in its send, likely ones first: the position that the segment
-    states, and 0 when it is bare. Some come twice."""
+    states, and 0 if it is bare. Some occur twice."""
     if not content.startswith(_SEGMENT_START):
         yield IdScheme.KECCAK, 0
     stated, unstated = [], []
@@ -93,12 +94,12 @@ def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
         else:
             unstated.append(segment)
             continue
-        yield IdScheme.KECCAK, stated[-1]  # before another layout is tried: nearly always it is this
+        yield IdScheme.KECCAK, stated[-1]  # tried before another layout, because nearly always it is this one
     yield from _with_schemes([*stated, 0])
     for segment in unstated:
         index, parity_count = segment.index, segment.parity_count or 1
         first = _DEFAULT_DATA_PER_PARITY * parity_count
-        # The default rate gives one parity segment to fewer data segments, too.
+        # The default rate also gives one parity segment for fewer data segments.
         default = range(first if parity_count > 1 else 2, first + _DEFAULT_DATA_PER_PARITY)
         yield from _with_schemes([index + data_count for data_count in default])
         usual = [range(rate * parity_count, rate * (parity_count + 1)) for rate in _USUAL_DATA_PER_PARITY]

@@ -3,7 +3,8 @@ randomness or I/O; ``now`` is an argument.
 
 Sending: :func:`contents_for` gives the SDS contents of a payload. Receiving: ``wire.segment.decode_segment``
 distinguishes a segment from a bare payload, :class:`Reassembler` collects segments and reports what happened as events,
-:func:`missing_segments` encodes again what a completed message never received; :func:`get_codec` gives a parity code.
+:func:`missing_segments` re-encodes the segments that a completed message never received; :func:`get_codec` gives a
+parity code.
 """
 
 from __future__ import annotations

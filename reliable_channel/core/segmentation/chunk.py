@@ -1,9 +1,9 @@
 """Implements ``MessageChunk`` and the verification of chunk chains (RELIABLE-CHANNEL-API, March 2026 revision).
 
 A chunk's id is its SDS id, and its causal history contains its predecessor's id. With ``verify_chunk_chain`` a segment
-goes through a :class:`ChunkGate` before the Reassembler: it is let through once its link to a predecessor that was let
-through is seen, in any order of arrival, and given up when that does not happen in time. The price is that a lost
-segment stops its successors, which parity alone would have borne: this is off by default.
+passes a :class:`ChunkGate` before the Reassembler: the gate releases it once its link to a released predecessor is
+verified, in any order of arrival, and discards it if that does not happen in time. Off by default, because a lost
+segment then blocks its successors even if parity could replace it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MessageChunk:
 
 
 def chunks_of(sds_ids: Sequence[str], request_id: str | None = None) -> list[MessageChunk]:
-    """The chunks of one send, from the SDS ids of its segments, data then parity."""
+    """Return the chunks of one send, from the SDS ids of its segments, data then parity."""
     last = len(sds_ids) - 1
     return [
         MessageChunk(chunk_id, sds_ids[index - 1] if index else "", index, last, request_id)
@@ -60,7 +60,8 @@ class ReceivedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDiscarded:
-    """A chunk whose link to its predecessor was not verified within ``timeout_ms``, or for which there was no room."""
+    """A chunk whose link to its predecessor was not verified within ``timeout_ms``, or for which the gate had no
+    room."""
 
     chunk: ReceivedChunk
     expired: bool
@@ -71,9 +72,9 @@ _ChunkPosition = tuple[Scope, bytes, int]
 
 
 class ChunkGate:
-    """Lets chunks through in chain order. ``max_waiting``, ``max_waiting_bytes`` and ``max_verified`` bound what is
-    held, the oldest going first; ``timeout_ms`` is how long a chunk waits for its predecessor and how long a link is
-    remembered."""
+    """Releases chunks in chain order. ``max_waiting``, ``max_waiting_bytes`` and ``max_verified`` bound its memory, the
+    oldest entries are dropped first; ``timeout_ms`` is how long a chunk waits for its predecessor and how long a link
+    is remembered."""
 
     def __init__(
         self,
@@ -90,8 +91,8 @@ class ChunkGate:
         self._last_data: dict[tuple[Scope, bytes, str], None] = {}
 
     def add(self, chunk: ReceivedChunk, now: int) -> list[ReceivedChunk | ChunkDiscarded]:
-        """Add a chunk; returns the chunks that may now go on to the Reassembler, in chain order, and those given up
-        because the gate was full."""
+        """Add a chunk; returns the chunks released to the Reassembler, in chain order, and those discarded because the
+        gate was full."""
         out: list[ReceivedChunk | ChunkDiscarded] = []
         if not self._linked(chunk):
             self._wait(chunk, now + self._timeout)
@@ -110,7 +111,7 @@ class ChunkGate:
         return out
 
     def expire(self, now: int) -> list[ChunkDiscarded]:
-        """Give up every chunk that has waited for ``timeout_ms``, and forget links as old."""
+        """Discard every chunk that has waited for ``timeout_ms``, and forget links of that age."""
         out = []
         while self._waiting and (oldest := next(iter(self._waiting.items())))[1] <= now:
             out.append(self._discard(oldest[0], expired=True))
@@ -135,7 +136,7 @@ class ChunkGate:
         return state.SerializeToString(deterministic=True)
 
     def restore(self, data: bytes) -> None:
-        """Give a fresh gate the state of :meth:`to_bytes`. Raises :class:`LocalError` for bytes that are none."""
+        """Restore the state of :meth:`to_bytes` into a fresh gate. Raises :class:`LocalError` for other bytes."""
         try:
             state = pb.ChunkGateState.FromString(data)
             if state.version != SNAPSHOT_VERSION:
@@ -158,8 +159,8 @@ class ChunkGate:
             self._waiting_at.setdefault(_place(chunk), []).append(chunk)
 
     def _linked(self, chunk: ReceivedChunk) -> bool:
-        """Whether the causal history contains a predecessor that was let through. The first parity segment follows the
-        last data segment, whichever index that has: v0.1 parity does not state it."""
+        """Whether the causal history contains a released predecessor. The first parity segment follows the last data
+        segment, whatever its index: v0.1 parity does not state it."""
         slot, scope, whole = slot_of(chunk.segment), chunk.scope, chunk.segment.entire_message_hash
         if slot == 0:
             return True

@@ -1,6 +1,6 @@
-"""Describes a send whose payload was rebuilt: its event, what stays in memory, and the false segments found by it.
+"""Builds the results of a rebuilt send: its event, the record that stays in memory, and the false segments it reveals.
 
-``genuine`` are the segments of the send by slot, without false ones and without those that another send only lent.
+``genuine`` are the segments of the send by slot, without false segments and segments borrowed from another send.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reliable_channel.core.wire.segment import Dialect
 
 
 def exclude_poison(held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -> list[PoisonedSegmentExcluded]:
-    """Remove the false segments from ``genuine``; the event of each."""
+    """Remove the false segments from ``genuine``; returns an event for each."""
     truth = genuine_slots(rebuilt, held)
     events: list[PoisonedSegmentExcluded] = []
     for slot, shard in (*held.slots.items(), *held.conflicts):
@@ -36,7 +36,7 @@ def exclude_poison(held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -
 def message_completed(
     held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard], now: int, work: Work
 ) -> MessageCompleted:
-    """The event of the completed send. ``now``: ms."""
+    """Build the event of the completed send. ``now``: ms."""
     k = held.data_count or 1
     # v0.1 data does not contain the parity count, and a false segment may have supplied one.
     counted = held.dialect is not Dialect.V01 or max((*genuine, *rebuilt.choice)) >= PARITY
@@ -66,7 +66,7 @@ def message_completed(
 
 
 def memory_of(completed: MessageCompleted, genuine: dict[int, Shard]) -> CompletedSet:
-    """What a Reassembler remembers of a completed send."""
+    """Build the record that a Reassembler keeps of a completed send."""
     return CompletedSet(
         (completed.scope, completed.entire_message_hash),
         completed.send,

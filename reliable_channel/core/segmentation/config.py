@@ -10,16 +10,16 @@ from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, MAX_TOTAL_SEGME
 from reliable_channel.core.wire.waku import MAX_ENVELOPE_BYTES
 
 SHARD_ALIGNMENT = 64
-"""Leopard works on blocks of 64 bytes, so segments that have parity are a multiple of it (bytes)."""
+"""Leopard works on blocks of 64 bytes, so segments with parity are a multiple of 64 bytes."""
 
 SEGMENT_OVERHEAD_BYTES = 100
-"""What the segment's own fields may add (Segmentation 0.1, *Deployment Considerations*)."""
+"""Maximum bytes of the segment's own fields (Segmentation 0.1, *Deployment Considerations*)."""
 
 ENVELOPE_OVERHEAD_BYTES = 1_024
-"""What the Waku envelope may add: content topic, timestamp, meta, a rate limit proof."""
+"""Maximum bytes of the Waku envelope's other fields: content topic, timestamp, meta, a rate limit proof."""
 
 LENGTH_DIALECT_OVERHEAD_BYTES = 128
-"""What ``lip243-length`` takes off the segment size before aligning it."""
+"""Bytes that ``lip243-length`` subtracts from the segment size before aligning it."""
 
 _RATE_SCALE = 1_000_000
 _CODECS = ("leopard", "klauspost", "reedsolo")
@@ -27,20 +27,19 @@ _CODECS = ("leopard", "klauspost", "reedsolo")
 
 @dataclass(frozen=True, slots=True)
 class SegmentationConfig:
-    """Segmentation of a channel; the names are those of the specifications in snake case, sizes are bytes, times are
-    ms.
+    """Configures the segmentation of a channel; the names are those of the specifications in snake case, sizes are
+    bytes, times are ms.
 
     Sending: ``segment_size_bytes`` (with parity, larger payloads are cut at a multiple of 64), ``enable_reed_solomon``,
-    ``parity_rate`` (of the data count, 0 to 1), ``min_parity_segments`` (where the rate is above 0; 0.125 alone
-    gives none below eight data segments), ``max_total_segments`` (data and parity), ``max_message_bytes``,
-    ``dialect``, ``codec``.
+    ``parity_rate`` (of the data count, 0 to 1), ``min_parity_segments`` (if the rate is above 0; 0.125 alone gives none
+    below eight data segments), ``max_total_segments`` (data and parity), ``max_message_bytes``, ``dialect``, ``codec``.
 
-    Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last segment,
-    and is given up ``max_set_lifetime_ms`` after its first one, whatever still comes; a
-    completed one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``; what is held is
-    bounded in all (``max_open_sets``, ``max_buffered_bytes``) and per sender (``…_per_sender``); after a hash mismatch
-    at most ``max_rebuild_attempts`` choices of segments are tried for a set. ``max_work_per_segment`` bounds what one
-    segment can cause: bytes through Keccak-256, about 3 ns each, or what takes as long.
+    Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last segment, and is
+    evicted ``max_set_lifetime_ms`` after its first one, even if segments still arrive; a completed one is remembered
+    for ``completed_memory_ms`` and among at most ``max_completed_sets``; memory is bounded in total (``max_open_sets``,
+    ``max_buffered_bytes``) and per sender (``…_per_sender``); after a hash mismatch at most ``max_rebuild_attempts``
+    choices of segments are tried for a set. ``max_work_per_segment`` bounds the work that one segment can cause, in
+    bytes hashed with Keccak-256 (about 3 ns each) or work of equal duration.
 
     Raises :class:`ConfigurationError` for a value out of range.
     """
@@ -93,13 +92,13 @@ class SegmentationConfig:
 
     def bare_size(self) -> int:
         """The largest payload (bytes) that is sent as one segment: ``segment_size_bytes``, for ``lip243-length``
-        :meth:`chunk_size`, as its receivers count on it."""
+        :meth:`chunk_size`, because its receivers rely on it."""
         return self.chunk_size() if self.dialect is Dialect.LIP243_LENGTH else self.segment_size_bytes
 
     def chunk_size(self) -> int:
-        """Bytes of payload in every data segment but the last: ``segment_size_bytes``, with parity rounded down to a
-        multiple of 64, which Leopard's shards are. (Padding the shards instead would give parity longer than the data,
-        and receivers of other implementations join shards as they are.) ``lip243-length`` first takes 128 off and
+        """The payload bytes of every data segment except the last: ``segment_size_bytes``, with parity rounded down to
+        a multiple of 64, as Leopard requires. (Padding the shards instead would make parity longer than the data, and
+        receivers of other implementations concatenate shards unchanged.) ``lip243-length`` first subtracts 128 and
         always rounds."""
         size = self.segment_size_bytes
         if self.dialect is Dialect.LIP243_LENGTH:
@@ -114,10 +113,10 @@ class SegmentationConfig:
         return size
 
     def parity_count(self, data_count: int) -> int:
-        """How many parity segments a message of ``data_count`` data segments gets: 0 when parity is off, its rate is 0
-        or it would go over ``max_total_segments``; else floor of rate × data, ``min_parity_segments`` at least, and for
-        ``lip243-length`` the ceiling. There is never more parity than data, and a message of one segment has some in
-        ``lip243-length`` only, whose senders all do so."""
+        """The number of parity segments for ``data_count`` data segments: 0 if parity is off, its rate is 0 or
+        ``max_total_segments`` would be exceeded; else the floor of rate × data (for ``lip243-length`` the ceiling), but
+        at least ``min_parity_segments``. There is never more parity than data. A message of one segment has parity only
+        in ``lip243-length``, as all its senders do."""
         if not self.enable_reed_solomon:
             return 0
         scaled = round(self.parity_rate * _RATE_SCALE) * data_count
@@ -129,7 +128,8 @@ class SegmentationConfig:
         return count if data_count + count <= self.max_total_segments else 0
 
     def within_envelope(self, sds_header_bytes: int, encryption_bytes: int = 0) -> SegmentationConfig:
-        """This configuration with the segment size that still fits an envelope: see :func:`effective_segment_size`."""
+        """Return this configuration with the largest segment size that fits an envelope: see
+        :func:`effective_segment_size`."""
         return replace(self, segment_size_bytes=effective_segment_size(self, sds_header_bytes, encryption_bytes))
 
 
@@ -159,8 +159,8 @@ def effective_segment_size(
     encryption_bytes: int = 0,
     envelope_bytes: int = ENVELOPE_OVERHEAD_BYTES,
 ) -> int:
-    """min(``segment_size_bytes``, 150 000 − largest SDS header − segment, encryption and envelope overhead), in bytes.
-    Raises :class:`ConfigurationError` when nothing is left for the segment."""
+    """Compute min(``segment_size_bytes``, 150 000 − largest SDS header − segment, encryption and envelope overhead), in
+    bytes. Raises :class:`ConfigurationError` if no room is left for the segment."""
     overhead = sds_header_bytes + SEGMENT_OVERHEAD_BYTES + encryption_bytes + envelope_bytes
     size = min(config.segment_size_bytes, MAX_ENVELOPE_BYTES - overhead)
     if size < SHARD_ALIGNMENT:

@@ -1,9 +1,9 @@
 """Defines the events of a :class:`~reliable_channel.core.segmentation.Reassembler`, one class per kind.
 
-``scope`` is whatever the caller gave ``Reassembler.add``: strings that name the sender in its channel, such as (pubsub
-topic, content topic, channel id, sender id); the last one is the sender id. Times are ms.
+``scope`` is the caller's argument of ``Reassembler.add``: strings that identify the sender in its channel, such as
+(pubsub topic, content topic, channel id, sender id); the last one is the sender id. Times are ms.
 
-Events must not be changed after they are made. They are not ``frozen``, for the reason given in ``core/sds/events.py``.
+Events must not be changed after construction. They are not ``frozen``, for the reason given in ``core/sds/events.py``.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ class HeldSegment:
 class MessageCompleted:
     """A payload whose Keccak-256 is ``entire_message_hash`` (Segmentation 0.1, *Receiving*).
 
-    ``received`` is every genuine segment of the send held at completion, data then parity; ``rebuilt_indices`` are the
-    data segments that parity rebuilt or another send of the payload lent; ``used_parity`` the parity segments that were
-    needed for it. ``parity_count`` is
-    ``None`` where no segment contained it. ``shard_length`` is the payload bytes of a full data segment, ``None`` for a
-    single one. ``first_lamport`` is the Lamport timestamp of the send's first segment, computed from a sibling's
-    when the first was not seen (then ``first_lamport_seen`` is false). ``send`` counts the sends of this hash in this
-    scope, from 0, as far as they are remembered. ``one_send``: all that was received is surely of one send, as ids
-    prove it, or several segments agree on the first one's timestamp.
+    ``received`` lists the genuine segments of the send held at completion, data then parity; ``rebuilt_indices`` are
+    the data segments rebuilt from parity or borrowed from another send of the payload; ``used_parity`` the parity
+    segments needed for that. ``parity_count`` is ``None`` if no segment contained it. ``shard_length`` is the payload
+    bytes of a full data segment, ``None`` for a single one. ``first_lamport`` is the Lamport timestamp of the send's
+    first segment, computed from a sibling's when the first was not seen (then ``first_lamport_seen`` is false).
+    ``send`` counts the remembered sends of this hash in this scope, from 0. ``one_send``: all received segments
+    certainly belong to one send, because ids prove it or several segments agree on the first one's timestamp.
 
-    What was not received is listed, encoded again, by :func:`reliable_channel.core.segmentation.missing_segments`.
+    :func:`reliable_channel.core.segmentation.missing_segments` re-encodes the segments that were not received.
     """
 
     scope: Scope
@@ -64,11 +63,11 @@ class MessageCompleted:
 
 @dataclass(slots=True, unsafe_hash=True)
 class CompletedSend:
-    """The memory of a completed send, in a form that can be stored elsewhere: see :meth:`Reassembler.remember`.
+    """The record of a completed send, in a form that can be stored elsewhere: see :meth:`Reassembler.remember`.
 
     ``sds_ids`` are those of its segments, data then parity, ``None`` where unknown. ``origin`` is the first segment's
-    Lamport timestamp where all that came is surely of one send (``MessageCompleted.one_send``), else ``None``: then
-    segments of several sends may have been mixed. ``completed_at`` is ms."""
+    Lamport timestamp if all received segments certainly belong to one send (``MessageCompleted.one_send``), else
+    ``None``: segments of several sends may be mixed. ``completed_at`` is ms."""
 
     scope: Scope
     entire_message_hash: bytes
@@ -82,7 +81,7 @@ class CompletedSend:
 @dataclass(slots=True, unsafe_hash=True)
 class MissingSegment:
     """A segment of a completed message that was never received: ``content`` is the SDS content (bytes) its sender
-    wrote, ``lamport`` its Lamport timestamp where a sibling's determines it; its SDS id is computed from both
+    wrote, ``lamport`` its Lamport timestamp if a sibling's determines it; its SDS id is computed from both
     (docs/spec/sds-messages.md, *Message ids*)."""
 
     is_parity: bool
@@ -93,7 +92,7 @@ class MissingSegment:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SegmentDuplicate:
-    """A segment that changed nothing: held already, or (``late``) of a message completed before."""
+    """A segment that changed nothing: it was held already, or (``late``) its message was already completed."""
 
     scope: Scope
     entire_message_hash: bytes
@@ -105,7 +104,7 @@ class SegmentDuplicate:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SegmentConflict:
-    """Other bytes for an index under the SDS id that is held already: both are kept until the hash decides."""
+    """Different bytes for an index under the same SDS id as the held segment: both are kept until the hash decides."""
 
     scope: Scope
     entire_message_hash: bytes
@@ -115,17 +114,17 @@ class SegmentConflict:
 
 
 class Refusal(StrEnum):
-    """Why a valid segment was not taken."""
+    """Why a valid segment was refused."""
 
     OVER_MESSAGE_LIMIT = "over_message_limit"
     OVER_QUOTA = "over_quota"
     FALSE_ID = "false_id"
-    """Other bytes under an SDS id that the segment held can prove to be its own."""
+    """Different bytes under an SDS id that provably belongs to the held segment."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class SegmentRefused:
-    """A segment that would break a bound on its own, or whose counts no message of this hash can have."""
+    """A segment that alone would exceed a bound, or whose counts are impossible for a message of this hash."""
 
     scope: Scope
     entire_message_hash: bytes
@@ -138,8 +137,8 @@ class SegmentRefused:
 @dataclass(slots=True, unsafe_hash=True)
 class HashMismatch:
     """A rebuilt payload does not hash to ``entire_message_hash`` and is discarded. The segments are kept: one of them
-    is false, and a further one may complete the set. Emitted with the first mismatch of a set and once more, with
-    ``exhausted``, when no further combination of segments will be tried; ``attempts`` counts those that were.
+    is false, and another one may complete the set. Emitted with the first mismatch of a set and once more, with
+    ``exhausted``, when no further combination of segments will be tried; ``attempts`` counts the tried ones.
     ``contested`` are the segments, also of other open sends of this hash, that claim one position with different
     bytes."""
 
@@ -154,7 +153,7 @@ class HashMismatch:
 
 @dataclass(slots=True, unsafe_hash=True)
 class PoisonedSegmentExcluded:
-    """A false segment, found by comparison with the verified payload; comes right before its
+    """A false segment, found by comparison with the verified payload; emitted right before its
     :class:`MessageCompleted`."""
 
     scope: Scope
@@ -165,7 +164,7 @@ class PoisonedSegmentExcluded:
 
 
 class EvictionReason(StrEnum):
-    """Which bound made room at an incomplete set's cost."""
+    """Which bound caused an incomplete set to be evicted."""
 
     OPEN_SENDS = "open_sends_of_one_payload"
     OPEN_SETS = "open_sets"
@@ -177,11 +176,11 @@ class EvictionReason(StrEnum):
 
 @dataclass(slots=True, unsafe_hash=True)
 class IncompleteSet:
-    """An incomplete set as it was given up: what it held, and what it lacks.
+    """The state of an incomplete set when it expired or was evicted.
 
-    ``data_count`` is ``None`` when only v0.1 parity came, ``parity_count`` when no segment contained it;
-    ``missing_data`` and ``lacking`` (how many further segments would have done) are then empty and ``None``.
-    ``mismatch``: a rebuild was tried, and its hash was another one.
+    ``data_count`` is ``None`` if only v0.1 parity arrived, ``parity_count`` if no segment contained it;
+    ``missing_data`` and ``lacking`` (how many more segments were needed) are then empty and ``None``. ``mismatch``: a
+    rebuild was tried, and its hash did not match.
     """
 
     scope: Scope
@@ -199,7 +198,7 @@ class IncompleteSet:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SetExpired:
-    """No segment came for ``set_timeout_ms``."""
+    """No segment arrived for ``set_timeout_ms``."""
 
     incomplete: IncompleteSet
     expired_at: int
@@ -207,8 +206,8 @@ class SetExpired:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SetEvicted:
-    """A bound was reached; this was the least recently updated set of the sender that it applies to, for a bound in all
-    the one that holds most; for the lifetime the set itself."""
+    """A set was evicted because of a bound: the least recently updated set of the sender to whom the bound applies (for
+    a total bound, the sender that holds most), or the set that reached its maximum lifetime."""
 
     incomplete: IncompleteSet
     reason: EvictionReason

@@ -9,15 +9,15 @@ from reliable_channel.core.segmentation.events import Scope
 from reliable_channel.core.segmentation.pending import CompletedSet, OpenSet, Owner, SetKey
 
 MAX_COMPLETED_PER_KEY = 64
-"""How many completed sends of one hash by one sender are remembered: a look-up scans them."""
+"""Maximum number of remembered completed sends of one hash by one sender, because a look-up scans them."""
 
 SEARCH_PAUSE_MS = 1_000
-"""So long after a segment a search that it could not pay for goes on."""
+"""The time (ms) after a segment until a search that exceeded the segment's work continues."""
 
 
 class HeldSets:
-    """Open sets least recently updated first, completed ones oldest first; every operation but a scan of one key's
-    sends is O(1)."""
+    """Open sets, least recently updated first, and completed ones, oldest first. Every operation except a scan of one
+    key's sends is O(1)."""
 
     def __init__(self) -> None:
         self.by_key: dict[SetKey, list[OpenSet | CompletedSet]] = {}
@@ -31,11 +31,11 @@ class HeldSets:
 
     @property
     def open_count(self) -> int:
-        """Open sets in all."""
+        """The number of open sets."""
         return len(self._open)
 
     def owner(self, scope: Scope) -> Owner:
-        """What a sender has in open sets: its own as long as it has any, else an empty one."""
+        """The :class:`Owner` of a sender's open sets; an empty one if it has none."""
         return self._owners.get(scope) or Owner()
 
     def all_open(self) -> Iterator[OpenSet]:
@@ -47,7 +47,7 @@ class HeldSets:
         return iter(self._completed)
 
     def next_send(self, key: SetKey) -> int:
-        """The number of the next send under ``key``, as long as one of its sends is remembered."""
+        """The number of the next send under ``key``; counts while one of its sends is remembered."""
         return self._next_send.get(key, 0)
 
     def least_recent(self) -> OpenSet | None:
@@ -55,7 +55,7 @@ class HeldSets:
         return next(iter(self._open), None)
 
     def longest_open(self) -> OpenSet | None:
-        """The open set that was opened first."""
+        """The oldest open set."""
         return next(iter(self._by_age), None)
 
     def least_recent_of(self, owner: Owner, but: OpenSet | None) -> OpenSet:
@@ -71,12 +71,13 @@ class HeldSets:
         return self._of_greediest(lambda owner: owner.buffered_bytes, but)
 
     def _of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
-        """Among equals the sender that was heard least recently."""
+        """The least recently updated set of the greediest sender; of several, of the one heard least recently."""
         most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
         return next(held for held in self._open if held is not but and holds(held.owner) == most)
 
     def schedule(self, held: OpenSet, now: int) -> None:
-        """Let an unfinished search go on ``SEARCH_PAUSE_MS`` after ``now``, if a segment has paid for it."""
+        """Schedule an unfinished search to continue ``SEARCH_PAUSE_MS`` after ``now``, if it has credit from a
+        segment."""
         if held.unfinished and held.credit > 0:
             if held.search_due is None or held.search_due <= now:
                 held.search_due = now + SEARCH_PAUSE_MS
@@ -86,20 +87,20 @@ class HeldSets:
             del self._searches[held]
 
     def searches_due(self, now: int) -> list[OpenSet]:
-        """The open sets whose search goes on at ``now`` (ms), in order."""
+        """The open sets whose search continues at ``now`` (ms), in order."""
         due = [held for held in self._searches if held.search_due is not None and held.search_due <= now]
         return sorted(due, key=lambda held: (held.search_due, next(iter(held.slots.values()))[3]))
 
     def next_search(self) -> int | None:
-        """When (ms) the first search goes on."""
+        """When (ms) the first search continues."""
         return min((held.search_due for held in self._searches if held.search_due is not None), default=None)
 
     def first_completed(self) -> CompletedSet | None:
-        """The set that was completed first."""
+        """The oldest completed set."""
         return next(iter(self._completed), None)
 
     def open(self, held: OpenSet) -> None:
-        """Begin to hold a set."""
+        """Add an open set."""
         held.owner = self._owners.setdefault(held.key[0], held.owner)
         self._open[held] = held.owner.open[held] = self._by_age[held] = None
         self._sends(held.key, held.send).append(held)
@@ -118,25 +119,25 @@ class HeldSets:
         self.buffered_bytes += size
 
     def move(self, slot: int, source: OpenSet, target: OpenSet) -> None:
-        """Move a parity segment from one open set of a sender to another; what then holds nothing is let go."""
+        """Move a parity segment from one open set of a sender to another; an emptied set is removed."""
         target.parity_count = source.parity_count
         target.slots[slot] = source.slots[slot]
         self.grow(target, len(source.slots[slot][2]))
         self.discard(slot, source)
 
     def discard(self, slot: int, held: OpenSet) -> None:
-        """Take a segment out of an open set; what then holds nothing is let go."""
+        """Remove a segment from an open set; an emptied set is removed."""
         self.grow(held, -len(held.slots.pop(slot)[2]))
         if not held.slots:
             self.close(held)
 
     def close(self, held: OpenSet) -> None:
-        """Let an open set go."""
+        """Remove an open set."""
         self._release(held)
         self._drop(held)
 
     def complete(self, held: OpenSet, completed: CompletedSet) -> None:
-        """Replace an open set by the memory of it, in its place among the key's sends."""
+        """Replace an open set by its completed record, at the same position among the key's sends."""
         self._release(held)
         sends = self.by_key[held.key]
         sends[sends.index(held)] = completed
@@ -144,18 +145,18 @@ class HeldSets:
         self._bound(held.key)
 
     def remember(self, completed: CompletedSet) -> None:
-        """Take a completed set as it was stored."""
+        """Add a completed set from storage."""
         self._sends(completed.key, completed.send).append(completed)
         self._completed[completed] = None
         self._bound(completed.key)
 
     def completed(self, key: SetKey, send: int) -> CompletedSet | None:
-        """The memory of one send."""
+        """The record of one completed send."""
         sends = self.by_key.get(key, [])
         return next((each for each in sends if isinstance(each, CompletedSet) and each.send == send), None)
 
     def forget(self, completed: CompletedSet) -> None:
-        """Let the memory of a completed set go."""
+        """Remove the record of a completed set."""
         del self._completed[completed]
         self._drop(completed)
 
@@ -165,7 +166,8 @@ class HeldSets:
             self.forget(next(iter(self._completed)))
 
     def order_sends(self, next_send: dict[SetKey, int]) -> None:
-        """After loading: sends of a key in the order they began, and the counters that cannot be derived from them."""
+        """Finish loading: sort each key's sends in the order they began, and restore the counters that cannot be
+        derived."""
         for sends in self.by_key.values():
             sends.sort(key=lambda send: send.send)
         self._by_age = dict.fromkeys(sorted(self._by_age, key=lambda held: held.first_seen))

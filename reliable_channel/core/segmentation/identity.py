@@ -1,5 +1,5 @@
 """Checks whether a segment's SDS id was computed from the segment's own bytes. A stranger can invent ids, but cannot
-find a second payload for one."""
+find a second payload for an existing one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def proof_cost(payload: bytes) -> int:
 
 
 def verifying_cost(payload: bytes) -> int:
-    """The work of :func:`id_verifies`: three digests of the segment, which is encoded anew."""
+    """The work of :func:`id_verifies`: three digests of the segment, which is encoded again."""
     return 3 * (len(payload) + 2 * HASH)
 
 
@@ -27,8 +27,8 @@ _BINDING = (IdScheme.KECCAK, IdScheme.KECCAK_JOINED)
 
 
 def id_verifies(held: OpenSet, slot: int, shard: Shard) -> bool:
-    """Whether the id can be recomputed from sender, Lamport timestamp and content in any scheme. The scope's last name
-    is the sender. Costs :func:`verifying_cost`."""
+    """Whether any scheme gives the id for sender, Lamport timestamp and content. The last element of the scope is the
+    sender. Costs :func:`verifying_cost`."""
     sds_id, lamport, _, _ = shard
     scope = held.key[0]
     if not scope or not sds_id:
@@ -40,8 +40,9 @@ def id_verifies(held: OpenSet, slot: int, shard: Shard) -> bool:
 
 
 def binds_send(sender: str, segment: Segment, sds_id: str, first: int | None, work: Work) -> bool:
-    """Whether the SDS id proves that the segment is of the send whose first Lamport timestamp (ms) is ``first``: it is
-    a digest of sender, that timestamp and content, so no other send has it. Nothing is proven beyond ``work``."""
+    """Whether the SDS id proves that the segment belongs to the send whose first Lamport timestamp (ms) is ``first``:
+    then it is a digest of sender, that timestamp and content, so no other send has it. False if ``work`` does not
+    suffice."""
     cost = proof_cost(segment.payload)
     if first is None or first < 0 or len(sds_id) != ID_LENGTH or work.left < cost:
         return False
@@ -51,13 +52,13 @@ def binds_send(sender: str, segment: Segment, sds_id: str, first: int | None, wo
 
 
 def shard_binds(held: OpenSet, slot: int, shard: Shard, data_count: int | None, work: Work) -> bool:
-    """:func:`binds_send` of a segment that is held, in a message of ``data_count`` data segments."""
+    """:func:`binds_send` for a held segment, in a message of ``data_count`` data segments."""
     scope, segment = held.key[0], segment_of(held, slot, shard)
     return bool(scope) and binds_send(scope[-1], segment, shard[0], first_of(slot, shard[1], data_count), work)
 
 
 def segment_of(held: OpenSet, slot: int, shard: Shard) -> Segment:
-    """The segment that a shard of a set came in."""
+    """Return the segment that contained a shard of a set."""
     is_parity = slot >= PARITY
     v01_parity = is_parity and held.dialect is Dialect.V01
     return Segment(

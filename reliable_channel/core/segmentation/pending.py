@@ -1,4 +1,4 @@
-"""Represents one send at the receiver: an open set with its segments' bytes, or the memory of a completed one."""
+"""Represents one send at the receiver: an open set with the bytes of its segments, or the record of a completed one."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from reliable_channel.core.segmentation.events import HeldSegment, IncompleteSet
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
 
 PARITY = MAX_TOTAL_SEGMENTS
-"""A *slot* is a segment's place in its set: the index of a data segment, ``PARITY`` + the index of a parity one."""
+"""A *slot* is a segment's position in its set: the index of a data segment, or ``PARITY`` + the index of a parity
+segment."""
 
 Shard = tuple[str, int | None, bytes, int]
-"""What a slot holds: SDS id, Lamport timestamp, payload, and its number among all segments that were taken."""
+"""The content of a slot: SDS id, Lamport timestamp, payload, and its number in the order of all accepted segments."""
 
 SetKey = tuple[Scope, bytes]
 
 MAX_CONFLICTS = 16
-"""How many rival payloads an open set keeps for slots that are held already under the same SDS id."""
+"""Maximum number of rival payloads that an open set keeps for occupied slots under the same SDS id."""
 
 MAX_OPEN_SENDS = 16
-"""How many sends of one hash by one sender are open at a time: a segment may belong to each of them."""
+"""Maximum number of open sends of one hash by one sender, because a segment may belong to each of them."""
 
 
 def slot_of(segment: Segment) -> int:
-    """The slot a segment belongs to."""
+    """Return the slot of a segment."""
     return segment.index + PARITY if segment.is_parity else segment.index
 
 
 def held_segment(slot: int, sds_id: str, lamport: int | None) -> HeldSegment:
-    """The public name of what a slot holds."""
+    """Return the public description of a slot's content."""
     return HeldSegment(slot >= PARITY, slot % PARITY, sds_id, lamport)
 
 
 class Owner:
-    """What one sender has in open sets: the sets, least recently updated first, and their payload bytes."""
+    """The open sets of one sender, least recently updated first, and their payload bytes."""
 
     __slots__ = ("buffered_bytes", "open")
 
@@ -47,10 +48,10 @@ class Owner:
 class OpenSet:
     """One incomplete send. ``conflicts`` are rival payloads per slot; ``mismatch``: the hash refused a rebuild.
 
-    ``attempts`` and ``tried`` are the choices of segments that were tried, ``lengths_key`` and ``lengths_tried`` how
-    far the search for the true length of one of them came. ``unfinished``: the work of an input did not reach, and
-    the search goes on with the next one, or at ``search_due`` (ms), once for each of the ``credit`` segments that
-    caused no work when they came."""
+    ``attempts`` and ``tried`` are the choices of segments that were tried, ``lengths_key`` and ``lengths_tried`` the
+    progress of the search for the true length of one of them. ``unfinished``: the work of an input did not suffice, and
+    the search continues with the next input, or at ``search_due`` (ms), once for each of the ``credit`` segments that
+    caused no work on arrival."""
 
     key: SetKey
     send: int
@@ -73,14 +74,14 @@ class OpenSet:
     search_due: int | None = None
     mismatch: bool = False
     bound: bool | None = None
-    """Whether the id of the segment that came first proves to which send it belongs; ``None``: not looked at."""
+    """Whether the id of the first received segment proves its send; ``None``: not checked yet."""
     refused_loan: int = 0
-    """The choice with segments of other sends that the hash refused last."""
+    """The last choice with borrowed segments that did not match the hash."""
     owner: Owner = field(default_factory=Owner, repr=False)
-    """Its sender's, once it is held; here so that an update need not hash the scope again."""
+    """That of its sender, once the set is held; cached so that an update need not hash the scope again."""
 
     def fits(self, segment: Segment, codec: str) -> bool:
-        """Whether the segment's counts, length and layout can be this message's."""
+        """Whether the segment's counts, length and layout are consistent with this message."""
         k, m = segment.data_count, segment.parity_count
         if self.codec != codec or self.original_length != segment.original_length:
             return False
@@ -97,7 +98,7 @@ class OpenSet:
         return k is None or m is None or k + m <= MAX_TOTAL_SEGMENTS
 
     def fits_but_for_counts(self, other: OpenSet) -> bool:
-        """Whether two sets of one hash may hold segments of the same message, if their counts are left aside."""
+        """Whether two sets of one hash may hold segments of the same message, ignoring their counts."""
         lengths = Dialect.LIP243_LENGTH
         return (
             self.codec == other.codec
@@ -110,7 +111,7 @@ class OpenSet:
         return self.parity_count == other.parity_count or None in (self.parity_count, other.parity_count)
 
     def learn(self, segment: Segment) -> None:
-        """Take over the counts that the segment contains."""
+        """Adopt the counts that the segment contains."""
         if segment.data_count is not None:
             self.data_count = segment.data_count
         if segment.parity_count is not None:
@@ -119,23 +120,23 @@ class OpenSet:
             self.dialect = Dialect.LIP243
 
     def first(self, data_count: int | None) -> int | None:
-        """The Lamport timestamp of the send's first segment, computed from the segment that arrived first, in a message
-        of ``data_count`` data segments: a send's segments are wrapped in one step, data then parity, with consecutive
+        """The Lamport timestamp of the send's first segment, computed from the first received segment, in a message of
+        ``data_count`` data segments: the segments of a send are wrapped in one step, data then parity, with consecutive
         timestamps (docs/spec/sds-messages.md, *Message ids*)."""
         slot, shard = next(iter(self.slots.items()))
         return first_of(slot, shard[1], data_count)
 
     def origins(self) -> set[int]:
-        """The first Lamport timestamps that are computed from the held segments."""
+        """The first Lamport timestamps computed from each of the held segments."""
         stamps = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
         return {lamport - place for lamport, place in stamps if lamport is not None and place is not None}
 
     def held(self) -> tuple[HeldSegment, ...]:
-        """What is held, data then parity."""
+        """The held segments, data then parity."""
         return tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(self.slots.items()))
 
     def incomplete(self) -> IncompleteSet:
-        """How the set is reported when it is given up."""
+        """Describe the set for the event of its expiry or eviction."""
         k = self.data_count
         return IncompleteSet(
             scope=self.key[0],
@@ -154,9 +155,9 @@ class OpenSet:
 
 @dataclass(slots=True, eq=False)
 class CompletedSet:
-    """The memory of a delivered send: which SDS id was seen in which slot. ``origin`` is its first segment's Lamport
-    timestamp, only where that is certain: it then distinguishes a late segment from another send's. ``strange`` are the
-    Lamport timestamps, per slot, of late segments that do not fit ``origin``."""
+    """The record of a delivered send: which SDS id was seen in which slot. ``origin`` is its first segment's Lamport
+    timestamp if that is certain: it distinguishes a late segment from one of another send. ``strange`` are the Lamport
+    timestamps, per slot, of late segments that do not match ``origin``."""
 
     key: SetKey
     send: int
@@ -168,7 +169,7 @@ class CompletedSet:
     strange: dict[int, int] = field(default_factory=dict)
 
     def lamport(self, slot: int) -> int | None:
-        """The Lamport timestamp (ms) of the segment in a slot, where that is known."""
+        """The Lamport timestamp (ms) of the segment in a slot, if known."""
         place = ordinal(slot, self.data_count)
         return self.strange.get(slot, None if self.origin is None or place is None else self.origin + place)
 
@@ -179,14 +180,14 @@ class CompletedSet:
             self.strange[slot] = lamport
 
     def may_hold(self, segment: Segment) -> bool:
-        """Whether the segment's counts can be this message's."""
+        """Whether the segment's counts are consistent with this message."""
         if segment.data_count not in (None, self.data_count):
             return False
         return None in (self.parity_count, segment.parity_count) or self.parity_count == segment.parity_count
 
 
 def ordinal(slot: int, data_count: int | None) -> int | None:
-    """The place of a slot in its send, data then parity; ``None`` while the data count is unknown."""
+    """The position of a slot in its send, data then parity; ``None`` while the data count is unknown."""
     if slot < PARITY:
         return slot
     return None if data_count is None else slot - PARITY + data_count
@@ -208,7 +209,7 @@ def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int 
 
 
 def agreed_lamport(slots: dict[int, Shard], data_count: int) -> int | None:
-    """The first segment's Lamport timestamp if two or more segments are held and all of them give the same one."""
+    """The first segment's Lamport timestamp if two or more segments are held and all of them imply the same one."""
     firsts = set()
     for slot, (_, lamport, _, _) in slots.items():
         place = ordinal(slot, data_count)

@@ -12,8 +12,8 @@ from reliable_channel.core.wire.segment import Segment
 
 @dataclass(slots=True)
 class Arrival:
-    """A segment that is to be placed: its slot, the codec of its set, and its SDS message's id, sender and Lamport
-    timestamp (ms)."""
+    """A segment to place: its slot, the codec of its set, and its SDS message's id, sender and Lamport timestamp
+    (ms)."""
 
     segment: Segment
     slot: int
@@ -23,17 +23,17 @@ class Arrival:
     lamport: int | None
 
     def first(self, data_count: int | None) -> int | None:
-        """The first Lamport timestamp of its send, if that counts on from segment to segment."""
+        """The first Lamport timestamp of its send, if timestamps are consecutive from segment to segment."""
         return first_of(self.slot, self.lamport, data_count)
 
     def binds(self, first: int | None, work: Work) -> bool:
-        """Whether its id proves that ``first``."""
+        """Whether its id proves the first Lamport timestamp ``first``."""
         return binds_send(self.sender, self.segment, self.sds_id, first, work)
 
 
 def continues(send: OpenSet | CompletedSet, segment: Segment, slot: int, codec: str, lamport: int | None) -> bool:
-    """Whether a segment goes on with the only send of a payload, as nearly all do: :func:`place_segment` would say the
-    same, and take longer."""
+    """Whether a segment continues the only send of a payload, as nearly all do: a faster check with the same result as
+    :func:`place_segment`."""
     return (
         isinstance(send, OpenSet)
         and send.data_count is not None
@@ -44,10 +44,10 @@ def continues(send: OpenSet | CompletedSet, segment: Segment, slot: int, codec: 
 
 
 def copy_of(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work) -> OpenSet | CompletedSet | None:
-    """The send that holds this very segment: the same slot and SDS id.
+    """Return the send that already holds this segment: the same slot and SDS id.
 
-    Under another Lamport timestamp it is another send's where the id does not bind one: senders whose ids are hashes of
-    the content give every send of a payload the same ids."""
+    With another Lamport timestamp, the segment belongs to another send unless the id binds a send: senders whose ids
+    are hashes of the content use the same ids for every send of a payload."""
     for send in sends:
         if new.slot not in send.slots:
             continue
@@ -67,14 +67,14 @@ def copy_of(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work) -> Op
 
 
 def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work) -> OpenSet | CompletedSet | None:
-    """The send a segment belongs to, or ``None``: it opens a new one.
+    """Return the send a segment belongs to, or ``None`` if it opens a new one.
 
-    It is the send whose first Lamport timestamp it agrees with. Where there is none and its SDS id binds its own, it
-    opens one. Other ids leave open whether the segments of a send have consecutive timestamps: such a segment joins the
-    oldest open send, else is late for a completed one, unless the segments of that agree on a first timestamp and this
-    one contradicts it: what was rebuilt there is this one's namesake of an earlier send. That exception needs every
-    send of the payload to be of one piece. Where segments of several have been mixed, what is left over could make up a
-    send that never was.
+    It is the send with the same first Lamport timestamp. If there is none and the SDS id binds the send, the segment
+    opens a new one. With other ids the segments of a send need not have consecutive timestamps: such a segment joins
+    the oldest open send, else it is late for a completed one. But if the segments of the completed send agree on a
+    first timestamp that this segment contradicts, that was an earlier send of the payload, and this segment opens a new
+    one; only if no send of the payload is mixed, since the left-over segments of several sends could form a send that
+    never existed.
     """
     same: OpenSet | None = None
     oldest: OpenSet | None = None
@@ -92,7 +92,7 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
         else:
             if not send.fits(new.segment, new.codec):
                 continue
-            # Of two v0.1 parity segments whose data count nobody has told, the difference is the same for any count.
+            # For two v0.1 parity segments with unknown data count, the difference is the same for any count.
             assumed = new.segment.data_count or send.data_count or 0
             if same is None and new.first(assumed) == send.first(assumed):
                 same = send

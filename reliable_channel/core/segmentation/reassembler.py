@@ -1,5 +1,5 @@
-"""Reassembles segments that arrive in any order into payloads (Segmentation 0.1, *Receiving*). Knows nothing of SDS,
-envelopes or clocks."""
+"""Reassembles segments that arrive in any order into payloads (Segmentation 0.1, *Receiving*). Independent of SDS,
+envelopes and clocks."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segm
 _NEVER = 1 << 63
 
 MAX_CREDIT = 256
-"""Duplicates pay for a search up to so many goes."""
+"""Maximum number of search rounds for which duplicates give credit."""
 
 DECODING_WORK_PER_BYTE = 6
-"""Parity is used where decoding takes at most so much work per byte of the largest message: 20 ms for 1 MiB."""
+"""Parity is used if decoding takes at most this much work per byte of the largest message: 20 ms for 1 MiB."""
 
 
 class Reassembler:
-    """Collects segments of many messages and reports what became of them as events.
+    """Collects the segments of many messages and reports the results as events.
 
-    Sets are separate per (scope, hash, send): ``scope`` names the sender in its channel, and a segment whose index is
-    held or completed under another SDS id opens a new send. ``now`` is ms; it never runs backwards inside: an earlier
-    ``now`` counts as the latest one given. Not safe for threads.
+    Sets are separate per (scope, hash, send): ``scope`` identifies the sender in its channel, and a segment whose index
+    is held or completed under another SDS id opens a new send. ``now`` is ms; an earlier ``now`` than the latest one
+    counts as the latest. Not thread-safe.
 
-    What a call may cost is bounded by ``max_work_per_segment``; ``work_spent`` is what the last one took.
+    ``max_work_per_segment`` bounds the cost of a call; ``work_spent`` is the cost of the last one.
     """
 
     def __init__(self, config: SegmentationConfig | None = None) -> None:
@@ -75,17 +75,17 @@ class Reassembler:
         self._now = -_NEVER
         self._patience = min(self.config.set_timeout_ms, self.config.max_set_lifetime_ms)
         self._sets = HeldSets()
-        self._due = _NEVER  # when the next set expires; never later than that
+        self._due = _NEVER  # a lower bound of when the next set expires
         self._next_number = 0
         self.work_spent = 0
 
     def add(
         self, segment: Segment, now: int, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None
     ) -> list[SegmentationEvent]:
-        """Take one validated segment; what follows from it, in order. First gives up what is due at ``now``.
+        """Process one validated segment, after expiring sets that are due at ``now``; returns the events in order.
 
         ``sds_id`` and ``lamport`` (ms) are those of the SDS message that carried it; without ids a second send of the
-        same payload cannot be told from a duplicate.
+        same payload cannot be distinguished from a duplicate.
         """
         events: list[SegmentationEvent] = []
         if now > self._now:
@@ -150,8 +150,8 @@ class Reassembler:
         return events
 
     def remember(self, completed: CompletedSend) -> None:
-        """Take a send as completed: one that another Reassembler completed, or one of this, with the ids that were
-        recomputed since. In the order in which they were completed. A late segment of it is then a duplicate."""
+        """Record a send as completed, so that its late segments are duplicates: one that another Reassembler completed,
+        or one of this Reassembler with ids recomputed since. Call in the order of completion."""
         key, k = (completed.scope, completed.entire_message_hash), completed.data_count
         slots = {
             place if place < k else place - k + PARITY: sds_id
@@ -169,8 +169,8 @@ class Reassembler:
         self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
     def expire(self, now: int) -> list[SegmentationEvent]:
-        """Give up every incomplete set that is due, oldest first, forget completed ones past their memory, and go on
-        with searches that are due, as far as the work of one segment reaches."""
+        """Expire or evict every incomplete set that is due, oldest first, forget completed ones whose time is up, and
+        continue due searches within the work of one segment."""
         self._now = max(self._now, now)
         events = self._give_up()
         work = Work(self.config.max_work_per_segment)
@@ -208,32 +208,32 @@ class Reassembler:
             yield first.completed_at + self.config.completed_memory_ms
 
     def next_due(self) -> int | None:
-        """When (ms) ``expire`` next has something to do, or ``None``: nothing is held and nothing remembered."""
+        """When (ms) ``expire`` next has something to do, or ``None`` if nothing is held or remembered."""
         search_due = self._sets.next_search()
         return min((*self._expiries(), *(() if search_due is None else (search_due,))), default=None)
 
     def may_be_due(self, now: int) -> bool:
-        """Whether :meth:`next_due` can be at ``now`` (ms) or earlier; a cheap look before it is computed."""
+        """Whether :meth:`next_due` can be at ``now`` (ms) or earlier; a cheap check before it is computed."""
         return now >= self._due or self._sets.next_search() is not None
 
     @property
     def open_sets(self) -> int:
-        """How many incomplete sets are held."""
+        """The number of incomplete sets."""
         return self._sets.open_count
 
     @property
     def buffered_bytes(self) -> int:
-        """Payload bytes held in incomplete sets."""
+        """The payload bytes held in incomplete sets."""
         return self._sets.buffered_bytes
 
     def to_bytes(self) -> bytes:
-        """A snapshot: versioned protobuf, deterministic, as large as what is held."""
+        """Encode a deterministic, versioned protobuf snapshot, proportional in size to the held data."""
         return write_snapshot(self._sets, self._now, self._next_number)
 
     @classmethod
     def from_bytes(cls, data: bytes, config: SegmentationConfig | None = None) -> Reassembler:
-        """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else. What the
-        configuration's bounds no longer allow is given up at the next segment that needs the room."""
+        """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else. Sets beyond the
+        configured bounds are evicted at the next segment that needs the room."""
         restored = cls(config)
         restored._sets, restored._now, restored._next_number = read_snapshot(data)
         restored._due = min(restored._expiries(), default=_NEVER)
@@ -242,8 +242,9 @@ class Reassembler:
     def _repeat(
         self, send: OpenSet | CompletedSet, slot: int, sds_id: str, lamport: int | None, payload: bytes, work: Work
     ) -> list[SegmentationEvent]:
-        """The slot is taken under the same SDS id: a duplicate, or other bytes that claim to be the same message. An id
-        that can be recomputed from the bytes decides; else both are kept until the hash does."""
+        """Handle a segment whose slot is occupied under the same SDS id: a duplicate, or different bytes that claim to
+        be the same message. An id that can be recomputed from the bytes decides; else both are kept until the hash
+        decides."""
         if isinstance(send, CompletedSet):
             return [_duplicate(send, slot, sds_id)]
         rivals = [shard for other, shard in send.conflicts if other == slot]
@@ -281,7 +282,7 @@ class Reassembler:
         return events
 
     def _refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
-        """A segment that no message within the limits can have."""
+        """Return the refusal of a segment that is impossible within the limits."""
         config, size = self.config, len(segment.payload)
         k = segment.data_count or (chosen.data_count if chosen is not None else None) or 1
         full = segment.is_parity or segment.index < k - 1
@@ -299,8 +300,8 @@ class Reassembler:
         chosen: OpenSet | None,
         events: list[SegmentationEvent],
     ) -> None:
-        """Keep the bounds, never at the cost of ``chosen``: those of a sender at its own least recently updated set's,
-        those in all at the cost of the sender that holds most. ``sends`` are those of the segment's hash."""
+        """Enforce the bounds without evicting ``chosen``: for a sender's bound, evict its least recently updated set;
+        for a total bound, a set of the sender that holds most. ``sends`` are those of the segment's hash."""
         sets, config = self._sets, self.config
         owner = sets.owner(scope) if chosen is None else chosen.owner
         if chosen is None:
@@ -319,22 +320,22 @@ class Reassembler:
             self._evict(sets.of_greediest_in_bytes(chosen), EvictionReason.BUFFERED_BYTES, events)
 
     def evict(self, events: list[SegmentationEvent]) -> None:
-        """Give up the least recently updated set of the sender that holds most bytes, where an owner of several
-        Reassemblers needs the room. There must be one."""
+        """Evict the least recently updated set of the sender that holds most bytes, if an owner of several Reassemblers
+        needs the room. There must be one."""
         self._evict(self._sets.of_greediest_in_bytes(None), EvictionReason.BUFFERED_BYTES, events)
 
     def _evict(self, victim: OpenSet, reason: EvictionReason, events: list[SegmentationEvent]) -> None:
-        """There is always a victim: what would break a bound alone has been refused before."""
+        """Evict a set. There is always one: a segment that alone would exceed a bound was refused before."""
         self._sets.close(victim)
         events.append(SetEvicted(victim.incomplete(), reason, self._now))
 
     def _alone_over_quota(self, size: int, chosen: OpenSet | None) -> bool:
-        """Whether the set would break a byte bound by itself: no eviction can make room for that."""
+        """Whether the set alone would exceed a byte bound, so that no eviction can make room."""
         own = size + (0 if chosen is None else chosen.buffered_bytes)
         return own > min(self.config.max_buffered_bytes, self.config.max_buffered_bytes_per_sender)
 
     def _open(self, key: SetKey, codec: str, segment: Segment) -> OpenSet:
-        """Begin a set with the counts and sizes that a segment contains."""
+        """Open a set with the counts and sizes that a segment contains."""
         opened = OpenSet(
             key,
             self._sets.next_send(key),
@@ -350,14 +351,14 @@ class Reassembler:
         return opened
 
     def _has_room(self, held: OpenSet) -> bool:
-        """Whether one more set of the same sender keeps the bounds."""
+        """Whether one more set of the same sender fits the bounds."""
         config = self.config
         return len(held.owner.open) < config.max_open_sets_per_sender and self._sets.open_count < config.max_open_sets
 
     def _part(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
-        """Distribute the parity that came ``early``. v0.1 parity does not contain the data count, without which its
-        send is unknown. A data segment in ``chosen`` now supplies it, so early parity that joined other segments
-        moves to ``chosen``, or, where the id binds it, to a send of its own."""
+        """Distribute parity that arrived ``early``. v0.1 parity does not contain the data count, without which its send
+        is unknown. A data segment in ``chosen`` now supplies it, so early parity that joined other segments moves to
+        ``chosen``, or, where the id binds it, to a send of its own."""
         k = chosen.data_count
         first = chosen.first(k)
         for held in early:
@@ -377,8 +378,8 @@ class Reassembler:
                         self._sets.move(slot, held, others[0])
 
     def _try(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> None:
-        """Rebuild ``held`` if it is ready, and its siblings whose hash was refused, which its newest segment may
-        rescue, else what it may lend to: all within the work of one segment."""
+        """Rebuild ``held`` if it is ready, and siblings with a hash mismatch, which its newest segment may rescue; else
+        siblings that may borrow from it. All within the work of one segment."""
         siblings = self._siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
         most = DECODING_WORK_PER_BYTE * self.config.max_message_bytes
         able = (
@@ -395,7 +396,7 @@ class Reassembler:
             held.credit -= 1
 
     def _borrow(self, held: OpenSet, siblings: list[OpenSet], events: list[SegmentationEvent], work: Work) -> bool:
-        """Complete a send with what it lacks from other open sends, which keep it: the bytes are the same."""
+        """Complete a send with segments borrowed from other open sends, which keep them: the bytes are the same."""
         own = held.parity_count
         borrowed = borrow(held, siblings, DECODING_WORK_PER_BYTE * self.config.max_message_bytes)
         if borrowed is None:
@@ -416,7 +417,7 @@ class Reassembler:
         return False
 
     def _search(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> bool:
-        """Look for the message in a set, and say whether it was found."""
+        """Search for the message in a set; returns whether it was found."""
         before, most = held.attempts, self.config.max_rebuild_attempts
         found: Rebuilt | Unfinished | None = None
         if not before and not held.unfinished and len(held.slots) >= (held.data_count or 0):
@@ -457,7 +458,7 @@ class Reassembler:
         self._due = min(self._due, self._now + self.config.completed_memory_ms)
 
     def _take_back(self, held: OpenSet, genuine: dict[int, Shard]) -> None:
-        """Take the message's own segments out of siblings that only a false segment had opened."""
+        """Remove the message's own segments from siblings that only a false segment had opened."""
         k = held.data_count
         first = held.first(k)
         for sibling in self._siblings(held):

@@ -18,12 +18,13 @@ Choice = dict[int, Shard]
 """One shard for each of the slots a rebuild uses."""
 
 NEAR = 1_024
-"""So many lengths after the shortest are tried first, and then those that are a multiple of 64, of 8, and all."""
+"""The number of lengths from the shortest that are tried first; then the multiples of 64, those of 8, and all."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Rebuilt:
-    """A verified payload, the shards it was made of, and the payload bytes of a full segment (``None``: only one)."""
+    """A verified payload, the shards it was rebuilt from, and the payload bytes of a full segment (``None``: only
+    one)."""
 
     payload: bytes
     choice: Choice
@@ -31,19 +32,19 @@ class Rebuilt:
 
 
 class Unfinished:
-    """The work of this input does not reach for the whole attempt."""
+    """The work of this input does not suffice for the whole attempt."""
 
 
 def ready(held: OpenSet, max_work: int) -> bool:
-    """Whether as many segments are held as the message has data segments, and they can be used: the code exists for
-    these counts, and decoding what is lost is at most ``max_work``. Else further data segments are waited for."""
+    """Whether a rebuild can be tried: as many segments are held as the message has data segments, the code exists for
+    these counts, and decoding the lost ones costs at most ``max_work``. Else the set waits for more data segments."""
     k = held.data_count
     return k is not None and len(held.slots) >= k and decodable(held.slots, k, held.parity_count, held.codec, max_work)
 
 
 def decodable(shards: Choice, data_count: int, parity_count: int | None, codec_name: str, max_work: int) -> bool:
-    """Whether ``data_count`` shards or more give the message: they are all its data, or the code exists for these
-    counts and decoding what is lost is at most ``max_work``."""
+    """Whether ``data_count`` or more shards suffice for the message: they are all its data, or the code exists for
+    these counts and decoding the lost ones costs at most ``max_work``."""
     lost = sum(index not in shards for index in range(data_count))
     if not lost:
         return True
@@ -55,12 +56,12 @@ def decodable(shards: Choice, data_count: int, parity_count: int | None, codec_n
 
 
 def obvious(held: OpenSet) -> Choice:
-    """Data first, as much parity as is needed."""
+    """Return the obvious choice: all data, and as much parity as needed."""
     return {slot: held.slots[slot] for slot in sorted(held.slots)[: held.data_count or 0]}
 
 
 def genuine_slots(rebuilt: Rebuilt, held: OpenSet) -> dict[int, bytes]:
-    """What every slot of the message truly holds: data at its true length, and parity where the count is known."""
+    """Return the true content of every slot: data at its true length, and parity if its count is known."""
     k, length = held.data_count or 1, rebuilt.shard_length or len(rebuilt.payload)
     truth = {index: rebuilt.payload[index * length : (index + 1) * length] for index in range(k)}
     codec = get_codec(held.codec)
@@ -71,8 +72,8 @@ def genuine_slots(rebuilt: Rebuilt, held: OpenSet) -> dict[int, bytes]:
 
 
 def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Unfinished | None:
-    """Rebuild from one choice of shards, in the order of their slots; ``None``: it is not the message.
-    ``key`` names the choice, so that a search for its true length goes on where it stopped."""
+    """Rebuild from one choice of shards, in the order of their slots; ``None`` if the hash does not match. ``key``
+    identifies the choice, so that a search for its true length continues where it stopped."""
     k = held.data_count or 0
     parts = [shard[2] for shard in choice.values()]
     cost = sum(map(len, parts)) + SEGMENT * k + HASH
@@ -104,14 +105,14 @@ def _decoding(held: OpenSet, choice: Choice, k: int, length: int) -> int:
 
 
 def _shard_length(choice: Choice, data_count: int) -> int:
-    """The payload bytes of a full segment, which all but the last data segment have: the commonest length, as one of
-    them may be false. There is a parity segment among them, so there is one."""
+    """The payload bytes of a full segment, which all data segments except the last have: the most common length,
+    because one segment may be false. The choice contains a parity segment, so a full segment exists."""
     lengths = Counter(len(shard[2]) for slot, shard in choice.items() if slot != data_count - 1)
     return lengths.most_common(1)[0][0]
 
 
 def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] | None:
-    """The data shards by parity, the last one at its true length where it was received, else padded."""
+    """Decode the data shards with parity; the last one has its true length if it was received, else it is padded."""
     m = held.parity_count or 0
     codec = get_codec(held.codec)
     if length == 0 or length % codec.alignment or not codec.supports(k, m):
@@ -131,14 +132,14 @@ def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] |
 
 
 def _stated(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> int | None:
-    """The payload's length as the segments state it, where it can be true."""
+    """The payload's length as the segments state it, if it is possible."""
     stated, whole = held.original_length, sum(map(len, parts))
     possible = stated is not None and stated <= whole and (last_is_true or whole - stated < length)
     return stated if possible else None
 
 
 def _at_stated_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> bytes | None:
-    """The payload where its length is known, if its Keccak-256 is the set's hash."""
+    """Return the payload at its known length, if its Keccak-256 is the set's hash."""
     payload = b"".join(parts)
     if held.original_length is not None:
         payload = payload[: _stated(held, parts, last_is_true, length)]
@@ -146,8 +147,8 @@ def _at_stated_length(held: OpenSet, parts: list[bytes], last_is_true: bool, len
 
 
 def _searched(held: OpenSet, parts: list[bytes], key: int, work: Work) -> bytes | Unfinished | None:
-    """The payload where the last segment was rebuilt and no length is stated: the one whose Keccak-256 is the set's
-    hash, with all trailing zeros off or some of them back."""
+    """Search for the payload if the last segment was rebuilt and no length is stated: strip all trailing zeros, then
+    restore some of them, until the Keccak-256 is the set's hash."""
     whole, last = b"".join(parts), len(parts[-1])
     base = len(whole) - last
     shortest, longest = base + max(len(parts[-1].rstrip(b"\0")), 1), len(whole)
@@ -178,7 +179,7 @@ def _searched(held: OpenSet, parts: list[bytes], key: int, work: Work) -> bytes 
 
 
 def _lengths(base: int, shortest: int, longest: int) -> list[range]:
-    """The lengths a payload can have: near the shortest, a multiple of 64 or of 8, any."""
+    """The possible payload lengths in order: near the shortest, the multiples of 64, those of 8, all."""
     found = [range(shortest, min(shortest + NEAR, longest + 1))]
     after = shortest + NEAR
     for step in (64, 8):

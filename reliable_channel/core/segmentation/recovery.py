@@ -14,10 +14,12 @@ from reliable_channel.core.wire.segment import Segment, encode_segment
 
 
 def missing_segments(completed: MessageCompleted, parity_count: int | None = None) -> list[MissingSegment]:
-    """Every segment of the message that was not received, data then parity, with the SDS content its sender wrote.
+    """Encode every segment of the message that was not received, data then parity, with the SDS content its sender
+    wrote.
 
-    Costs an encoding, so it is not part of the event. ``parity_count`` is what to assume where no segment told it
-    (``SegmentationConfig.parity_count``): a wrong guess gives contents whose SDS id nobody misses, so it does no harm.
+    Costs an encoding, so it is not part of the event. ``parity_count`` is the assumption if no segment contained it
+    (``SegmentationConfig.parity_count``): a wrong guess gives contents whose SDS ids are not missing, so it does no
+    harm.
     """
     count = completed.parity_count if completed.parity_count is not None else (parity_count or 0)
     held = {(segment.is_parity, segment.index) for segment in completed.received}
@@ -54,9 +56,10 @@ class RepairedSegment(NamedTuple):
 def repaired_segments(
     completed: MessageCompleted, parity_count: int | None, schemes: Iterable[IdScheme]
 ) -> Iterator[RepairedSegment]:
-    """Every missing segment under every id it can have by ``schemes``. The last name of the scope is the sender.
+    """Yield every missing segment with every id it can have by ``schemes``. The last element of the scope is the
+    sender.
 
-    An id that equals a missing one verifies the repair: nobody finds other bytes for it."""
+    An id that equals a missing one verifies the repair: nobody can find other bytes with that id."""
     tried = tuple(schemes)
     for segment in missing_segments(completed, parity_count) if tried else ():
         for scheme in tried:
@@ -66,8 +69,7 @@ def repaired_segments(
 
 
 def id_scheme_of(completed: MessageCompleted) -> IdScheme | None:
-    """The scheme by which the sender made its ids, found on one received segment; ``None`` when no scheme gives that
-    segment's id."""
+    """Find the sender's id scheme by one received segment; ``None`` if no scheme gives that segment's id."""
     known = next((s for s in completed.received if not s.is_parity), completed.received[0])
     parity = tuple(HeldSegment(True, index, "") for index in range(completed.parity_count or 0))  # nothing to encode
     others = tuple(s for s in completed.received if not s.is_parity and s != known)

@@ -1,8 +1,8 @@
-"""Searches for a combination of held segments that gives the payload's hash, after the obvious combination did not.
+"""Searches for a combination of held segments that matches the payload's hash, after the obvious combination failed.
 
-A slot may have several candidates: the shard held there, rivals under the same SDS id, and what other open sends of
-the same hash hold. Choices of one candidate for as many slots as the message has data segments are tried, the likely
-ones first, each once, as far as the work of this input reaches; what is left is tried with the next one.
+A slot may have several candidates: its own shard, rivals under the same SDS id, and the shards of other open sends of
+the same hash. A choice takes one candidate for as many slots as the message has data segments. Choices are tried once
+each, likely ones first, within the work of this input; the rest are tried with the next input.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from reliable_channel.core.segmentation.rebuild import Choice, Rebuilt, Unfinish
 from reliable_channel.core.segmentation.work import Work
 
 Options = dict[int, list[Shard]]
-"""Slot → its candidates, the preferred one first."""
+"""Slot → its candidates, preferred one first."""
 
 Edit = tuple[dict[int, Shard], frozenset[int]]
-"""A choice, as what it changes in the preferred candidates of all slots: replaced, and left out."""
+"""A choice, as its changes to the preferred candidates of all slots: replaced slots, and slots left out."""
 
 _64_BITS = (1 << 64) - 1
 
 
 def search(held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationConfig, work: Work) -> Rebuilt | None:
-    """Try choices that were not tried before. Sets ``held.unfinished`` when some are left."""
+    """Try choices that were not tried before. Sets ``held.unfinished`` if some remain."""
     held.unfinished = False
     options = candidates(held, rivals, work)
     preferred = {slot: shards[0] for slot, shards in sorted(options.items())}
@@ -52,13 +52,13 @@ def search(held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationC
 
 
 def key_of(choice: Choice) -> int:
-    """What a choice is remembered by once it was tried."""
+    """The key under which a tried choice is remembered."""
     return sum(map(_mark, choice.values())) & _64_BITS
 
 
 def candidates(held: OpenSet, rivals: Iterable[tuple[int, Shard]], work: Work) -> Options:
-    """The different payloads of each slot. In a contested slot those whose SDS id can be recomputed come first: other
-    bytes cannot have it. Then the one held, then the others as they came."""
+    """The different payloads of each slot. In a contested slot, candidates whose SDS id can be recomputed come first,
+    because other bytes cannot have that id. Then the slot's own shard, then the others in order of arrival."""
     found: dict[int, dict[bytes, Shard]] = {slot: {shard[2]: shard} for slot, shard in held.slots.items()}
     for slot, shard in rivals:
         found.setdefault(slot, {}).setdefault(shard[2], shard)
@@ -77,11 +77,11 @@ def candidates(held: OpenSet, rivals: Iterable[tuple[int, Shard]], work: Work) -
 
 
 def choices(options: Options, k: int) -> Iterator[Edit]:
-    """Every choice worth trying, the likely ones first; some come twice.
+    """Yield every choice worth trying, likely ones first; some occur twice.
 
-    The preferred candidates; without the contested slots where parity allows it; every contested slot's second
-    candidate, third and so on; then by turns: few contested slots changed before many, and the preferred candidates
-    without as many slots as are too many."""
+    First the preferred candidates; then without the contested slots if parity allows it; then every contested slot's
+    second candidate, third and so on; then alternately: changes of few contested slots before many, and the preferred
+    candidates without the surplus slots."""
     order = sorted(options)
     if len(order) < k:
         return
@@ -115,7 +115,8 @@ def _changed(options: Options, slots: list[int], left_out: frozenset[int]) -> It
 
 
 def _without(order: list[int], spare: int) -> Iterator[Edit]:
-    """Neighbours left out together find one false segment among n in n / spare attempts; then every combination."""
+    """Leave out groups of neighbours, which finds one false segment among n in n / spare attempts; then every
+    combination."""
     if spare < 1:
         return
     for start in range(0, len(order) - spare + 1, spare):
@@ -137,7 +138,7 @@ def _by_turns(*sources: Iterator[Edit]) -> Iterator[Edit]:
 
 
 def _mark(shard: Shard) -> int:
-    """A number for the shard of which sums hardly ever meet (the finalizer of SplitMix64)."""
+    """Return a number for a shard such that sums hardly ever collide (the finalizer of SplitMix64)."""
     mixed = (shard[3] + 1) * 0x9E3779B97F4A7C15 & _64_BITS
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _64_BITS
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _64_BITS

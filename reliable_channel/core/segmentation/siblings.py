@@ -1,8 +1,8 @@
 """Lends segments between the open sends of one hash, whose bytes are the same.
 
-Overlapping sends complete each other this way. It also helps against false segments: one that comes first takes an
-honest one's place, and the honest one opens a second send; or it states a false count, and parity joins it. So a set
-that cannot be rebuilt from its own segments asks its siblings.
+Overlapping sends complete each other this way. It also helps against false segments: a false one that arrives first
+takes an honest one's slot, so the honest one opens a second send; or it states a false count, and parity joins it. So a
+set that cannot be rebuilt from its own segments borrows from its siblings.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 
 
 def borrow(held: OpenSet, siblings: list[OpenSet], max_work: int) -> tuple[Choice, int | None] | None:
-    """What the payload can be rebuilt from with segments of other sends, and the parity count that goes with it;
-    ``None`` where they do not suffice, or decoding takes more than ``max_work``. A stranger may have told the set's
-    own parity count, so those of the others are tried after it."""
+    """Return a choice that includes segments of other sends, and its parity count; ``None`` if they do not suffice, or
+    decoding costs more than ``max_work``. The set's own parity count may be from a stranger, so the siblings' counts
+    are tried after it."""
     k = held.data_count
     if k is None or len(held.slots) >= k:
         return None
@@ -40,8 +40,8 @@ def borrow(held: OpenSet, siblings: list[OpenSet], max_work: int) -> tuple[Choic
 
 
 def is_bound(held: OpenSet, work: Work) -> bool:
-    """Whether a set is surely one send of its own: the id of the segment that came first proves it, or that of the
-    first data segment, where the first is parity, which a stranger may have sent."""
+    """Whether a set is certainly a separate send: the id of its first received segment proves it, or, if that is
+    parity, which a stranger may have sent, the id of the first data segment."""
     if held.bound is None:
         slots = iter(held.slots)
         first = next(slots)
@@ -57,7 +57,7 @@ def is_bound(held: OpenSet, work: Work) -> bool:
 
 
 def is_borrowed(held: OpenSet, slot: int, shard: Shard, work: Work) -> bool:
-    """Whether a segment's id proves that it is another send's."""
+    """Whether a segment's id proves that it belongs to another send."""
     k = held.data_count
     if held.slots.get(slot) is shard or first_of(slot, shard[1], k) == held.first(k):
         return False
@@ -65,8 +65,8 @@ def is_borrowed(held: OpenSet, slot: int, shard: Shard, work: Work) -> bool:
 
 
 def unproven_parity(held: OpenSet, used: Choice, genuine: Choice, work: Work) -> list[int]:
-    """The slots of parity that was not needed and need not be true: the ids of the segments that made up the message
-    prove their send, and its id does not. A stranger may have told its parity count."""
+    """The slots of unneeded parity that may be false: the ids of the segments used for the message prove their send,
+    but the parity's id does not. Its parity count may be from a stranger."""
     k, spare = held.data_count, [slot for slot in genuine if slot >= PARITY and slot not in used]
     slot, shard = next(iter(used.items()))
     if not spare or not shard_binds(held, slot, shard, k, work):
@@ -75,8 +75,8 @@ def unproven_parity(held: OpenSet, used: Choice, genuine: Choice, work: Work) ->
 
 
 def rivals_of(held: OpenSet, siblings: list[OpenSet]) -> list[tuple[int, Shard]]:
-    """Other payloads for the set's slots: conflicts, and what open siblings of the same hash hold. A false segment
-    that came first makes the honest one open a second send, so siblings must be asked."""
+    """Other payloads for the set's slots: conflicts, and the shards of open siblings of the same hash. A false segment
+    that arrives first makes the honest one open a second send, so siblings must be included."""
     rivals = list(held.conflicts)
     for sibling in siblings:
         if not sibling.fits_but_for_counts(held):
@@ -90,7 +90,7 @@ def rivals_of(held: OpenSet, siblings: list[OpenSet]) -> list[tuple[int, Shard]]
 
 
 def contested_by(held: OpenSet, rivals: list[tuple[int, Shard]]) -> tuple[HeldSegment, ...]:
-    """The segments of every slot for which there are different bytes, in the order of slots."""
+    """The segments of every slot with differing payloads, in the order of slots."""
     slots = {slot for slot, _ in rivals if slot in held.slots}
     claims = [(slot, held.slots[slot]) for slot in slots] + [(slot, shard) for slot, shard in rivals if slot in slots]
     return tuple(
@@ -99,8 +99,8 @@ def contested_by(held: OpenSet, rivals: list[tuple[int, Shard]]) -> tuple[HeldSe
 
 
 def completed_by_loans(held: OpenSet, siblings: list[OpenSet]) -> bool:
-    """v0.1 parity does not say the data count, so it may lie in a sibling that a false count has opened. Whether
-    ``held`` would be ready with it; it then takes over the parity count."""
+    """Whether ``held`` would be ready with parity from its siblings; it then adopts the parity count. v0.1 parity does
+    not contain the data count, so it may be in a sibling that a false count has opened."""
     lenders = [
         sibling
         for sibling in siblings

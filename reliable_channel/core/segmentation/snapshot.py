@@ -1,7 +1,7 @@
 """Encodes and restores a Reassembler as versioned protobuf.
 
-Version 2 contains how far the search for false segments came, and numbers the segments. Version 1 is still read: its
-segments are numbered anew, and such a search begins again. The tests have a stored blob of each.
+Version 2 contains the progress of the search for false segments, and numbers the segments. Version 1 is still read: its
+segments are numbered anew, and such a search starts again. The tests contain a stored blob of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OLDEST = 1
 
 
 def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
-    """Everything that is held and remembered; equal states give equal bytes."""
+    """Encode everything that is held and remembered; equal states give equal bytes."""
     state = pb.ReassemblerState(
         version=VERSION,
         now=now,
@@ -34,8 +34,8 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
 
 
 def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
-    """The sets, the largest time seen (ms) and the number of the next segment; raises :class:`LocalError` for bytes
-    that are no such snapshot."""
+    """Decode the sets, the largest time seen (ms) and the number of the next segment. Raises :class:`LocalError` for
+    bytes that are not such a snapshot."""
     try:
         state = pb.ReassemblerState.FromString(data)
         if not OLDEST <= state.version <= VERSION:
@@ -60,7 +60,7 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
 
 
 def _number(state: pb.ReassemblerState) -> None:
-    """Number the segments of version 1 in the order in which they are kept."""
+    """Number the segments of version 1 in the order in which they are stored."""
     for held in state.open:
         for shard in (*held.shards, *held.conflicts):
             shard.number = state.next_number

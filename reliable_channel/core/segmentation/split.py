@@ -1,4 +1,4 @@
-"""Splits a payload into segments (Segmentation 0.1, *Sending*). Knows nothing of SDS or envelopes."""
+"""Splits a payload into segments (Segmentation 0.1, *Sending*). Independent of SDS and envelopes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, encode_segment
 
 _MISTAKABLE = frozenset({Dialect.V01, Dialect.LIP243})
-"""The layouts a receiver of bare payloads may also read; a bare payload that validates as one must be split."""
+"""The layouts that a receiver of bare payloads may also accept; a bare payload that validates as one must be split."""
 
 
 def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
-    """The segments of ``payload``, data in order, then parity; never an empty list.
+    """Split ``payload`` into segments: data in order, then parity; never an empty list.
 
-    In dialect v0.1 a payload of at most ``config.bare_size()`` bytes gives one segment with ``is_bare`` true, whose
-    encoding is the payload itself, unless those bytes would validate as a segment: such a payload is split in two.
-    The other dialects wrap every payload.
+    In dialect v0.1 a payload of at most ``config.bare_size()`` bytes becomes one segment with ``is_bare`` true, whose
+    encoding is the payload itself, unless those bytes would validate as a segment: then it is split in two. The other
+    dialects wrap every payload.
 
     Raises :class:`EmptyMessage` for an empty payload and :class:`MessageTooLarge` for one above
     ``max_message_bytes`` or of more than ``max_total_segments`` segments.
@@ -63,7 +63,7 @@ def contents_for(payload: bytes, config: SegmentationConfig) -> list[bytes]:
 
 
 def validates_as_segment(payload: bytes) -> bool:
-    """Whether a receiver would take these bytes for a segment (Segmentation 0.1, the ambiguity of bare payloads)."""
+    """Whether a receiver would decode these bytes as a segment (Segmentation 0.1, the ambiguity of bare payloads)."""
     return not isinstance(decode_segment(payload, _MISTAKABLE), Malformed)
 
 
@@ -76,7 +76,7 @@ def data_segments(
     dialect: Dialect,
     original_length: int | None = None,
 ) -> list[Segment]:
-    """The data segments, each of ``chunk`` bytes but the last, which keeps its true length."""
+    """Cut the payload into data segments of ``chunk`` bytes; the last one keeps its true length."""
     length = len(payload) if dialect is Dialect.LIP243_LENGTH else original_length
     return [
         Segment(
@@ -94,8 +94,8 @@ def data_segments(
 
 
 def parity_segments(data: list[Segment], chunk: int, parity_count: int, codec: str) -> list[Segment]:
-    """The parity segments of a message's data segments, each of ``chunk`` bytes; the last data segment is zero-padded
-    for coding only."""
+    """Encode the parity segments of a message's data segments, each of ``chunk`` bytes; the last data segment is
+    zero-padded for coding only."""
     if parity_count == 0:
         return []
     first, shards = data[0], [segment.payload for segment in data]
@@ -116,7 +116,7 @@ def parity_segments(data: list[Segment], chunk: int, parity_count: int, codec: s
 
 
 def padded_shards(payload: bytes, chunk: int, data_count: int) -> list[bytes]:
-    """The payload in ``data_count`` shards of ``chunk`` bytes, the last one padded with zeros."""
+    """Cut the payload into ``data_count`` shards of ``chunk`` bytes, the last one padded with zeros."""
     shards = [payload[index * chunk : (index + 1) * chunk] for index in range(data_count)]
     shards[-1] = shards[-1].ljust(chunk, b"\0")
     return shards
@@ -131,7 +131,8 @@ def stated_parity_count(dialect: Dialect, parity_count: int) -> int | None:
 
 
 def _half(length: int) -> int:
-    """A chunk that splits ``length`` bytes in two, a multiple of 64 where that is possible (parity needs it)."""
+    """Return the chunk size (bytes) that splits ``length`` bytes in two, a multiple of 64 where that is possible
+    (parity needs it)."""
     half = -(-length // 2)
     aligned = -(-half // SHARD_ALIGNMENT) * SHARD_ALIGNMENT
     return aligned if aligned < length else half

@@ -1,23 +1,22 @@
-"""Counts the work that one input causes, and stops it at a limit, so that no traffic makes a segment expensive.
+"""Limits the work that one input causes, so that no traffic makes a segment expensive.
 
-The unit is one byte through Keccak-256: about 3 ns. Everything else is counted at what it was measured to take.
+The unit is one byte hashed with Keccak-256, about 3 ns. All other work is counted at its measured cost.
 """
 
 from __future__ import annotations
 
 HASH = 1_000
-"""One digest, beside its bytes."""
+"""One digest, in addition to its bytes."""
 
 SEGMENT = 60
-"""One segment of a choice: to pick it and to join it to the others."""
+"""Selecting one segment of a choice and concatenating it."""
 
 LEAST_LENGTHS = 512
-"""How many lengths a search for the true length tries at least in one go, so that it always moves on."""
+"""The minimum number of lengths that a search for the true length tries per input, so that it always progresses."""
 
 
 class Work:
-    """The work that one input, or one timer, may still cause. The first attempt is always made: what it costs is
-    bounded by the size of a message."""
+    """The remaining work of one input or timer. The first attempt is always made; the message size bounds its cost."""
 
     __slots__ = ("attempts", "left", "spent")
 
@@ -27,7 +26,7 @@ class Work:
         self.attempts = 0
 
     def begin(self, cost: int) -> bool:
-        """Count an attempt of ``cost`` and say whether it may be made."""
+        """Count an attempt of ``cost``; returns whether it may be made."""
         if self.attempts and cost > self.left:
             return False
         self.attempts += 1
@@ -36,10 +35,10 @@ class Work:
         return True
 
     def spend(self, cost: int) -> None:
-        """Count work that has to be done."""
+        """Count work that cannot be skipped."""
         self.left -= cost
         self.spent += cost
 
     def lengths(self) -> int:
-        """How many lengths of a payload may be tried."""
+        """The number of payload lengths that may be tried."""
         return max(self.left // HASH, LEAST_LENGTHS)

@@ -1,2 +1,2 @@
-"""Converts between bytes and values for everything on the wire. Bytes from outside never raise: they give a
+"""Converts between bytes and values for everything on the wire. Invalid bytes from outside never raise: they become a
 :class:`Malformed`."""

@@ -1,6 +1,6 @@
 """Implements the bloom filter of SDS messages (LIP-109): sizes, hashes, bit positions and the two wire layouts.
 
-Knows nothing of channels. A filter from outside is bytes of a stated length or a :class:`Malformed`, never an error.
+Independent of channels. An invalid filter from outside becomes a :class:`Malformed`, never an exception.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 WORD_BITS = 64
 SECOND_HASH_SUFFIX = " b"
 WORTH_AN_ARRAY = 16
-"""Ids from which on one array operation is faster than one by one."""
+"""The number of ids from which one array operation is faster than single operations."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class FilterFamily(StrEnum):
-    """Which hash and which layout a filter has (LIP-109)."""
+    """The hash and the layout of a filter (LIP-109)."""
 
     SPEC = "spec"
     """MurmurHash3 x86 32 read as signed, words big-endian, no header: the SDS specification and js-waku."""
@@ -41,7 +41,7 @@ class FilterFamily(StrEnum):
 
 
 Hashes: TypeAlias = tuple[int, int]
-"""A and B: the hashes of an id and of the id + " b"."""
+"""The hashes A of an id and B of the id + " b"."""
 
 
 def _murmur_signed(text: str) -> Hashes:
@@ -59,7 +59,7 @@ def _farm_signed(text: str) -> int:
 
 @lru_cache(maxsize=8_192)
 def _farm(text: str) -> Hashes:
-    """In pure Python; an own filter that is rebuilt takes the newest ids once more."""
+    """Hash in pure Python, cached because a rebuilt own filter hashes the newest ids again."""
     return _farm_signed(text), _farm_signed(text + SECOND_HASH_SUFFIX)
 
 
@@ -72,7 +72,7 @@ _HASHES: dict[FilterFamily, Callable[[str], Hashes]] = {
 
 @dataclass(frozen=True)
 class FilterFormat:
-    """Size, hash and layout of a channel's filters.
+    """The size, hash and layout of a channel's filters.
 
     The default is n = 10 000, p = 0.001: 15 bits per element, k = 10, m = 150 000 bits, 2 344 words, 18 752 bytes.
     """
@@ -102,12 +102,12 @@ class FilterFormat:
 
     @cached_property
     def hashes(self) -> Callable[[str], Hashes]:
-        """Hashes an id; the same for every size of a family's filters."""
+        """The hash function of an id; the same for every filter size of a family."""
         return _HASHES[self.family]
 
     @cached_property
     def is_slow(self) -> bool:
-        """Whether hashing an id takes 20 µs and more. The hashes of the newest 8 192 ids are kept."""
+        """Whether hashing an id takes 20 µs or more. The hashes of the newest 8 192 ids are cached."""
         return self.family is FilterFamily.NIM
 
     @cached_property
@@ -127,7 +127,7 @@ class FilterFormat:
         return [(a + i * b) % m for i in range(self.hash_count)]
 
     def _bits(self, message_ids: Sequence[str]) -> npt.NDArray[np.int64]:
-        """The k bits (rows) of many ids (columns), at least one."""
+        """The k bits (rows) of one or more ids (columns)."""
         hashes = np.array([*map(self.hashes, message_ids)], np.uint64).T
         a, b = (hashes % self.bit_count).astype(np.int64)
         bits: npt.NDArray[np.int64] = (a + np.arange(self.hash_count)[:, None] * b) % self.bit_count
@@ -155,7 +155,7 @@ class FilterFormat:
         return [(bit >> 3) ^ flip for bit in bits], [1 << (bit & 7) for bit in bits]
 
     def places(self, message_ids: Sequence[str]) -> tuple[npt.NDArray[np.int64], Bytes]:
-        """:meth:`locate` for many ids, at least one: the k bits in rows, the ids in columns."""
+        """:meth:`locate` for one or more ids: the k bits in rows, the ids in columns."""
         bits = self._bits(message_ids)
         return (bits >> 3) ^ self._byte_flip, (1 << (bits & 7)).astype(np.uint8)
 
@@ -165,11 +165,12 @@ class FilterFormat:
         return all(words[(bit >> 3) ^ flip] >> (bit & 7) & 1 for bit in self.bit_positions(message_id))
 
     def saturation(self, words: Bytes) -> float:
-        """The part of the m bits that is set, 0 to 1. 0.49 at capacity; all ones would acknowledge everything."""
+        """The share of the m bits that is set, 0 to 1. It is 0.49 at capacity; a filter of all ones would acknowledge
+        everything."""
         return float(np.add.reduce(np.bitwise_count(words.view(np.uint64)), dtype=np.uint32)) / self.bit_count
 
     def encode(self, words: bytes | bytearray) -> bytes:
-        """The bytes of the ``bloom_filter`` field."""
+        """Encode the ``bloom_filter`` field."""
         if self.family is FilterFamily.SPEC:
             return bytes(words)
         return pb.NimBloomFilter(
@@ -182,8 +183,8 @@ class FilterFormat:
 
     @cached_property
     def grown(self) -> FilterFormat | None:
-        """The other size that filters of peers may have: nim-sds (0dea35d) rebuilds a filter of 10 000 ids for 12 000
-        when it is full, with 180 000 bits. ``None`` for the ``spec`` family."""
+        """The other size that peers' filters may have: nim-sds (0dea35d) rebuilds a full filter of 10 000 ids for 12
+        000, with 180 000 bits. ``None`` for the ``spec`` family."""
         if self.family is FilterFamily.SPEC:
             return None
         return FilterFormat(self.family, self.capacity * 6 // 5, self.error_rate)
@@ -200,7 +201,7 @@ class FilterFormat:
         return self
 
     def decode(self, field: bytes) -> Bytes | Malformed:
-        """Decode a ``bloom_filter`` field into a read-only array of words, or return why it is refused: a filter of
+        """Decode a ``bloom_filter`` field into a read-only array of words, or return why it is malformed: a filter of
         another size cannot be queried."""
         words = field
         if not self._is_spec:

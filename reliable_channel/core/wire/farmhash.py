@@ -119,7 +119,7 @@ _State = tuple[int, int, int, tuple[int, int], tuple[int, int]]
 
 
 def _round(data: bytes, at: int, state: _State, mul: int, weight: int) -> _State:
-    """One 64-byte round; the last one has another multiplier and weighs two of its inputs 9 times."""
+    """Compute one 64-byte round; the last one has another multiplier and weights two of its inputs by 9."""
     x, y, z, v, w = state
     x = _rotate(x + y + v[0] + _fetch(data, at + 8), 37) * mul
     y = _rotate(y + v[1] + _fetch(data, at + 48), 42) * mul

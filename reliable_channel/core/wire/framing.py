@@ -1,6 +1,5 @@
-"""Writes length-delimited protobuf fields without the protobuf library, which copies a value three times on the way
-into a message; a segment passes through four messages. Fields joined in the order of their numbers are the bytes that
-the library would write."""
+"""Writes length-delimited protobuf fields without the protobuf library, which copies a value three times per message; a
+segment passes through four messages. Fields concatenated in the order of their numbers equal the library's output."""
 
 from __future__ import annotations
 
@@ -8,12 +7,13 @@ _LENGTH_DELIMITED = 2
 
 
 def field(number: int, *parts: bytes) -> tuple[bytes, ...]:
-    """The pieces, to be joined, of a bytes field with the value of all ``parts`` together, or of a message field."""
+    """Return the pieces, to be concatenated, of a bytes field or message field whose value is the concatenation of
+    ``parts``."""
     return (_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, parts))), *parts)
 
 
 def field_unless_empty(number: int, value: bytes) -> tuple[bytes, ...]:
-    """The same for a field without presence, which proto3 leaves out when it is empty."""
+    """The same for a field without presence, which proto3 omits if it is empty."""
     return field(number, value) if value else ()
 
 

@@ -10,43 +10,43 @@ from Crypto.Hash import keccak
 
 
 def keccak256(data: bytes | bytearray | memoryview) -> bytes:
-    """The original Keccak-256 (32 bytes), *not* SHA3-256 (Segmentation 0.1)."""
+    """Compute the original Keccak-256 (32 bytes), *not* SHA3-256 (Segmentation 0.1)."""
     return keccak.new(digest_bits=256, data=data).digest()
 
 
 def sha256(data: bytes | bytearray | memoryview) -> bytes:
-    """SHA-256, 32 bytes."""
+    """Compute SHA-256 (32 bytes)."""
     return hashlib.sha256(data).digest()
 
 
 _SEPARATOR = b"\xff"
-"""A byte that UTF-8 text never holds, so it ends a field without ambiguity. No id of the older form hashes bytes that
+"""A byte that never occurs in UTF-8 text, so it ends a field unambiguously. No id of the older form hashes bytes that
 begin with it."""
 
 
 def sds_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
-    """The SDS id this project's sender gives a message: hex Keccak-256 of ``ff ‖ sender_id ‖ ff ‖ timestamp_ns ‖ ff ‖
-    content``. ``timestamp_ns`` is the Lamport timestamp (ms) of the *first* segment of the send × 10⁶, as decimal text.
-    A receiver recomputes the id to verify a repair (docs/sds.md, *Message ids*)."""
+    """Compute the SDS id that this project's sender gives a message: hex Keccak-256 of ``ff ‖ sender_id ‖ ff ‖
+    timestamp_ns ‖ ff ‖ content``. ``timestamp_ns`` is the Lamport timestamp (ms) of the *first* segment of the send ×
+    10⁶, as decimal text. A receiver recomputes the id to verify a repair (docs/sds.md, *Message ids*)."""
     timestamp_ns = str(first_lamport * 1_000_000).encode("ascii")
     fields = (b"", sender_id.encode("utf-8"), timestamp_ns, content)
     return keccak256(_SEPARATOR.join(fields)).hex()
 
 
 def joined_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
-    """The SDS id that earlier versions gave a message: the same fields without separators. Only recomputed, never
-    written: ``alice`` with ``1700…`` and ``alice1`` with ``700…`` have one id in this form."""
+    """Compute the SDS id that earlier versions gave a message: the same fields without separators. Only for
+    verification, never sent: ``alice`` with ``1700…`` and ``alice1`` with ``700…`` have one id in this form."""
     timestamp_ns = str(first_lamport * 1_000_000).encode("ascii")
     return keccak256(b"".join((sender_id.encode("utf-8"), timestamp_ns, content))).hex()
 
 
 def js_message_id(content: bytes) -> str:
-    """The SDS id js-waku gives a message: hex SHA-256 of its content."""
+    """Compute the SDS id that js-waku gives a message: hex SHA-256 of its content."""
     return hashlib.sha256(content).hexdigest()
 
 
 class IdScheme(StrEnum):
-    """How a sender makes its SDS ids. The values are those of ``ordered_sds_messages.id_scheme``."""
+    """How a sender computes its SDS ids. The values are those of ``ordered_sds_messages.id_scheme``."""
 
     KECCAK = "keccak"
     KECCAK_JOINED = "keccak_joined"
@@ -55,8 +55,8 @@ class IdScheme(StrEnum):
     """Of js-waku."""
 
     def message_id(self, sender_id: str, first_lamport: int | None, content: bytes) -> str | None:
-        """The id in this scheme; ``None`` when it needs the Lamport timestamp (ms) of the first segment of the send and
-        that is unknown."""
+        """The id in this scheme; ``None`` if it needs the Lamport timestamp (ms) of the send's first segment, which is
+        unknown."""
         if self is IdScheme.SHA256:
             return js_message_id(content)
         if first_lamport is None:

@@ -1,5 +1,5 @@
-"""Describes why bytes from outside were refused, as a value and never an exception, so that one bad record harms no
-other."""
+"""Describes why bytes from outside are malformed, as a value and never an exception, so that one bad record does not
+affect others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The fixed list of reasons for which bytes are refused; ``docs/quarantine.md`` explains each."""
+    """The fixed list of reasons why bytes are malformed; ``docs/quarantine.md`` explains each."""
 
     NULL_VALUE = "null_value"
     TOO_LARGE = "too_large"
@@ -35,7 +35,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Bytes that were refused: a reason from the fixed list and a short detail that never holds payload bytes."""
+    """The result for malformed bytes: a reason from the fixed list and a short detail that never contains payload
+    bytes."""
 
     reason: Reason
     detail: str = ""

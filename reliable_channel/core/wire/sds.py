@@ -16,21 +16,21 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 
 MAX_HISTORY_ENTRIES = 1_000
 MAX_ID_CHARACTERS = 1_024
-"""Ids are opaque; this bound only keeps a hostile one from filling a table. It holds for a message's own ids and for
-the ids and sender ids that its causal history and repair requests name."""
+"""Ids are opaque; this bound only prevents a hostile id from filling a table. It applies to a message's own ids and to
+the ids and sender ids in its causal history and repair requests."""
 MAX_HINT_BYTES = 1_024
 """Retrieval hints are opaque too: js-waku writes 32 bytes, status-go a protobuf of several hashes."""
 
 
 class WireFamily(StrEnum):
-    """Which layout a channel speaks; the two cannot read each other, so it is configuration."""
+    """The message layout of a channel. The two families cannot read each other, so it must be configured."""
 
     SPEC = "spec"
     NIM = "nim"
 
 
 class SdsKind(StrEnum):
-    """The kind of an SDS message, determined by which of timestamp and content it carries (LIP-109)."""
+    """The kind of an SDS message, determined by the presence of timestamp and content (LIP-109)."""
 
     CONTENT = "content"
     SYNC = "sync"
@@ -38,7 +38,7 @@ class SdsKind(StrEnum):
 
 
 _NIM, _CONTENT, _SYNC, _EPHEMERAL = WireFamily.NIM, SdsKind.CONTENT, SdsKind.SYNC, SdsKind.EPHEMERAL
-"""Looked up once: a member of an enumeration costs as much as three calls of a function."""
+"""Looked up once, because access to an enumeration member costs as much as three function calls."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -53,7 +53,7 @@ class HistoryEntry:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SdsMessage:
-    """One SDS message, of either family. ``bloom_filter`` is the field's bytes as on the wire."""
+    """One SDS message, of either family. ``bloom_filter`` is the field's bytes on the wire."""
 
     sender_id: str
     message_id: str
@@ -67,7 +67,7 @@ class SdsMessage:
     @property
     def kind(self) -> SdsKind | None:
         """The kind, or ``None`` for a message with neither timestamp nor content, which is invalid. Empty content
-        counts as none (``nim`` always writes the field)."""
+        counts as absent (``nim`` always writes the field)."""
         if self.lamport_timestamp is not None:
             return _CONTENT if self.content else _SYNC
         return _EPHEMERAL if self.content else None
@@ -106,7 +106,8 @@ def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC
 
 
 def decode_sds_message(data: bytes, family: WireFamily = WireFamily.SPEC) -> SdsMessage | Malformed:
-    """Parse and validate an SDS message of the given family, or say why not (docs/spec/sds.md, *Bounds*)."""
+    """Parse and validate an SDS message of the given family, or return why it is malformed (docs/spec/sds.md,
+    *Bounds*)."""
     try:
         proto = pb.NimMessage.FromString(data) if family is _NIM else pb.SpecMessage.FromString(data)
     except DecodeError as error:
@@ -115,9 +116,10 @@ def decode_sds_message(data: bytes, family: WireFamily = WireFamily.SPEC) -> Sds
 
 
 def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsMessage | Malformed:
-    # Every access to a field makes a new object, so each is read once: a quarter of the time of decoding.
+    # Every access to a field creates a new object, so each field is read once, which saves a quarter of the decoding
+    # time.
     message_id, sender_id, channel_id = proto.message_id, proto.sender_id, proto.channel_id
-    # Older builds of nim-sds have no sender id: all such messages are of one sender without a name.
+    # Older builds of nim-sds have no sender id: all such messages belong to one sender with an empty name.
     if not message_id or (not sender_id and family is not _NIM):
         return Malformed(Reason.SDS_WITHOUT_ID, "an SDS message needs a message id and a sender id")
     if not channel_id:
@@ -150,7 +152,7 @@ def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> Sds
 
 
 def _too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
-    """Says which part of an entry is longer than allowed; ``None`` when none is."""
+    """Describe which part of an entry is longer than allowed; ``None`` if none is."""
     for entry in entries:
         hint, sender_id = entry.retrieval_hint, entry.sender_id
         if len(entry.message_id) > MAX_ID_CHARACTERS or (sender_id and len(sender_id) > MAX_ID_CHARACTERS):
@@ -161,7 +163,7 @@ def _too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
 
 
 def _lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int | None:
-    """``nim`` always writes the field, so its zero means absent."""
+    """Read the timestamp. ``nim`` always writes the field, so zero means absent."""
     if not proto.HasField("lamport_timestamp"):
         return None
     value: int = proto.lamport_timestamp

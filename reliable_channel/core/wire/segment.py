@@ -18,7 +18,7 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 
 HASH_BYTES = 32
 MAX_TOTAL_SEGMENTS = 256
-"""Data and parity together (Segmentation 0.1, *Configuration*, ``maxTotalSegments``)."""
+"""Maximum number of data and parity segments together (Segmentation 0.1, *Configuration*, ``maxTotalSegments``)."""
 
 
 class Dialect(StrEnum):
@@ -38,9 +38,9 @@ _V01, _LIP243, _LIP243_LENGTH = Dialect
 class Segment:
     """One segment, of any dialect.
 
-    ``index`` counts data segments, or parity segments where ``is_parity``. ``data_count`` is ``None`` for a v0.1
-    parity segment, which does not say it; ``parity_count`` is ``None`` where the segment does not say it.
-    ``original_length`` (bytes) is the whole payload's length where the dialect carries it.
+    ``index`` counts data segments, or parity segments if ``is_parity``. ``data_count`` is ``None`` for a v0.1 parity
+    segment, which does not contain it; ``parity_count`` is ``None`` if the segment does not contain it.
+    ``original_length`` is the length (bytes) of the whole payload if the dialect contains it.
     """
 
     entire_message_hash: bytes
@@ -90,12 +90,12 @@ def encode_segment(segment: Segment) -> bytes:
 
 
 def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> Segment | Malformed:
-    """Parse and validate a segment of one of ``dialects``, or say why not; exactly the rules of Segmentation 0.1,
-    *Validation*.
+    """Parse and validate a segment of one of ``dialects``, or return why they are malformed, by exactly the rules of
+    Segmentation 0.1, *Validation*.
 
-    A :class:`Malformed` means *these bytes are no segment*: where v0.1 is configured they are then a bare payload,
-    which the caller decides. ``lip243-length`` is tried only where it is configured, and then first: no honest segment
-    of the other two layouts validates as one.
+    A :class:`Malformed` means *these bytes are not a segment*: with v0.1 the caller may treat them as a bare payload.
+    ``lip243-length`` is tried only if configured, and then first: no honest segment of the other two layouts validates
+    as one.
     """
     v01, lip243 = _V01 in dialects, _LIP243 in dialects
     if _LIP243_LENGTH in dialects:
@@ -114,7 +114,7 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
     if proto.is_parity_or_length == 1:
         return _decode_lip243_parity(proto, dialects)
     if lip243:
-        # A data segment without parity counts is the same bytes in both dialects; it is called v0.1 then.
+        # A data segment without parity counts has the same bytes in both dialects; it is then read as v0.1.
         says_lip243 = proto.segments_count == 1 or proto.parity_segments_count > 0
         as_lip243 = _decode_data(proto, _LIP243) if says_lip243 or not v01 else None
         if as_lip243 is not None and (not v01 or isinstance(as_lip243, Segment)):
@@ -123,11 +123,11 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
 
 
 def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
-    """Why bytes that :func:`decode_segment` refused were probably meant as a segment, or ``None`` for an honest bare
-    payload.
+    """Return why bytes that :func:`decode_segment` refused were probably meant as a segment, or ``None`` for an honest
+    bare payload.
 
-    Where v0.1 is spoken such bytes *are* a bare payload and are delivered as one; participant and pipeline both say so
-    to people, because an index of 9 among 3 is more likely a broken sender.
+    With v0.1 such bytes *are* a bare payload and are delivered as one. Participant and pipeline report them
+    nevertheless, because an index of 9 among 3 is more likely a broken sender.
     """
     if malformed.reason is Reason.MALFORMED_SEGMENT:
         return None
@@ -144,8 +144,8 @@ def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
 
 
 def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:
-    """A data segment. lip243 counts parity in it; v0.1 does not, so there those fields are ignored."""
-    # Every access to a field of a protobuf message makes a new object, and one to an enumeration is a call.
+    """Decode a data segment. In lip243 it contains parity counts; in v0.1 it does not, so those fields are ignored."""
+    # Every access to a field of a protobuf message creates a new object, and every access to an enumeration is a call.
     count, index, lip243 = proto.segments_count, proto.index, dialect is _LIP243
     least = 1 if lip243 else 2
     if count < least:

@@ -16,10 +16,10 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 
 MAX_META_BYTES = 64
 MAX_ENVELOPE_BYTES = 150_000
-"""The smaller of the size limits of running nodes (go-waku; nwaku takes 153 600 bytes)."""
+"""The smallest size limit of running nodes (go-waku; nwaku accepts 153 600 bytes)."""
 
 RELIABLE_CHANNEL_META = b"RELIABLE-CHANNEL-API/1"
-"""What our sender writes into ``meta``; a receiver never requires it."""
+"""The value that this project's sender writes into ``meta``; a receiver never requires it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -49,14 +49,14 @@ def encode_waku_message(message: WakuMessage) -> bytes:
 
 
 def decode_waku_message(data: bytes | None) -> WakuMessage | Malformed:
-    """Parse an envelope, or say why not. Unknown fields are ignored, as protobuf asks."""
+    """Parse an envelope, or return why it is malformed. Unknown fields are ignored, as protobuf requires."""
     if data is None:
         return Malformed(Reason.NULL_VALUE, "the record has no value")
     try:
         proto = WakuMessageProto.FromString(data)
     except DecodeError as error:
         return Malformed(Reason.MALFORMED_ENVELOPE, str(error)[:200])
-    # Every access to a field makes a new object, so each is read once.
+    # Every access to a field creates a new object, so each field is read once.
     content_topic, meta, timestamp = proto.content_topic, proto.meta, proto.timestamp
     if not content_topic:
         return Malformed(Reason.EMPTY_CONTENT_TOPIC, "an envelope needs a content topic")
@@ -74,7 +74,7 @@ def decode_waku_message(data: bytes | None) -> WakuMessage | Malformed:
 
 
 def message_hash(pubsub_topic: str, message: WakuMessage) -> bytes:
-    """The deterministic message hash, 32 bytes: the key in every store and the ``retrieval_hint`` of SDS
+    """Compute the deterministic message hash (32 bytes): the key in every store and the ``retrieval_hint`` of SDS
     (14/WAKU2-MESSAGE, *Deterministic message hashing*)."""
     digest = hashlib.sha256(pubsub_topic.encode("utf-8"))
     digest.update(message.payload)

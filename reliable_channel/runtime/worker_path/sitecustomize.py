@@ -1,7 +1,7 @@
-"""Lets a Python worker import PySpark from where it is installed; Python runs this module when it starts.
+"""Lets a Python worker import the installed PySpark; Python runs this module when it starts.
 
-Spark puts ``pyspark.zip`` before everything on a worker's path. A zip file holds no compiled modules, so every new
-process compiled PySpark from its source, for half a second, and looked into three archives at every import.
+Spark puts ``pyspark.zip`` first on a worker's path. A zip file contains no compiled modules, so every new process would
+compile PySpark from source, for half a second, and search three archives at every import.
 """
 
 import os

@@ -12,8 +12,9 @@ _CODECS: dict[str, Codec] = {}
 
 
 def get_codec(name: str) -> Codec:
-    """The codec of that name: ``leopard``, ``klauspost`` or ``reedsolo`` (Segmentation 0.1, *Reed–Solomon*). Raises
-    :class:`LocalError` for any other name. Codecs hold no state but cached plans and may be shared by threads."""
+    """Return the codec of that name: ``leopard``, ``klauspost`` or ``reedsolo`` (Segmentation 0.1, *Reed–Solomon*).
+    Raises :class:`LocalError` for any other name. Codecs have no state except cached plans, and threads may share
+    them."""
     codec = _CODECS.get(name)
     if codec is None:
         codec = _CODECS[name] = _create(name)

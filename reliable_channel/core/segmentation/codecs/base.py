@@ -8,7 +8,7 @@ from typing import Protocol
 from reliable_channel.core.errors import LocalError
 
 MAX_SHARDS = 256
-"""Data and parity together (Segmentation 0.1, ``maxTotalSegments``)."""
+"""Maximum number of data and parity shards together (Segmentation 0.1, ``maxTotalSegments``)."""
 
 
 class Codec(Protocol):
@@ -16,14 +16,14 @@ class Codec(Protocol):
 
     name: str
     alignment: int
-    """A shard's length in bytes is a multiple of it."""
+    """The length of a shard (bytes) must be a multiple of this."""
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
-        """The ``parity_count`` parity shards of the data shards, all of the data shards' common length (bytes)."""
+        """Encode ``parity_count`` parity shards, of the common length (bytes) of the data shards."""
         ...
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
-        """The ``data_count`` data shards from ``shards``: data then parity, ``None`` where missing."""
+        """Return the ``data_count`` data shards, from ``shards``: data then parity, ``None`` where missing."""
         ...
 
     def supports(self, data_count: int, parity_count: int) -> bool:
@@ -31,26 +31,26 @@ class Codec(Protocol):
         ...
 
     def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
-        """The cost of recovering ``lost`` data shards of ``length`` bytes, in bytes through Keccak-256 (about 3 ns
+        """The cost of recovering ``lost`` data shards of ``length`` bytes, in bytes hashed with Keccak-256 (about 3 ns
         each)."""
         ...
 
 
 def products_work(products: int, length: int, *, short: bool = False) -> int:
-    """The work of multiplying so many rows of ``length`` bytes, as measured; ``short``: symbol by symbol."""
+    """The measured work of ``products`` multiplications of a row of ``length`` bytes; ``short``: symbol by symbol."""
     if short:
         return products * length
     return products * (length + 4_096) // 9
 
 
 def check_encode(codec: Codec, data_shards: Sequence[bytes], parity_count: int) -> int:
-    """The common shard length in bytes, or :class:`LocalError`."""
+    """Check the arguments and return the common shard length (bytes). Raises :class:`LocalError`."""
     _check_counts(codec, len(data_shards), parity_count)
     return _common_length(codec, data_shards)
 
 
 def check_decode(codec: Codec, shards: Sequence[bytes | None], data_count: int) -> int:
-    """The common shard length in bytes, or :class:`LocalError`; there are enough shards."""
+    """Check that there are enough shards, and return their common length (bytes). Raises :class:`LocalError`."""
     _check_counts(codec, data_count, len(shards) - data_count)
     held = [shard for shard in shards if shard is not None]
     if len(held) < data_count:

@@ -1,7 +1,7 @@
 """Decodes many lost shards of a Leopard code by transforms, in O(n log n) products instead of a matrix's O(n²).
 
 The received shards are values of a polynomial at the points 0 … n − 1: parity at its row, data at M + its index, zeros
-behind the data. Multiplied by the polynomial that vanishes at the lost points they interpolate a product whose formal
+after the data. Multiplied by the polynomial that vanishes at the lost points they interpolate a product whose formal
 derivative, at a lost point, is the lost value times the locator's derivative (Lin, Al-Naffouri and Han, *FFT Algorithm
 for Binary Extension Finite Fields and its Application to Reed-Solomon Codes*). Native Leopard decodes like this.
 """
@@ -17,13 +17,13 @@ from reliable_channel.core.segmentation.codecs.transform import forward
 
 
 def points_of(data_count: int, parity_count: int) -> int:
-    """How many points the transforms have."""
+    """The number of points of the transforms."""
     size = 1 << (parity_count - 1).bit_length()
     return 1 << (size + data_count - 1).bit_length()
 
 
 def products(data_count: int, parity_count: int) -> int:
-    """How many rows are multiplied: what a decoding by transforms costs."""
+    """The number of rows that are multiplied: the cost of decoding by transforms."""
     points = points_of(data_count, parity_count)
     return points * (points.bit_length() - 1) + 2 * points
 
@@ -31,7 +31,8 @@ def products(data_count: int, parity_count: int) -> int:
 def rebuild_by_transform(
     rows: Rows, data: Sequence[bytes | None], parity: Sequence[bytes | None], length: int
 ) -> list[bytes]:
-    """The lost data shards, in order. As many shards as there are data are held; lengths in bytes."""
+    """Return the lost data shards, in order. As many shards as there are data shards must be held. Lengths are in
+    bytes."""
     size = 1 << (len(parity) - 1).bit_length()
     n, k = points_of(len(data), len(parity)), len(data)
     shards: list[bytes | None] = [*parity, *[None] * (size - len(parity)), *data]
@@ -56,7 +57,7 @@ def rebuild_by_transform(
 
 
 def _locator(rows: Rows, lost: np.ndarray, n: int) -> np.ndarray:
-    """At each point the product of its differences from the lost points, itself left out."""
+    """Return, for each point, the product of its differences from the lost points other than itself."""
     field, points = rows.field, np.arange(n)
     logs = np.where(points[:, None] == lost[None, :], 0, field.log[points[:, None] ^ lost[None, :]])
     found: np.ndarray = field.exp[logs.sum(axis=1) % field.order]
@@ -72,7 +73,7 @@ def _scaled(rows: Rows, factor: int, row: ShardRow) -> ShardRow:
 
 
 def _inverse(rows: Rows, work: list[ShardRow | None]) -> None:
-    """The inverse transform at offset 0, in place; ``None`` is a row of zeros."""
+    """Apply the inverse transform at offset 0, in place; ``None`` is a row of zeros."""
     distance, level = 1, 0
     while distance < len(work):
         for start in range(0, len(work), 2 * distance):
@@ -92,7 +93,7 @@ def _inverse(rows: Rows, work: list[ShardRow | None]) -> None:
 
 
 def _differentiate(work: list[ShardRow]) -> None:
-    """The formal derivative of a polynomial in the transform's basis, in place."""
+    """Compute the formal derivative of a polynomial in the transform's basis, in place."""
     for index in range(1, len(work)):
         width = index & -index
         for step in range(width):

@@ -39,7 +39,7 @@ class Field:
     def __init__(self, bits: int, polynomial: int, basis: Sequence[int] | None = None) -> None:
         self.bits = bits
         self.order = (1 << bits) - 1
-        """How many elements are not zero."""
+        """The number of nonzero elements."""
         power = np.zeros(self.order, dtype=np.int64)
         state = 1
         for exponent in range(self.order):
@@ -61,24 +61,24 @@ class Field:
         self._short_exp = np.concatenate([self.exp, np.zeros(self._nothing + 1, np.int64)]).astype(np.uint16)
 
     def multiply(self, a: Elements | int, b: Elements | int) -> Elements:
-        """The products of a and b, element by element."""
+        """Multiply a and b element by element."""
         a, b = np.asarray(a), np.asarray(b)
         product: Elements = np.where((a == 0) | (b == 0), 0, self.exp[self.log[a] + self.log[b]])
         return product
 
     def divide(self, a: Elements | int, b: Elements | int) -> Elements:
-        """The quotients a / b, element by element; no b is zero."""
+        """Divide a by b element by element; no b may be zero."""
         a, b = np.asarray(a), np.asarray(b)
         quotient: Elements = np.where(a == 0, 0, self.exp[self.log[a] - self.log[b] + self.order])
         return quotient
 
     def product(self, a: Elements, b: Elements) -> Elements:
-        """The matrix product."""
+        """Compute the matrix product."""
         return np.stack([np.bitwise_xor.reduce(self.multiply(row[:, None], b), axis=0) for row in a])
 
     def combine(self, matrix: Elements, symbols: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """The product of a matrix and rows of symbols, by one look-up for each coefficient and symbol: fastest where
-        the rows are short. Zero has a logarithm so large that every sum with it leads to a zero."""
+        """Multiply a matrix by rows of symbols with one look-up per coefficient and symbol, which is fastest for short
+        rows. The logarithm of zero is so large that every sum with it maps to zero."""
         total = np.zeros((len(matrix), symbols.shape[1]), np.uint16)
         logs = self._short_log[symbols]
         for column, row in zip(self._short_log[matrix].T, logs, strict=True):

@@ -26,11 +26,11 @@ class KlauspostCodec:
         return data_count >= 1 and parity_count >= 1 and data_count + parity_count <= MAX_SHARDS
 
     def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
-        """Every held shard has a share in every lost one."""
+        """Every lost shard depends on every held one."""
         return products_work(lost * data_count, length, short=length <= SHORT)
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
-        """The parity shards."""
+        """Encode the parity shards."""
         length = check_encode(self, data_shards, parity_count)
         if parity_count == 0:
             return []
@@ -39,7 +39,7 @@ class KlauspostCodec:
         return _product(matrix, list(data_shards), length)
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
-        """The data shards, from the first k that are held."""
+        """Decode the data shards from the first k held shards."""
         length = check_decode(self, shards, data_count)
         data = list(shards[:data_count])
         missing = tuple(index for index, shard in enumerate(data) if shard is None)
@@ -53,14 +53,14 @@ class KlauspostCodec:
 
 @lru_cache(maxsize=16)
 def _matrix(held: tuple[int, ...], wanted: tuple[int, ...]) -> Elements:
-    """Maps the held shards to the wanted ones. A shard is the value of a polynomial of degree below k at its place in
-    data then parity: that is what the Vandermonde matrices above come to."""
+    """The matrix that maps the held shards to the wanted ones. A shard is the value of a polynomial of degree below k
+    at its position in data then parity, which is equivalent to the Vandermonde matrices above."""
     return interpolation(ordinary_field(), held, wanted)
 
 
 def _product(matrix: Elements, shards: list[bytes], length: int) -> list[bytes]:
-    """Multiply the matrix by shards of any length. Rows work on words of 8 bytes, so shards are padded and cut
-    again."""
+    """Multiply the matrix by shards of any length. Rows consist of words of 8 bytes, so shards are padded and the
+    results cut."""
     padded = -(-length // _WORD) * _WORD
     if padded != length:
         shards = [shard.ljust(padded, b"\0") for shard in shards]

@@ -16,8 +16,8 @@ from reliable_channel.core.segmentation.codecs.field import Elements, Field
 
 
 def interpolation(field: Field, known: Sequence[int], wanted: Sequence[int]) -> Elements:
-    """The matrix (wanted × known) that maps a polynomial's values at the ``known`` points, of which there are more than
-    its degree, to those at the ``wanted`` points. All points differ."""
+    """The matrix (wanted × known) that maps a polynomial's values at the ``known`` points, which must be more than its
+    degree, to its values at the ``wanted`` points. All points must differ."""
     of, at = np.asarray(known), np.asarray(wanted)
     differences = _log_sums(field, of, of)
     reach = field.log[at[:, None] ^ of[None, :]]
@@ -28,7 +28,7 @@ def cauchy_solution(
     field: Field, rows: Sequence[int], missing: Sequence[int], others: Sequence[int]
 ) -> tuple[Elements, Elements]:
     """For the Cauchy matrix C[i][d] = 1 / (i xor d): the inverse of its square part (``rows`` × ``missing``), and that
-    inverse times the columns ``others``. All points differ."""
+    inverse times the columns ``others``. All points must differ."""
     i, d, o = np.asarray(rows), np.asarray(missing), np.asarray(others, dtype=np.int64)
     row_by_missing = field.log[i[:, None] ^ d[None, :]]
     over_rows, over_missing = row_by_missing.sum(axis=0), row_by_missing.sum(axis=1)
@@ -47,7 +47,7 @@ def cauchy_solution(
 
 
 def _log_sums(field: Field, points: Elements, others: Elements) -> Elements:
-    """For each of ``points`` the logarithm of the product of its differences from ``others``, itself left out."""
+    """Return, for each of ``points``, the logarithm of the product of its differences from ``others`` except itself."""
     logs = field.log[points[:, None] ^ others[None, :]]
     sums: Elements = np.where(points[:, None] == others[None, :], 0, logs).sum(axis=1)
     return sums

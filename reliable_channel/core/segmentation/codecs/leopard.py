@@ -1,10 +1,10 @@
 """Implements Leopard-RS byte for byte, the parity code on the wire (Segmentation 0.1, *Reed–Solomon*;
 docs/spec/segmentation.md).
 
-Data shard d sits at the point x_d = M + d, parity row i at i, M = NextPow2(m); the field is 8-bit where
-NextPow2(M + k) ≤ 256, else 16-bit. The whole encoder is the matrix G[i][d] = (x_d >> log2 M) / (i xor x_d); it is
-computed by butterflies (``transform``), or row by row where few rows are wanted. Like native Leopard the code does not
-exist for more parity than data shards: :meth:`LeopardCodec.supports` returns false and ``encode`` raises.
+Data shard d sits at the point x_d = M + d, parity row i at i, M = NextPow2(m); the field is 8-bit where NextPow2(M + k)
+≤ 256, else 16-bit. The whole encoder is the matrix G[i][d] = (x_d >> log2 M) / (i xor x_d); it is computed by
+butterflies (``transform``), or row by row if few rows are wanted. As in native Leopard, the code does not exist for
+more parity than data shards: :meth:`LeopardCodec.supports` returns false and ``encode`` raises.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LeopardCodec:
         return products_work(min(direct, encoding, transforms), length)
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
-        """The parity shards: copies for one data shard, the xor for one parity shard, else the code proper."""
+        """Encode the parity shards: copies for one data shard, the xor for one parity shard, else the Leopard code."""
         check_encode(self, data_shards, parity_count)
         shards = list(data_shards)
         if parity_count <= 1:
@@ -50,8 +50,8 @@ class LeopardCodec:
         return parity_by_transform(_rows(len(shards), parity_count), list[bytes | None](shards), parity_count)
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
-        """The data shards. The missing ones' share of the received parity is a system that always has one solution (a
-        Cauchy matrix with scaled columns)."""
+        """Decode the data shards. The missing shards are the solution of a linear system over the received parity,
+        which always has exactly one (a Cauchy matrix with scaled columns)."""
         length = check_decode(self, shards, data_count)
         data, parity = list(shards[:data_count]), shards[data_count:]
         missing = [index for index, shard in enumerate(data) if shard is None]
@@ -73,8 +73,8 @@ def _solve(
     used: tuple[int, ...],
     length: int,
 ) -> list[bytes]:
-    """The cheapest of three ways. Few losses, or short shards: one matrix over everything that is held. More: encode
-    the held data by butterflies, then solve. Many: transforms over all points."""
+    """Decode by the cheapest of three methods. Few losses, or short shards: one matrix over all held shards. More:
+    encode the held data by butterflies, then solve. Many: transforms over all points."""
     k, m, lost = len(data), len(parity), len(missing)
     rows = _rows(k, m)
     direct, encoding, transforms = _ways(k, m, lost)
@@ -91,9 +91,9 @@ def _solve(
 
 
 def _ways(k: int, m: int, lost: int) -> tuple[int, int, int]:
-    """What each of the three ways of decoding takes, in products of a matrix over the 8-bit field. In a matrix over the
-    16-bit field each takes twice as long, in the butterflies, whose factors are below 256 but for a few, as long as in
-    8 bits; in transforms over all points 2/3, as many are left out."""
+    """The cost of each of the three decoding methods, in row products of a matrix over the 8-bit field. Over the 16-bit
+    field, a product in a matrix takes twice as long; in the butterflies, almost all of whose factors are below 256, as
+    long as in 8 bits; the transforms over all points count 2/3 of their products, because many are skipped."""
     each = field_bits(k, m) // 8
     return each * lost * k, multiplications(k, m) + each * lost**2, products(k, m) * 2 // 3
 

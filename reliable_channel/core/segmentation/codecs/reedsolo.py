@@ -1,5 +1,5 @@
-"""Wraps the ``reedsolo`` package, column by column. No peer writes this code; it is an independent implementation of
-"any k of k + m rebuild". Pure Python, about 1 MB/s."""
+"""Wraps the ``reedsolo`` package, column by column. No peer uses this code on the wire; it is an independent
+implementation of "any k of k + m rebuild". Pure Python, about 1 MB/s."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reedsolo import RSCodec  # type: ignore[import-untyped]
 from reliable_channel.core.segmentation.codecs.base import check_decode, check_encode
 
 _SYMBOLS = 255
-"""The length of a code word in GF(2^8): one less than the shards the other codes take."""
+"""The length of a code word in GF(2^8): one less than the maximum number of shards of the other codes."""
 
 
 class ReedsoloCodec:
@@ -25,11 +25,11 @@ class ReedsoloCodec:
         return data_count >= 1 and parity_count >= 1 and data_count + parity_count <= _SYMBOLS
 
     def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
-        """Not counted: slow at any rate, and never another's choice."""
+        """Not counted: it is always slow, and no remote sender can select it."""
         return 0
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
-        """The parity shards: column i of all shards is one code word."""
+        """Encode the parity shards: column i of all shards is one code word."""
         check_encode(self, data_shards, parity_count)
         if parity_count == 0:
             return []
@@ -38,7 +38,7 @@ class ReedsoloCodec:
         return [bytes(shard) for shard in zip(*columns, strict=True)]
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
-        """The data shards, from erasures given by position."""
+        """Decode the data shards, with erasures given by position."""
         length = check_decode(self, shards, data_count)
         missing = [index for index, shard in enumerate(shards) if shard is None]
         if all(index >= data_count for index in missing):

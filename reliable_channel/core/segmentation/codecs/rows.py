@@ -1,9 +1,9 @@
 """Multiplies and adds whole rows of field symbols, close to the speed of memory.
 
 A row is a ``bytearray`` with a NumPy view on it: ``bytearray.translate`` with a table of 256 is the fastest
-multiplication by a constant there is without native code (2.9 GB/s measured here; ``bytes.translate`` 1.6, because it
-also looks whether anything changed; ``numpy.take`` 1.0 over bytes, 2.0 over pairs), and NumPy xors 64-bit words
-(22 GB/s). Rows are kept short (``CHUNK``), so that those of a transform stay near the cache.
+multiplication by a constant without native code (2.9 GB/s measured here; ``bytes.translate`` 1.6, because it also
+checks whether anything changed; ``numpy.take`` 1.0 over bytes, 2.0 over pairs), and NumPy xors 64-bit words (22 GB/s).
+Rows are short (``CHUNK``), so that those of a transform mostly stay in the cache.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from numpy.typing import NDArray
 from reliable_channel.core.segmentation.codecs.field import Elements, Field
 
 CHUNK = 51_200
-"""Bytes of a shard worked on at once; a multiple of 64. Measured encoding (8,2) (64,8) (224,28) (227,29), MB/s:
-16 KiB 1 600 890 560 320; 50 KiB 2 600 1 190 620 420; a whole 100 KiB shard 2 900 1 090 580 430."""
+"""Bytes of a shard processed at once; a multiple of 64. Measured encoding (8,2) (64,8) (224,28) (227,29), MB/s: 16 KiB
+1 600 890 560 320; 50 KiB 2 600 1 190 620 420; a whole 100 KiB shard 2 900 1 090 580 430."""
 
 SHORT = 320
-"""Shards of at most so many bytes are multiplied by look-ups of single symbols: the calls for whole rows cost more."""
+"""Shards of at most this many bytes are multiplied by look-ups of single symbols, because calls for whole rows cost
+more."""
 
 Words = NDArray[np.uint64]
 
 
 class ShardRow:
-    """Symbols of one shard's chunk. Lengths are multiples of 8 bytes."""
+    """The symbols of one chunk of a shard. Lengths are multiples of 8 bytes."""
 
     __slots__ = ("data", "times_w", "view")
 
     def __init__(self, data: bytearray) -> None:
         self.data = data
         self.times_w: bytearray | None = None
-        """w times the row, once it is known (:class:`Rows16`)."""
+        """w times the row, once computed (:class:`Rows16`)."""
         self.view: Words = np.frombuffer(data, dtype=np.uint64)
 
     def add(self, other: Words) -> None:
@@ -42,7 +43,7 @@ class ShardRow:
         self.times_w = None
 
     def copy(self) -> ShardRow:
-        """An independent row of the same symbols."""
+        """Return an independent row with the same symbols."""
         return ShardRow(self.data[:])
 
 
@@ -54,23 +55,23 @@ class Rows8:
         self._table = lru_cache(maxsize=256)(self._make_table)
 
     def load(self, chunk: memoryview) -> ShardRow:
-        """The row of a shard's bytes."""
+        """Convert a shard's bytes to a row."""
         return ShardRow(bytearray(chunk))
 
     def store(self, row: ShardRow) -> bytearray:
-        """A row's bytes in the order of the shard."""
+        """Convert a row to bytes in the order of the shard."""
         return row.data
 
     def times(self, factor: int, row: ShardRow) -> Words:
-        """``factor`` · row, as a new array."""
+        """Return ``factor`` · row as a new array."""
         return np.frombuffer(row.data.translate(self._table(factor)), dtype=np.uint64)
 
     def symbols(self, shards: list[bytes]) -> NDArray[np.uint16]:
-        """The symbols of shards, one row each."""
+        """Return the symbols of shards, one row each."""
         return np.frombuffer(b"".join(shards), np.uint8).astype(np.uint16).reshape(len(shards), -1)
 
     def shards(self, symbols: NDArray[np.uint16]) -> list[bytes]:
-        """The shards of rows of symbols."""
+        """Convert rows of symbols to shards."""
         return [row.tobytes() for row in symbols.astype(np.uint8)]
 
     def _make_table(self, factor: int) -> bytes:
@@ -97,12 +98,12 @@ class Rows16:
         self._n, self._t = self._parts(square)
 
     def _parts(self, element: int) -> tuple[int, int]:
-        """l and h."""
+        """Split an element into l and h."""
         high = element >> 8
         return (element & 255) ^ self._low[high], high
 
     def load(self, chunk: memoryview) -> ShardRow:
-        """The row of a shard's bytes (a multiple of 64)."""
+        """Convert a shard's bytes (a multiple of 64) to a row."""
         blocks = np.frombuffer(chunk, dtype=np.uint64).reshape(-1, 2, 4)
         row = ShardRow(bytearray(len(chunk)))
         row.view.reshape(2, -1, 4)[:] = blocks.transpose(1, 0, 2)
@@ -110,7 +111,7 @@ class Rows16:
         return row
 
     def store(self, row: ShardRow) -> bytearray:
-        """A row's bytes in the order of the shard."""
+        """Convert a row to bytes in the order of the shard."""
         row = row.copy()
         self._change(row)
         data = bytearray(len(row.data))
@@ -118,13 +119,13 @@ class Rows16:
         return data
 
     def _change(self, row: ShardRow) -> None:
-        """From low bytes to l, or back."""
+        """Convert low bytes to l, or back."""
         half = len(row.data) // 2
         low = row.view[: half // 8]
         np.bitwise_xor(low, np.frombuffer(row.data[half:].translate(self._low), dtype=np.uint64), out=low)
 
     def times(self, factor: int, row: ShardRow) -> Words:
-        """``factor`` · row, as a new array."""
+        """Return ``factor`` · row as a new array."""
         small, large = self._parts(factor)
         out = np.frombuffer(row.data.translate(self._tables[small]), dtype=np.uint64)
         if large:
@@ -133,7 +134,7 @@ class Rows16:
         return out
 
     def _times_w(self, row: ShardRow) -> bytearray:
-        """w · row."""
+        """Return w · row."""
         half = len(row.data) // 2
         high = row.data[half:]
         data = high.translate(self._tables[self._n]) + high.translate(self._tables[self._t])
@@ -142,13 +143,13 @@ class Rows16:
         return data
 
     def symbols(self, shards: list[bytes]) -> NDArray[np.uint16]:
-        """The symbols of shards, one row each."""
+        """Return the symbols of shards, one row each."""
         planes = np.frombuffer(b"".join(shards), np.uint8).reshape(len(shards), -1, 2, 32).astype(np.uint16)
         symbols: NDArray[np.uint16] = (planes[:, :, 0] | planes[:, :, 1] << 8).astype(np.uint16)
         return symbols.reshape(len(shards), -1)
 
     def shards(self, symbols: NDArray[np.uint16]) -> list[bytes]:
-        """The shards of rows of symbols."""
+        """Convert rows of symbols to shards."""
         blocks = symbols.reshape(len(symbols), -1, 1, 32)
         planes = np.concatenate([blocks & 255, blocks >> 8], axis=2).astype(np.uint8)
         return [row.tobytes() for row in planes.reshape(len(symbols), -1)]
@@ -158,19 +159,20 @@ Rows = Rows8 | Rows16
 
 
 def add_times(rows: Rows, target: ShardRow, factor: int, row: ShardRow) -> None:
-    """target += factor · row."""
+    """Add ``factor`` · row to ``target``."""
     target.add(row.view if factor == 1 else rows.times(factor, row))
 
 
 def chunks(length: int) -> list[slice]:
-    """Equal pieces of a shard of ``length`` bytes, each a multiple of 64 but the last, near ``CHUNK``."""
+    """Divide a shard of ``length`` bytes into equal pieces near ``CHUNK``, each a multiple of 64 except the last."""
     pieces = max(1, -(-length // CHUNK))
     step = -(-length // (pieces * 64)) * 64
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 def multiply_matrix(rows: Rows, matrix: Elements, shards: list[bytes], length: int) -> list[bytes]:
-    """Matrix · shards: one new shard per matrix row. Lengths are multiples of 64 bytes for 16-bit rows, of 8 else."""
+    """Compute matrix · shards: one new shard per matrix row. Lengths are multiples of 64 bytes for 16-bit rows, else of
+    8."""
     if length <= SHORT:
         return rows.shards(rows.field.combine(matrix, rows.symbols(shards)))
     coefficients = [[int(factor) for factor in line] for line in matrix]
@@ -189,7 +191,7 @@ def multiply_matrix(rows: Rows, matrix: Elements, shards: list[bytes], length: i
 
 
 def xor_shards(shards: list[bytes]) -> bytes:
-    """The xor of shards of equal length, a multiple of 8 bytes."""
+    """Return the xor of shards of equal length, a multiple of 8 bytes."""
     first = np.frombuffer(shards[0], dtype=np.uint64)
     if len(shards) == 1:
         return shards[0]

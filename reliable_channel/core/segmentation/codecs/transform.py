@@ -1,11 +1,12 @@
 """Encodes Leopard's parity by butterflies (docs/spec/segmentation.md, *Parity*).
 
-The data comes in blocks of M rows. Each block is transformed inversely at the offset of its points, the blocks are
-xored, and the sum is transformed forward at offset 0; the first m rows are the parity. A butterfly multiplies once:
+The data is divided into blocks of M rows. Each block is transformed inversely at the offset of its points, the blocks
+are xored, and the sum is transformed forward at offset 0; the first m rows are the parity. A butterfly multiplies once:
 inverse ``y ^= x; x ^= t·y``, forward ``x ^= t·y; y ^= x``, with t = (offset + row) >> level.
 
 The last inverse level has one t per block, 2b for block b, and coordinates add by xor. So instead of one product per
-block the y rows are summed per *bit* of 2b and multiplied once per bit: log2 of the number of blocks instead of it.
+block the y rows are summed per *bit* of 2b and multiplied once per bit: log2 of the number of blocks instead of that
+number.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from reliable_channel.core.segmentation.codecs.rows import Rows, ShardRow, add_t
 
 
 def parity_by_transform(rows: Rows, data: list[bytes | None], parity_count: int) -> list[bytes]:
-    """The parity shards of two or more; ``None`` in ``data`` is a shard of zeros. One shard at least is held."""
+    """Encode two or more parity shards. ``None`` in ``data`` is a shard of zeros; at least one shard is held."""
     length = next(len(shard) for shard in data if shard is not None)
     size = 1 << (parity_count - 1).bit_length()
     views = [None if shard is None else memoryview(shard) for shard in data]
@@ -37,7 +38,7 @@ def parity_by_transform(rows: Rows, data: list[bytes | None], parity_count: int)
 
 @lru_cache(maxsize=256)
 def multiplications(data_count: int, parity_count: int) -> int:
-    """How many rows are multiplied: what an encoding costs."""
+    """The number of rows that are multiplied: the cost of encoding."""
     size = 1 << (parity_count - 1).bit_length()
     levels, half = size.bit_length() - 1, size // 2
     blocks = -(-data_count // size)
@@ -47,7 +48,7 @@ def multiplications(data_count: int, parity_count: int) -> int:
 
 
 def _inverse(rows: Rows, block: list[ShardRow | None], offset: int) -> None:
-    """All inverse levels but the last, in place; rows of zeros stay ``None`` as long as they are."""
+    """Apply all inverse levels except the last, in place; a row stays ``None`` while it is zero."""
     distance, level = 1, 0
     while distance < len(block) // 2:
         for start in range(0, len(block), 2 * distance):
@@ -85,7 +86,7 @@ class _Sum:
         return [ShardRow(bytearray(self._length)) for _ in range(self._half)]
 
     def add(self, block: list[ShardRow | None], factor: int) -> None:
-        """``factor`` is the last level's, 2b: the block's offset divided by half its size."""
+        """Add a block. ``factor`` is that of the last level, 2b: the block's offset divided by half its size."""
         bits = [1 << bit for bit in range(factor.bit_length()) if factor >> bit & 1]
         for bit in bits:
             if bit not in self._by_bit:
@@ -100,7 +101,7 @@ class _Sum:
                     self._by_bit[bit][index].add(y.view)
 
     def finish(self) -> list[ShardRow]:
-        """The rows of the sum of the inversely transformed blocks."""
+        """Return the rows of the sum of the inversely transformed blocks."""
         for bit, summed in self._by_bit.items():
             for x, y in zip(self._x, summed, strict=True):
                 add_times(self._rows, x, bit, y)
@@ -108,7 +109,7 @@ class _Sum:
 
 
 def forward(rows: Rows, work: list[ShardRow], wanted: int) -> None:
-    """The forward transform at offset 0, in place; only the first ``wanted`` rows are right afterwards."""
+    """Apply the forward transform at offset 0, in place; only the first ``wanted`` rows are valid afterwards."""
     distance = len(work) // 2
     level = distance.bit_length() - 1
     while distance:
