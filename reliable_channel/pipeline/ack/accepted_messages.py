@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -226,15 +227,16 @@ class AcceptedMessages:
         self._waiting.discard(key)
         self._waiting.add(key, seen)
 
-    def deliver(self, seen: AcceptedMessage) -> Counter[str]:
+    def deliver(self, seen: AcceptedMessage) -> Mapping[str, int]:
         """Note a delivery by SDS: a segment becomes a part, any other message is settled. Returns how many parts of
         which senders were dropped for it."""
         key = seen.key
         self._waiting.discard(key)
         if seen.segment_kind in ("data", "parity"):
-            return Counter(map(sender_in, self._parts.add(key, seen)))
+            gone = self._parts.add(key, seen)
+            return Counter(map(sender_in, gone)) if gone else {}
         self._settled.add(key, seen)
-        return Counter()
+        return {}
 
     def settle(self, seen: AcceptedMessage) -> None:
         """Note that the application message of a part was delivered."""

@@ -14,6 +14,7 @@ from reliable_channel.core.sds import (
     Delivered,
     DependencyLost,
     Evicted,
+    Evidence,
     MessageRefused,
     RefetchDue,
     RepairRequestSeen,
@@ -126,14 +127,17 @@ def ack(base: Base, event: Acknowledged, seen: AcceptedMessage | None, row: Inpu
         sds_id=event.message_id,
         sender_id=event.sender_id,
         acknowledged_by=event.by,
-        evidence=event.evidence.value,
-        certainty=event.evidence.certainty.value,
+        **_WORDS[event.evidence],
         evidence_sds_id=event.via,
         entire_message_hash=seen.entire_message_hash if seen else None,
         latency_ms=event.at - event.since,
         copies=seen.copies if seen else None,
         **coordinates(row),
     )
+
+
+_WORDS = {each: {"evidence": each.value, "certainty": each.certainty.value} for each in Evidence}
+"""Looked up once: the value of a member of an enumeration is a call of a function."""
 
 
 def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Row:

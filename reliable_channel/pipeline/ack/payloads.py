@@ -36,11 +36,10 @@ class Payloads:
 
     def __init__(self, paths: PathSettings, name: str, query_id: str = "") -> None:
         """``query_id``: the calling query; a rebuild has new queries and new tables at the same path."""
-        self._column = _PAYLOAD[name]
         self._columns = [
             *RECORD_KEY,
             "entire_message_hash",
-            self._column,
+            _PAYLOAD[name],
             *(["encrypted"] if name == SDS_MESSAGES.name else []),
         ]
         self._table = DeltaFollower(paths, BY_NAME[name], "event_time", also=("kafka_partition", "kafka_offset"))
@@ -61,11 +60,12 @@ class Payloads:
             )
             if not here:
                 continue
-            rows = self._table.read(file, self._columns, pc.field("kafka_offset").isin(here)).to_pylist()
-            for row in rows:
-                at = Wanted(*(row[name] for name in (*RECORD_KEY, "entire_message_hash")))
-                if at in wanted and row[self._column] is not None and not row.get("encrypted"):
-                    found[at] = row[self._column]
+            rows = self._table.read(file, self._columns, pc.field("kafka_offset").isin(here))
+            columns = (rows[name].to_pylist() for name in self._columns)
+            for topic, partition, offset, hash_, payload, *encrypted in zip(*columns, strict=True):
+                at = Wanted(topic, partition, offset, hash_)
+                if at in wanted and payload is not None and not any(encrypted):
+                    found[at] = payload
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from binascii import a2b_base64
 from typing import Any, NamedTuple
 
 from reliable_channel.core.wire.sds import HistoryEntry
@@ -74,7 +75,7 @@ def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
     ``fields``."""
     for name in _BINARY:
         if fields.get(name) is not None:
-            fields[name] = base64.b64decode(fields[name])
+            fields[name] = a2b_base64(fields[name])
     for name in _HISTORIES:
         if name in fields:
             fields[name] = tuple([_entry(entry) for entry in fields[name]])
@@ -86,7 +87,7 @@ def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
 
 def _entry(fields: dict[str, str]) -> HistoryEntry:
     hint = fields.get("retrieval_hint")
-    return HistoryEntry(fields["sds_id"], None if hint is None else base64.b64decode(hint), fields.get("sender_id"))
+    return HistoryEntry(fields["sds_id"], None if hint is None else a2b_base64(hint), fields.get("sender_id"))
 
 
 def row_to_json(row: InputRow) -> str:

@@ -202,7 +202,7 @@ def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], I
         sub_order = -1 if fields["row_kind"] == "completed" else fields["sub_order"]
         place = (fields["kafka_partition"], fields["kafka_offset"])
         try:
-            row = row_of(dict(fields), one[1])
+            row = row_of(fields, one[1])
         except (ValueError, TypeError, KeyError, AttributeError):
             at = (fields["kafka_topic"], *place, fields["event_us"])
             row = InputRow("unreadable", *at, fields.get("sender_id"), fields.get("sds_id"))
