@@ -249,7 +249,7 @@ class Channels:
         if head.tokens and head.version != STATE_VERSION:
             raise RuntimeError(
                 f"Ack state of version {head.version} is unknown to this program (it writes {STATE_VERSION})."
-                " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+                " Run the program that wrote it, or start over with `reliable-channel rebuild`."
             )
         self._tokens, self._settings = list(head.tokens), list(head.settings)
         self._token = os.urandom(_TOKEN_BYTES)

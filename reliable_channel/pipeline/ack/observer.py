@@ -372,7 +372,7 @@ class ChannelObserver:
         except DecodeError as error:
             raise LocalError(
                 f"The ack state of channel {key[2]!r} cannot be read: {error}.",
-                "Start anew with `reliable-channel rebuild`.",
+                "Start over with `reliable-channel rebuild`.",
             ) from error
         restored = cls(key, participant_id, config, expiry_ms)
         restored.is_blank = False

@@ -39,7 +39,7 @@ def records_per_trigger(settings: Settings) -> int:
         sizes = []
     limit = within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)
     if limit < settings.spark.max_offsets_per_trigger:
-        _LOG.info("A micro-batch reads %d records at most: the newest ones are large.", limit)
+        _LOG.info("A micro-batch reads at most %d records, because recent records are large.", limit)
     return limit
 
 

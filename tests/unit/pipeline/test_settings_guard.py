@@ -158,7 +158,7 @@ def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str
         check(settings, query, SESSION)
     assert table.name in str(fault.value)
     if query != "ingest":
-        assert error_page.expected("A checkpoint that is gone").fullmatch(str(fault.value))
+        assert error_page.expected("A missing checkpoint").fullmatch(str(fault.value))
     write(settings, query, [batch()], 1)
     check(settings, query, SESSION)
 
@@ -208,7 +208,7 @@ def test_a_topic_that_was_deleted_and_made_anew_is_refused(settings: Settings) -
     write(settings, "ingest", [batch({topic: {"0": 12, "1": 8}})], commits=1, operators=0)
     with pytest.raises(ConfigurationError) as fault:
         refuse_topic_made_anew(NewTopic(), settings)
-    assert error_page.expected("A topic that was made anew").fullmatch(str(fault.value))
+    assert error_page.expected("A topic that was recreated").fullmatch(str(fault.value))
 
 
 def test_state_in_which_a_channel_was_one_value_is_refused(settings: Settings) -> None:
