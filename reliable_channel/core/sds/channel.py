@@ -242,17 +242,17 @@ class SdsChannel:
         return None if known is None else known.sender_id
 
     def forget(self) -> None:
-        """Let a channel that has been silent for long go, but for how far it came: what is not behind the last message
-        of the log is refused as older than the log, so nothing is delivered twice. Observation begins anew."""
+        """Make a channel dormant: forget everything but its position. A message that is not after the last one of the
+        log is refused as older than the log, so nothing is delivered twice. Observation starts over."""
         state = self._state
         for _, doubt in state.unproven.items():
             if isinstance(doubt.record, LogEntry):
                 state.log.add(doubt.record, state.clock or 0)
         state.log.forget()
-        rested = ChannelState(state.channel_id, state.participant_id, state.config)
-        rested.sequence, rested.ephemeral_counter = state.sequence, state.ephemeral_counter
-        rested.log.horizon = state.log.horizon
-        self._use(rested)
+        dormant = ChannelState(state.channel_id, state.participant_id, state.config)
+        dormant.sequence, dormant.ephemeral_counter = state.sequence, state.ephemeral_counter
+        dormant.log.horizon = state.log.horizon
+        self._use(dormant)
 
     # ---- snapshot ------------------------------------------------------------------------------------------------
 

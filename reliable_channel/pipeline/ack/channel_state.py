@@ -311,7 +311,7 @@ class Channels:
 
     def _next_page(self, name: bytes, live: Live, given: Sequence[_Given]) -> pb.JournalPageProto | None:
         """The last page of the journal with these rows; ``None`` if a snapshot must replace the journal."""
-        if live.has_new_rules or live.observer.rests or live.page - live.snapshot >= MOST_PAGES:
+        if live.has_new_rules or live.observer.is_dormant or live.page - live.snapshot >= MOST_PAGES:
             return None
         snapshot_bytes = live.snapshot_bytes if live.was_kept else live.stored_bytes
         part = snapshot_bytes * (128 + name[0]) // (256 * SNAPSHOT_PART)
