@@ -12,7 +12,7 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import read_checkpoint
 
 
-def refuse_topic_made_anew(consumer: Any, settings: Settings) -> None:
+def refuse_recreated_topic(consumer: Any, settings: Settings) -> None:
     """Compare the end of every partition with the checkpoint of ingest. ``consumer``: a ``KafkaConsumer``.
 
     Raises ``ConfigurationError`` if a partition ends before the offset that was read. Once the new topic has grown
