@@ -117,7 +117,7 @@ DELIVERY_STATUS = Table(
         Column(
             "first_seen",
             "TIMESTAMP",
-            "event time of its first evidence; else its sender's clock",
+            "time of its first evidence: event time, or its sender's clock",
             example="2026-01-01T00:00:56.928Z",
         ),
         Column("delivered_at", "TIMESTAMP", "event time of the delivery", example="2026-01-01T00:01:12.455Z"),
