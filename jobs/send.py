@@ -56,7 +56,7 @@ def send_rows(channel: ReliableChannel, rows: Iterable[Row]) -> Iterator[Row]:
             raise type(error)(f"Row {row['row_id']!r}: {error.cause}", error.remedy) from None
         kept = channel.labelled(row["row_id"])
         if kept is None:
-            raise EnvironmentFault(f"Row {row['row_id']!r} was sent and is not kept.", "Use a durable persistence.")
+            raise EnvironmentFault(f"Row {row['row_id']!r} was sent but not stored.", "Use a durable persistence.")
         messages = [decode_sds_message(data, channel.wire_family) for data in kept.segments]
         ids = [message.message_id for message in messages if not isinstance(message, Malformed)]
         yield Row(
@@ -179,7 +179,7 @@ def send_table(
     if failed:
         raise EnvironmentFault(
             f"{len(failed)} of {len(rows)} rows failed, {failed[0]!r} first: refused, or acknowledged by nobody.",
-            "See that somebody listens on the channel, and send them under other row ids.",
+            "Check that somebody listens on the channel, and send them with other row ids.",
         )
     return SentTable(len(rows), new, len(acknowledged))
 
@@ -204,7 +204,7 @@ def main() -> int:
             done = send_table(spark, settings, who, source, options.wait, options.until)
             sys.stdout.write(
                 f"{done.rows} rows are sent, {done.new} of them new, {done.acknowledged} acknowledged by somebody; "
-                f"their segments stand in {settings.paths.table(SENT_ROWS.name)}\n"
+                f"their segments are in {settings.paths.table(SENT_ROWS.name)}\n"
             )
     except Exception as error:  # whatever it is, a person gets one sentence
         return ended_by(error, "send")

@@ -51,7 +51,7 @@ def check_java() -> None:
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if answer.returncode != 0 or version is None:
-        fail(f"{java} does not say its version.", remedy)
+        fail(f"{java} does not print its version.", remedy)
     if int(version.group(1)) < OLDEST_JAVA:
         fail(f"{java} is Java {version.group(1)}, too old for Spark and Kafka.", remedy)
 

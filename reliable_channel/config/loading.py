@@ -118,7 +118,7 @@ class _StrictLoader(yaml.SafeLoader):
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key} stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key} appears twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 

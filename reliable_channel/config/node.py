@@ -15,7 +15,7 @@ def _address(url: str) -> str:
     if scheme not in ("http", "https") or not found or not rest or any(c.isspace() for c in url):
         raise ValueError("not an address such as http://127.0.0.1:8645")
     if "@" in rest.split("/")[0]:
-        raise ValueError("credentials do not belong into an address; put them into headers")
+        raise ValueError("credentials do not belong in an address; put them in headers")
     return url.rstrip("/")
 
 

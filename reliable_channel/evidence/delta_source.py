@@ -93,7 +93,7 @@ class DeltaSource:
         except Exception as error:  # as above
             raise EnvironmentFault(
                 f"Envelopes of {self._location} cannot be read ({type(error).__name__}).",
-                "See that no file is missing.",
+                "Check that no file is missing.",
             ) from None
 
     def refresh(self) -> None:

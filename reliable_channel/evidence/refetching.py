@@ -57,5 +57,5 @@ def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
     if others:
         raise EnvironmentFault(
             f"Kafka refused {len(others)} of {len(entries)} fetched envelopes ({others[0].value}).",
-            "See that the brokers and the topic are there; the next run asks again.",
+            "Check that the brokers and the topic are there; the next run asks again.",
         )

@@ -110,7 +110,7 @@ def refuse_empty_commits(paths: PathSettings, name: str) -> None:
         if file.base_name.endswith(".json") and file.size == 0:
             raise EnvironmentFault(
                 f"The Delta table {name} cannot be read: its commit {file.base_name} is empty.",
-                "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",
+                "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
             )
 
 
@@ -172,5 +172,5 @@ def _create(paths: PathSettings, table: Table) -> None:
     except (OSError, DeltaError) as error:
         raise EnvironmentFault(
             f"The table {table.name} could not be created under {paths.data_dir}.",
-            "See that the disk is not full and that the place can be written to.",
+            "Check that the disk is not full and that the place can be written to.",
         ) from error

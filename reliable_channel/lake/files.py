@@ -121,7 +121,7 @@ class _TableFile:
                 write_statistics=[c.name for c in indexed(self._table)],
             )
         except FileNotFoundError:
-            raise EnvironmentFault(f"The table {self._table.name} was deleted.", "Put it back from a copy.") from None
+            raise EnvironmentFault(f"The table {self._table.name} was deleted.", "Restore it from a copy.") from None
 
     def finish(self) -> WrittenFile:
         if self._kept:

@@ -49,7 +49,7 @@ def opened(paths: PathSettings, name: str) -> DeltaTable:
     except DeltaError as error:
         raise EnvironmentFault(
             f"The Delta table {name} cannot be read: {str(error).splitlines()[0][:_LONGEST].rstrip('.')}.",
-            "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",
+            "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
         ) from error
 
 

@@ -11,8 +11,8 @@ from reliable_channel.core.errors import EnvironmentFault
 def _given_up(state: RetryCallState) -> None:
     fault = state.outcome.exception() if state.outcome else None
     raise EnvironmentFault(
-        f"Others write the table at the same time, in each of {state.attempt_number} attempts.",
-        "Try again when no other maintenance or requeue runs; what was done so far stays.",
+        f"Another writer changed the table in each of {state.attempt_number} attempts.",
+        "Try again when no other maintenance or requeue runs; changes made so far are kept.",
     ) from fault
 
 

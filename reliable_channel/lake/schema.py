@@ -29,7 +29,10 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """The columns of a table with their types, nullability and comments."""
+    """The columns of a table with their types, nullability and comments, to create it.
+
+    Rows to append must have no comments (:func:`file_schema`): delta-rs refuses comments that differ from those of the
+    table, which an earlier version may have created."""
     return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], c.nullable, {"comment": c.comment}) for c in table.columns])
 
 

@@ -39,7 +39,7 @@ def _content_topic(value: str) -> str:
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) != len(values):
-        raise ValueError("an entry stands twice")
+        raise ValueError("an entry appears twice")
     return values
 
 
@@ -97,7 +97,7 @@ class MessagingConfig(BaseModel):
         names = {to_camel(name): name for name in cls.model_fields}
         unknown = sorted(set(document) - set(names))
         if unknown:
-            raise ConfigurationError(f"Unknown configuration {', '.join(unknown)}.", f"Known are {', '.join(names)}.")
+            raise ConfigurationError(f"Unknown configuration {', '.join(unknown)}.", f"Known keys: {', '.join(names)}.")
         return cls.of(**{names[key]: value for key, value in document.items()})
 
     @property

@@ -127,7 +127,9 @@ def each_batch(
     def run(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
         if query_id is None:
-            raise EnvironmentFault("Spark does not tell the id of the running query.", "Use the pinned Spark version.")
+            raise EnvironmentFault(
+                "Spark does not provide the id of the running query.", "Use the pinned Spark version."
+            )
         if turn is None:
             write(batch, BatchSink(paths, query_id, batch_id))
             return

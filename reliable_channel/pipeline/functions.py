@@ -71,7 +71,7 @@ HISTORY: Final = ArrayType(
 ENVELOPE: Final = _struct(
     ("content_topic", _TEXT, "Waku content topic"),
     ("payload", _BYTES, "an SDS message, a ciphertext, or anything else"),
-    ("timestamp_ns", _LONG, "the sender's word: Unix time, ns"),
+    ("timestamp_ns", _LONG, "Unix time set by the sender, ns"),
     ("meta", _BYTES, "application-specific, at most 64 bytes"),
     ("ephemeral", _FLAG, "stores need not keep it; null where the envelope does not say"),
     ("version", _LONG, "version of the payload's encryption; null where the envelope does not say"),

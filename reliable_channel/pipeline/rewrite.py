@@ -48,7 +48,7 @@ def rewrite(
     if found:
         if set(rows.columns) != set(table.names()):
             raise ConfigurationError(
-                f"The table {table.name} was made by another version of this program: its columns are other ones.",
+                f"The table {table.name} was made by another version of this program: its columns differ.",
                 "Run `reliable-channel rebuild`, which derives the tables again.",
             )
         names = {row[_FILE].rpartition("/")[2] for row in found}

@@ -166,6 +166,7 @@ def _waku_topics(settings: Settings) -> tuple[tuple[str, str | None], ...]:
         )
     if settings.node.pubsub_topic is None:
         raise ConfigurationError(
-            "Neither node.pubsub_topic nor bridge.content_topics says what to read.", "Set one of them."
+            "Neither node.pubsub_topic nor bridge.content_topics is set, so there is nothing to read.",
+            "Set one of them.",
         )
     return ((settings.node.pubsub_topic, None),)

@@ -30,28 +30,29 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"The table \w+ was deleted|/_delta_log does not exist|DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
         "a table that it reads or writes was deleted while it ran.",
-        "Put it back from a copy; all but envelopes is derived again by `reliable-channel rebuild`.",
+        "Restore it from a copy; `reliable-channel rebuild` derives all tables except envelopes again.",
     ),
     (
         r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM|FAILED_READ_FILE\.\w*FILE_NOT_EXIST"
         r"|\.parquet does not exist|Failed to open local file '[^']*\.parquet'\. Detail: \[errno 2\]",
-        "rows it had still to read are gone: they were vacuumed before it read them.",
-        "Run `reliable-channel rebuild`; and let jobs/maintain.py keep what the slowest reader needs.",
+        "rows that it had not read yet were removed by VACUUM.",
+        "Run `reliable-channel rebuild`, and vacuum only with jobs/maintain.py, which keeps what the slowest reader"
+        " needs.",
     ),
     (
         r"is not a Parquet file|Parquet magic bytes not found|CANNOT_READ_FILE_FOOTER",
         "a file of a table is damaged.",
-        "Put it back from a copy; all but envelopes is derived again by `reliable-channel rebuild`.",
+        "Restore it from a copy; `reliable-channel rebuild` derives all tables except envelopes again.",
     ),
     (
         r"Failed to read log file|Incomplete log file|CHECKPOINT_FILE_CHECKSUM|CANNOT_LOAD_STATE_STORE",
         "its checkpoint is damaged.",
-        "Put it back from a copy; `reliable-channel rebuild` makes those of reassembly and ack anew.",
+        "Restore it from a copy; `reliable-channel rebuild` recreates those of reassembly and ack.",
     ),
     (
         r"Read-only file system|Permission denied|AccessDenied|ACCESS_DENIED",
-        "it may not write where its tables and checkpoints are.",
-        "Give it the permission, and start it again: nothing is lost.",
+        "it has no permission to write its tables or checkpoints.",
+        "Grant the permission and start it again; nothing is lost.",
     ),
     (
         r"does not exist under .* Run the pipeline first",
@@ -73,7 +74,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         r"(io\.delta|org\.apache\.spark\.sql\.(delta|kafka))|CANNOT_LOAD_CATALOG|PLUGIN_CLASS_NOT_FOUND"
         r"|'JavaPackage' object is not callable",
         "the jars of Delta or Kafka are missing or damaged.",
-        'Run `reliable-channel setup`, which makes them anew; give spark-submit --jars "$(reliable-channel jars)".',
+        "Run `reliable-channel setup`, which downloads them again; give spark-submit"
+        ' --jars "$(reliable-channel jars)".',
     ),
     (
         r"Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme"
@@ -88,7 +90,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"Python worker exited unexpectedly",
-        "a Python worker was killed, mostly by a system that lacks memory.",
+        "a Python worker was killed, usually because the system is out of memory.",
         "Start it again, nothing is lost; if it happens again, lower spark.max_offsets_per_trigger.",
     ),
 )
@@ -123,9 +125,9 @@ def explained(query: str, error: Exception) -> ReliableChannelError:
     if "Python worker failed to connect back" in text:
         return PythonDidNotStart(
             f"The query {query} failed: Python did not start within ten seconds.",
-            "Give the machine less to do, and start again; nothing is lost.",
+            "Reduce the load on the machine and start again; nothing is lost.",
         )
-    return EnvironmentFault(f"The query {query} failed: {last_exception(text)}", "The Spark log has the whole story.")
+    return EnvironmentFault(f"The query {query} failed: {last_exception(text)}", "The Spark log has the details.")
 
 
 def known(who: str, text: str) -> EnvironmentFault | None:

@@ -62,7 +62,7 @@ def as_fault(error: Exception) -> ReliableChannelError:
     if isinstance(error, OSError) and _STORE.search(text_of(error)):
         said = _shortened(_first_line(error))
         return EnvironmentFault(
-            f"The object store of the tables or checkpoints refuses or does not answer: {said}.",
+            f"The object store of the tables or checkpoints refused a request or did not answer: {said}.",
             "Check the endpoint, the bucket and the credentials (docs/scale-out.md, Object stores).",
         )
     if isinstance(error, ModuleNotFoundError) and (missing := (error.name or "").partition(".")[0]) in _OPTIONAL:
@@ -83,12 +83,12 @@ def as_fault(error: Exception) -> ReliableChannelError:
     if type(error).__name__ == "CommitFailedError":
         return EnvironmentFault(
             "Another writer changed a table at the same time.",
-            "Start it again: what was not written yet is written then.",
+            "Start it again: it writes what is still missing.",
         )
     if module in _DELTA_RS:
         return EnvironmentFault(
             f"A Delta table cannot be read: {_shortened(_first_line(error))}.",
-            "See whether its _delta_log is whole; `reliable-channel rebuild` derives the tables again.",
+            "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
         )
     return _unforeseen(error, _first_line(error))
 

@@ -57,7 +57,9 @@ def verify(home: Path, expected: dict[str, str]) -> None:
     found = {f"{file.parent.name}/{file.name}": file for file in home.glob("*/*.jar")}
     _refuse_changed(found, expected)
     if missing := sorted(set(expected) - set(found)):
-        raise EnvironmentFault(f"The registry did not give {', '.join(missing)}.", "Try again, or use another mirror.")
+        raise EnvironmentFault(
+            f"The registry did not provide {', '.join(missing)}.", "Try again, or use another mirror."
+        )
     if unknown := sorted(set(found) - set(expected)):
         raise EnvironmentFault(
             f"{', '.join(unknown)} is not in conf/{_CHECKSUMS}.", "Run `reliable-channel setup --record` and review."

@@ -40,5 +40,5 @@ def _version(path: str) -> int:
         raise EnvironmentFault(f"{path} does not start: {error}.", _REMEDY) from None
     match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if answer.returncode != 0 or match is None:
-        raise EnvironmentFault(f"{path} does not say its version.", _REMEDY)
+        raise EnvironmentFault(f"{path} does not print its version.", _REMEDY)
     return int(match.group(1))

@@ -124,8 +124,8 @@ class _Introduction:
                     for peer in self._peers
                 ]
         except NodeUnreachable as error:
-            _log.warning("the node was not told of its peers: %s", error.cause)
+            _log.warning("the peers were not passed to the node: %s", error.cause)
             return False
         if not all(response.ok for response in responses):
-            _log.warning("the node takes no peers (HTTP %s); is rest-admin on?", responses[-1].status)
+            _log.warning("the node accepts no peers (HTTP %s); is rest-admin enabled?", responses[-1].status)
         return True

@@ -255,8 +255,8 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
         if (of_spark or isinstance(error, OSError)) and (code := _jvm_ended()) is not None:
             raise EnvironmentFault(
                 f"Spark's JVM was killed or crashed (exit code {code}).",
-                "Mostly the machine lacks memory: lower spark.driver_memory or stop other programs, and start again;"
-                " nothing is lost.",
+                "Usually the machine is out of memory: lower spark.driver_memory or stop other programs, and start"
+                " again; nothing is lost.",
             ) from error
         if of_spark:
             raise as_fault(error) from error

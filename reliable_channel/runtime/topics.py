@@ -132,7 +132,7 @@ def unreachable(kafka: KafkaSettings, error: Exception) -> EnvironmentFault:
     credentials."""
     own = kafka.bootstrap_servers is None
     remedy = "Start it with `reliable-channel kafka start`." if own else "Check kafka.bootstrap_servers and security."
-    return EnvironmentFault(f"Kafka at {kafka.servers} does not serve us ({type(error).__name__}).", remedy)
+    return EnvironmentFault(f"Kafka at {kafka.servers} cannot be used ({type(error).__name__}).", remedy)
 
 
 def _client(kafka: KafkaSettings, timeout_s: float) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _producer(client: Mapping[str, Any], topic: str) -> Iterator[KafkaProducer]:
     except KafkaError as error:
         raise EnvironmentFault(
             f"Kafka refused a record for topic {topic}: {type(error).__name__}.",
-            "See that the topic exists and that its max.message.bytes allows envelopes.",
+            "Check that the topic exists and that its max.message.bytes allows envelopes.",
         ) from error
     finally:
         producer.close(timeout=10)

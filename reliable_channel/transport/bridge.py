@@ -191,7 +191,7 @@ class Bridge:
             return
         seen = last_seen(self._options, self._topics.evidence, self._node.vantage, self._node.api.name)
         if seen is not None:
-            _log.warning("The state of this bridge is gone: it goes on from its last sighting in Kafka.")
+            _log.warning("The state of this bridge is missing: it continues from its last sighting in Kafka.")
             self._state.acknowledge(seen.at_ms, seen.hashes)
 
     def _works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:

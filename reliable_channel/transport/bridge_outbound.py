@@ -188,7 +188,7 @@ class Outbound:
             try:
                 reader.commit(progress.committable())
             except EnvironmentFault as fault:
-                _log.warning("offsets are not kept, some envelopes will be dispatched again: %s", fault.cause)
+                _log.warning("offsets were not stored, so some envelopes will be dispatched again: %s", fault.cause)
             reader.close()
 
     @staticmethod
@@ -326,7 +326,7 @@ class Outbound:
             try:
                 return ask()
             except (EnvironmentFault, OSError) as fault:
-                _log.error("nothing is dispatched, as the count of the rate limit cannot be kept: %s", fault)
+                _log.error("nothing is dispatched, because the count of the rate limit cannot be stored: %s", fault)
                 if stopping.wait(backoff.fault()):
                     return None
 

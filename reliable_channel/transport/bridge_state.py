@@ -95,7 +95,7 @@ class BridgeState:
             self.close()
             raise EnvironmentFault(
                 f"{self._path} is not the state of a bridge of this version ({type(error).__name__}).",
-                "Move it away; the bridge then goes on from its last sighting in Kafka.",
+                "Move it away; the bridge then continues from its last sighting in Kafka.",
             ) from None
 
     def acknowledge(self, at_ms: int, recent: Iterable[bytes]) -> None:

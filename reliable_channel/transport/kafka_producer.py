@@ -109,7 +109,7 @@ class EnvelopeProducer:
             self._budget.give_back(size)
             raise SendBufferFull(
                 f"Kafka does not take records ({type(error).__name__}).",
-                "See that the brokers and the topic are there.",
+                "Check that the brokers and the topic are there.",
             ) from None
         future.add_callback(lambda _metadata: settled(None, ""))
         future.add_errback(lambda error: settled(reason_of(error), type(error).__name__))

@@ -186,7 +186,7 @@ class WakuReceiver:
         if refused is not None:
             raise NodeUnreachable(
                 f"{self._api.name} refused a subscription (HTTP {refused.status}: {refused.detail}).",
-                "See that the node serves the topic.",
+                "Check that the node serves the topic.",
             )
 
     def _keep(

@@ -196,7 +196,7 @@ class WakuRestNode(NodeBase):
             except queue.Empty:
                 continue
             except (EnvironmentFault, OSError) as fault:
-                _log.error("nothing is sent, as the count of the rate limit cannot be kept: %s", fault)
+                _log.error("nothing is sent, because the count of the rate limit cannot be stored: %s", fault)
                 if one is not None:
                     detail = "the count of the rate limit cannot be kept"
                     self._emit(self._failed(one.request_id, FailureReason.UNREACHABLE, detail))

@@ -120,7 +120,7 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             java = Path(shell.file("bin/java", "#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n"))
             java.chmod(0o755)
             return shell("run", "--once", JAVA_HOME=str(shell.place))
-        case "Jars that are not there":
+        case "Missing jars":
             return shell("jars", PATHS__CACHE_DIR=str(shell.place))
         case "A port that is taken":
             with taken_port() as port:
@@ -133,9 +133,9 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             return shell("tables", "docs", "--output", forbidden(shell.place))
         case "A full disk":
             return shell("tables", "docs", "--output", "/dev/full")
-        case "A place that cannot be":
+        case "A path below a file":
             return shell("tables", "docs", "--output", shell.file("file", "") + "/tables.md")
-        case "A directory of somebody else":
+        case "A directory that the demo did not make":
             shell.file("mine.txt", "")
             return shell("demo", "--dir", str(shell.place))
         case "The development broker does not run":
@@ -158,7 +158,7 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             return shell("send", "lobby", "--file", large, "--transport", "waku-rest")
         case "An empty message":
             return shell("send", "lobby", "", "--transport", "waku-rest")
-        case "A file that is not there":
+        case "A missing file":
             return shell("send", "lobby", "--file", str(shell.place / "nothing"))
         case "Two processes with one sender":
             database = shell.place / "channel.sqlite"
@@ -188,9 +188,9 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             with pytest.raises(EnvironmentFault) as fault:
                 open_table(PathSettings(data_dir=str(shell.place)), SDS_MESSAGES)
             return ended_by(fault.value, "ack"), shell.capsys.readouterr().err
-        case "A time that is none":
+        case "An invalid time":
             return shell("report", "--from", "yesterdayish")
-        case "A channel that nobody knows":
+        case "An unknown channel":
             return shell("report", "--channel", "nope", PATHS__DATA_DIR=str(shell.tables))
     raise NotImplementedError(heading)
 

@@ -127,7 +127,7 @@ def test_an_existing_cluster_is_not_started_but_used(cli: Cli) -> None:
     assert "an existing cluster is in use" in started.stderr
     topics = cli("kafka", "topics")
     assert topics.returncode == 1
-    assert topics.stderr.startswith(f"reliable-channel: Kafka at 127.0.0.1:{cli.port} does not serve us")
+    assert topics.stderr.startswith(f"reliable-channel: Kafka at 127.0.0.1:{cli.port} cannot be used")
     assert "Check kafka.bootstrap_servers" in topics.stderr
 
 

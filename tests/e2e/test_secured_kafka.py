@@ -83,12 +83,12 @@ def test_both_clients_get_in(secured: Settings, spark: SparkSession) -> None:
 
 def test_a_wrong_password_is_one_sentence_without_it(secured: Settings) -> None:
     wrong = secured.kafka.security.model_copy(update={"sasl_password": SecretStr("not-the-password")})
-    with pytest.raises(EnvironmentFault, match=r"does not serve us .* Check kafka\.bootstrap_servers") as refused:
+    with pytest.raises(EnvironmentFault, match=r"cannot be used .* Check kafka\.bootstrap_servers") as refused:
         ensure_topics(secured.kafka.model_copy(update={"security": wrong}), timeout_s=5)
     assert "not-the-password" not in str(refused.value)
 
 
 def test_an_unknown_certificate_is_refused(secured: Settings) -> None:
     untrusting = secured.kafka.security.model_copy(update={"ssl_ca_file": None})
-    with pytest.raises(EnvironmentFault, match="does not serve us"):
+    with pytest.raises(EnvironmentFault, match="cannot be used"):
         ensure_topics(secured.kafka.model_copy(update={"security": untrusting}), timeout_s=5)

@@ -42,8 +42,8 @@ def test_commands_leave_a_kafka_of_somebody_else_alone(
     monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", broker.kafka.servers.rpartition(":")[2])
     with pytest.raises(SystemExit) as ended:
         main(command)
-    assert ended.value.code == exit_code("A Kafka of somebody else")
-    assert expected("A Kafka of somebody else").fullmatch(capsys.readouterr().err.strip())
+    assert ended.value.code == exit_code("Another Kafka on the port")
+    assert expected("Another Kafka on the port").fullmatch(capsys.readouterr().err.strip())
 
 
 def test_a_job_leaves_a_kafka_of_somebody_else_alone(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
         ("segmentation: {segment_size_bytes: 3}", ["segment_size_bytes", "64"]),
         ("channels: {content_topics: [{family: spec}]}", ["channels.content_topics.0.content_topic"]),
         ("pipeline: {starting_offsets: middle}", ["pipeline.starting_offsets", "'middle'"]),
-        ("kafka: {broker: {port: 1, port: 2}}", ["line 1", "port stands twice"]),
+        ("kafka: {broker: {port: 1, port: 2}}", ["line 1", "port appears twice"]),
         ("kafka: [", ["line 1", "not valid YAML"]),
         ("- kafka", ["no mapping"]),
         ("1: 2", ["a key must be text"]),

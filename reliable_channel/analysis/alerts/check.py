@@ -57,7 +57,7 @@ def check(
         if log.append(changed, clock, now):
             break
     else:
-        raise EnvironmentFault("Others write the table alerts all the time.", "Run one check at a time.")
+        raise EnvironmentFault("Other processes keep changing the table alerts.", "Run one check at a time.")
     webhook = webhook or Webhook(settings.alerts)
     sent, fault = (0, None) if settings.alerts.webhook_url is None else _send(settings, webhook)
     still_open = AlertLog(settings.paths).open_alerts()

@@ -21,7 +21,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.create import create_table
-from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ALERTS
 
 _CHANGES = "reliable-channel alerts"
@@ -57,7 +57,7 @@ class AlertLog:
             {**asdict(change), "sequence": last + n, "as_of": as_of, "recorded_at": now}
             for n, change in enumerate(changes, 1)
         ]
-        return self._commit(pa.Table.from_pylist(rows, schema=arrow_schema(ALERTS)), _CHANGES, last + len(rows))
+        return self._commit(as_arrow(rows, ALERTS), _CHANGES, last + len(rows))
 
     def unsent(self, limit: int) -> list[dict[str, Any]]:
         """The oldest ``limit`` changes that were not sent to the webhook, in order. If none was ever sent, the alerts
@@ -73,7 +73,7 @@ class AlertLog:
 
     def record_sent(self, sequence: int) -> None:
         """Record that the changes up to ``sequence`` were sent. A concurrent run that records the same wins."""
-        self._commit(arrow_schema(ALERTS).empty_table(), _SENT_TO_WEBHOOK, sequence)
+        self._commit(as_arrow([], ALERTS), _SENT_TO_WEBHOOK, sequence)
 
     def _last(self) -> int:
         # Rows go by retention, the number of the last one does not.

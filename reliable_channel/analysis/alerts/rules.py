@@ -143,7 +143,7 @@ def parse_rules(text: str, file: str) -> tuple[Rule, ...]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigurationError(f"{file}{line}: this is no YAML.", "docs/alerts.md shows a rules file.") from None
+        raise ConfigurationError(f"{file}{line}: this is not YAML.", "docs/alerts.md shows a rules file.") from None
     if not isinstance(content, dict) or set(content) != {"rules"} or not isinstance(content["rules"], list):
         raise ConfigurationError(f"{file}: there must be one key, rules, with a list.", "See conf/alerts.yaml.")
     if len(content["rules"]) > MOST_RULES:

@@ -68,7 +68,9 @@ class Webhook:
             with client.stream("POST", url.get_secret_value(), content=body, headers=headers) as answer:
                 status = answer.status_code
         except httpx.InvalidURL:
-            raise EnvironmentFault("The webhook's URL is none.", "Set RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL.") from None
+            raise EnvironmentFault(
+                "The webhook's URL is invalid.", "Set RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL."
+            ) from None
         except httpx.HTTPError as error:
             raise _AgainError(type(error).__name__) from None
         if status in _TEMPORARY or status >= 500:

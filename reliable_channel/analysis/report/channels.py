@@ -25,5 +25,7 @@ def require_channel(source: TableWindow) -> None:
     like = difflib.get_close_matches(wanted, known, n=3) or known[:5]
     raise LocalError(
         f"There is no channel {name(wanted)!r} in the tables.",
-        f"Known are: {', '.join(name(channel) for channel in like)}." if like else "There is no channel in them yet.",
+        f"Known channels: {', '.join(name(channel) for channel in like)}."
+        if like
+        else "There is no channel in them yet.",
     )

@@ -11,7 +11,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.read import public_dataset
 
 REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `reliable-channel demo` first."
-REBUILD = "See that its files are there and readable; `reliable-channel rebuild` derives the tables again."
+REBUILD = "Check that its files are there and readable; `reliable-channel rebuild` derives the tables again."
 
 REPEATED = frozenset(
     (

@@ -86,7 +86,7 @@ class TableSnapshot:
             return in_our_time(connection.sql(sql, params=dict(parameters or {})).to_arrow_table())
         except duckdb.InterruptException:
             raise EnvironmentFault(
-                f"The question took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."
+                f"The query took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."
             ) from None
         except (duckdb.BinderException, duckdb.CatalogException) as error:
             raise EnvironmentFault(
@@ -109,22 +109,22 @@ class TableSnapshot:
         try:
             statements = connection.extract_statements(sql)
         except duckdb.Error as error:
-            raise LocalError(f"This is no SQL: {delta.first_line(error)}.", "See docs/questions.md.") from None
+            raise LocalError(f"This is not valid SQL: {delta.first_line(error)}.", "See docs/questions.md.") from None
         finally:
             connection.close()
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise LocalError("One SELECT is answered at a time; the tables are only read.", "Write one.")
+            raise LocalError("Only a single SELECT is allowed; the tables are read-only.", "Write one.")
         try:
             return self.arrow(sql)
         except EnvironmentFault as fault:
             if isinstance(fault.__cause__, duckdb.BinderException | duckdb.CatalogException):
                 raise LocalError(
-                    f"The tables have no such thing: {delta.first_line(fault.__cause__)}.",
+                    f"No such table or column: {delta.first_line(fault.__cause__)}.",
                     "`reliable-channel tables list` names the tables, docs/tables.md their columns.",
                 ) from None
             raise
         except duckdb.Error as error:
-            raise LocalError(f"This cannot be answered: {delta.first_line(error)}.", "Change the question.") from None
+            raise LocalError(f"This query failed: {delta.first_line(error)}.", "Change the query.") from None
 
     def newest(self) -> TableSnapshot:
         """The same tables at their newest versions now."""

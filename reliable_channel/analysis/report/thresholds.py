@@ -86,7 +86,7 @@ def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
     if limits.loss is not None:
         if not report["totals"]["messages"] and report["totals"]["delivered_rows"]:
             raise EnvironmentFault(
-                "Loss cannot be judged: there are messages in this window and no verdicts.",
+                "Loss cannot be judged: the messages in this window have no verdicts.",
                 "`reliable-channel run --continuous` gives them once a minute, `run --once --verdicts` at its end.",
             )
         found.append(Check("max_loss", limits.loss, report["totals"]["loss"], "share"))
@@ -98,7 +98,7 @@ def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
         ingest = [row for row in report["pipeline"] if row["query"] == "ingest"]
         if not ingest or ingest[0]["lag"] is None:
             raise EnvironmentFault(
-                "Lag cannot be judged: pipeline_metrics says nothing about ingest in this window.",
+                "Lag cannot be judged: pipeline_metrics has no rows of ingest in this window.",
                 "Leave out --max-lag, or widen --from and --to: metrics go by the wall clock.",
             )
         found.append(Check("max_lag", limits.lag_records, ingest[0]["lag"], "records"))

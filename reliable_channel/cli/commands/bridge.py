@@ -79,5 +79,5 @@ def register(app: typer.Typer) -> None:
         if (ended := running.status()).ever_reachable is False:
             raise EnvironmentFault(
                 f"The node was never reached: {ended.fault or f'{settings.node.url} did not answer in time.'}",
-                "See that it runs, and that node.url is the address of its REST interface.",
+                "Check that it runs, and that node.url is the address of its REST interface.",
             )

@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
             finally:
                 persistence.close()
         if not found:
-            typer.echo(f"Nothing is kept of channel {channel_id} in {who.place(settings)}", err=True)
+            typer.echo(f"Nothing is stored of channel {channel_id} in {who.place(settings)}", err=True)
             raise typer.Exit(3)
 
 

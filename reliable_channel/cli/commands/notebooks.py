@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
         for source in sorted(place_of("notebooks").glob("*.ipynb")):
             target = place / source.name
             if target.exists():
-                typer.echo(f"{target} is there already and was left alone", err=True)
+                typer.echo(f"{target} already exists and was left unchanged", err=True)
                 continue
             shutil.copyfile(source, target)
             typer.echo(target)

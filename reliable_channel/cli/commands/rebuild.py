@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
             done = run(spark, settings, target=target, say=lambda what: typer.echo(f"  {what}", err=True))
         typer.echo(f"Rebuilt from {done.envelopes:,} envelopes.")
         if done.old_tables:
-            typer.echo(f"The old tables are in {done.old_tables}; remove them when you need them no more.")
+            typer.echo(f"The old tables are in {done.old_tables}; delete them when you no longer need them.")
         if done.older_rows:
             typer.echo(
                 f"{done.older_rows:,} rows of delivered_messages are older than the oldest envelope:"

@@ -93,7 +93,7 @@ def _settled(channel: ReliableChannel, ids: list[str], wait: str, seconds: float
     if not channel.wait(ids, delivered=wait == "delivered", queued=wait == "queued", timeout_s=seconds):
         states = [channel.send_state(one) for one in ids]
         left = sum(state in (SendState.SENDING, SendState.QUEUED, SendState.SENT) for state in states)
-        typer.echo(f"{left} of {len(ids)} are kept and not done yet; the next start goes on.", err=True)
+        typer.echo(f"{left} of {len(ids)} are stored and not finished; the next start continues.", err=True)
         if queued := states.count(SendState.QUEUED):
             typer.echo(
                 f"{queued} are queued: no bridge has dispatched them, or the rate limit holds them back.", err=True

@@ -244,18 +244,17 @@ class SdsChannel:
         return None if known is None else known.sender_id
 
     def forget(self) -> None:
-        """Drop the state of a channel that has been silent for long, except its horizon: messages that are not later
-        than the last message of the log are refused as older than the log, so nothing is delivered twice. Observation
-        starts anew."""
+        """Make a channel dormant: drop its state except its horizon. Messages that are not later than the last message
+        of the log are refused as older than the log, so nothing is delivered twice. Observation starts over."""
         state = self._state
         for _, doubt in state.unproven.items():
             if isinstance(doubt.record, LogEntry):
                 state.log.add(doubt.record, state.clock or 0)
         state.log.forget()
-        rested = ChannelState(state.channel_id, state.participant_id, state.config)
-        rested.sequence, rested.ephemeral_counter = state.sequence, state.ephemeral_counter
-        rested.log.horizon = state.log.horizon
-        self._use(rested)
+        dormant = ChannelState(state.channel_id, state.participant_id, state.config)
+        dormant.sequence, dormant.ephemeral_counter = state.sequence, state.ephemeral_counter
+        dormant.log.horizon = state.log.horizon
+        self._use(dormant)
 
     # ---- snapshot ------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def read_snapshot(data: bytes, config: SdsParameters) -> ChannelState:
     try:
         proto = pb.SdsState.FromString(data)
     except DecodeError as error:
-        raise LocalError(f"These bytes are no SDS snapshot: {error}.", "Restore another one.") from error
+        raise LocalError(f"These bytes are not an SDS snapshot: {error}.", "Restore another one.") from error
     if proto.version not in _READ:
         raise LocalError(
             f"The SDS snapshot is of version {proto.version}; this program reads up to version {VERSION}.",

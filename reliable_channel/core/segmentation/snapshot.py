@@ -53,7 +53,7 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
     except (DecodeError, ValueError) as error:
         raise LocalError(
             f"A stored reassembly state cannot be read ({error}).",
-            f"It is no snapshot of version {OLDEST} to {VERSION}; delete the state and reprocess.",
+            f"It is not a snapshot of version {OLDEST} to {VERSION}; delete the state and reprocess.",
         ) from error
     sets.order_sends({_key(each): each.send for each in state.next_send})
     return sets, state.now, state.next_number

@@ -10,6 +10,7 @@ from reliable_channel.lake.tables.columns import (
     CHANNEL_KEY,
     DATA_COUNT,
     DELIVERY_TIME,
+    EARLIEST_SENDER_TIMESTAMP,
     ENTIRE_HASH,
     LAMPORT,
     LATE,
@@ -19,24 +20,24 @@ from reliable_channel.lake.tables.columns import (
     PARITY_COUNT,
     SDS_ID,
     SENDER,
-    SENDER_TIMESTAMP,
     SENDER_VERIFIED,
 )
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 DELIVERIES = Table(
     "deliveries",
-    "What SDS delivered at this observer, in causal order: every segment (row_kind 'segment'), and every application"
-    " message once enough of its segments were delivered (row_kind 'message'; a bare payload is both and stands once).",
+    "What SDS delivered at this observer, in causal order: every segment (row_kind 'segment'), and every"
+    " application message once enough of its segments were delivered (row_kind 'message'; a bare payload"
+    " has only this row).",
     "jobs/ack.py",
     (
         *CHANNEL,
-        Column("row_seq", "BIGINT", "running number of the row in this channel, from 1", example="109"),
+        Column("row_seq", "BIGINT", "number of the row in its channel, from 1", example="109"),
         Column("row_kind", "STRING", "segment, or message", example="message"),
         Column(
             "delivery_seq",
             "BIGINT",
-            "message rows: running number of the message in this channel, from 1",
+            "message rows: number of the message in its channel, from 1",
             example="110",
         ),
         DELIVERY_TIME,
@@ -51,47 +52,47 @@ DELIVERIES = Table(
             example="data",
         ),
         ENTIRE_HASH,
-        Column("segment_index", "INT", "index among the data segments, or among the parity segments", example="1"),
+        Column("segment_index", "INT", "index among the data or the parity segments, from 0", example="1"),
         DATA_COUNT,
         PARITY_COUNT,
         Column(
             "first_sds_id",
             "STRING",
-            "message rows: SDS id of the first segment as sent, or of the first one held",
+            "message rows: SDS id of the first segment, or of the first one known",
             example=AN_ID,
         ),
         Column(
             "first_lamport_timestamp",
             "BIGINT",
-            "message rows: Lamport timestamp of the first segment as sent",
+            "message rows: Lamport timestamp of the send's first segment",
             unit="ms since 1970",
             example="1767226185235",
         ),
         Column(
             "position_exact",
             "BOOLEAN",
-            "message rows: the first segment was seen, or its id recomputed",
+            "message rows: the first segment's SDS id was received or recomputed",
             example="true",
         ),
-        Column("kafka_topic", "STRING", "Kafka topic of the record it came with", example="waku.envelopes"),
-        Column("kafka_partition", "INT", "Kafka partition of the record that brought it, or completed it", example="0"),
+        Column("kafka_topic", "STRING", "Kafka topic of the record that brought it", example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition of that record", example="0"),
         OFFSET_OF_THAT_RECORD,
         Column(
             "first_seen",
             "TIMESTAMP",
-            "event time of that record; of the first segment for a segmented message",
+            "event time of that record; for a segmented message of its first segment",
             example="2026-01-01T00:00:56.928Z",
         ),
         Column("payload_bytes", "BIGINT", "message rows: size of the payload", unit="bytes", example="300000"),
-        SENDER_TIMESTAMP,
+        EARLIEST_SENDER_TIMESTAMP,
         SENDER_VERIFIED,
         Column(
             "repaired_by",
             "STRING",
-            "parity or message when the segment was not received but rebuilt; else null",
+            "parity or message if the segment was repaired; null if received",
             example="parity",
         ),
-        Column("repaired_segments", "INT", "message rows: how many of its segments were rebuilt", example="1"),
+        Column("repaired_segments", "INT", "message rows: number of data segments rebuilt from parity", example="1"),
         LATE,
         LOST_IDS,
     ),
@@ -102,18 +103,18 @@ DELIVERIES = Table(
 
 ACKS = Table(
     "acks",
-    "Who acknowledged which SDS message, on which evidence, how late. One row when the evidence first appears and one"
-    " for each stronger evidence.",
+    "Which participant acknowledged which SDS message, by what evidence, after how long. One row for the"
+    " first evidence and for each stronger one.",
     "jobs/ack.py",
     (
         *CHANNEL,
         SDS_ID,
         Column("sender_id", "STRING", "sender of the acknowledged message", example="alice"),
-        Column("acknowledged_by", "STRING", "the participant who acknowledges; never the sender", example="frank"),
+        Column("acknowledged_by", "STRING", "participant that acknowledges; never the sender", example="frank"),
         Column(
             "evidence",
             "STRING",
-            "causal_history, implied (in the causal past and in the participant's filter), or filter",
+            "causal_history, implied (in the causal past and the participant's filter), or filter",
             example="causal_history",
         ),
         Column(
@@ -129,19 +130,15 @@ ACKS = Table(
             example=ANOTHER_ID,
         ),
         ENTIRE_HASH,
-        Column(
-            "event_time", "TIMESTAMP", "when the evidence arrived, in event time", example="2026-01-01T00:01:12.455Z"
-        ),
+        Column("event_time", "TIMESTAMP", "event time of the evidence", example="2026-01-01T00:01:12.455Z"),
         Column(
             "latency_ms",
             "BIGINT",
-            "from the first sight of the message to this evidence, event time",
+            "event time from the first sight of the message to this evidence",
             unit="ms",
             example="15527",
         ),
-        Column(
-            "copies", "INT", "copies of the message seen until then; more than one are retransmissions", example="1"
-        ),
+        Column("copies", "INT", "copies of the message seen by then; more than 1 means retransmissions", example="1"),
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the evidence", example="0"),
         OFFSET_OF_THAT_RECORD,
     ),
@@ -152,7 +149,7 @@ ACKS = Table(
 
 REFETCH_REQUESTS = Table(
     "refetch_requests",
-    "Missing dependencies to ask store nodes for, one row per attempt.",
+    "Missing dependencies to request from store nodes, one row per attempt.",
     "jobs/ack.py",
     (
         *CHANNEL,
@@ -161,20 +158,18 @@ REFETCH_REQUESTS = Table(
         Column(
             "retrieval_hint",
             "BINARY",
-            "as the sender wrote it; stores are asked by a Waku message hash of 32 bytes, and without one by content"
-            " topic and time; null where none is known",
+            "as a sender wrote it; stores are queried by a hint of 32 bytes (Waku message hash), otherwise by"
+            " content topic and time; null if unknown",
             example=AN_ENVELOPE,
         ),
         Column("attempt", "INT", "number of the attempt, from 1", example="1"),
         Column(
             "needed_by",
             "STRING",
-            "SDS id of a message that waits for it",
+            "SDS id of a message that depends on it",
             example=ANOTHER_ID,
         ),
-        Column(
-            "event_time", "TIMESTAMP", "when the attempt was due, in event time", example="2026-01-01T00:01:12.455Z"
-        ),
+        Column("event_time", "TIMESTAMP", "event time at which it was due", example="2026-01-01T00:01:12.455Z"),
     ),
     (*CHANNEL_KEY, "sds_id", "attempt"),
     retention_ms=30 * DAY_MS,
@@ -182,7 +177,7 @@ REFETCH_REQUESTS = Table(
 
 LOST_DEPENDENCIES = Table(
     "lost_dependencies",
-    "Dependencies that are not here: declared irretrievably lost, or older than the observation of their channel.",
+    "Dependencies that are declared irretrievably lost, or older than the observation of their channel.",
     "jobs/ack.py",
     (
         *CHANNEL,
@@ -191,10 +186,10 @@ LOST_DEPENDENCIES = Table(
         Column(
             "retrieval_hint",
             "BINARY",
-            "as the sender wrote it, a Waku message hash if it has 32 bytes; null where none is known",
+            "always null; refetch_requests has the hints",
             example=AN_ENVELOPE,
         ),
-        Column("status", "STRING", "lost, before_observation, or recovered (it came late after all)", example="lost"),
+        Column("status", "STRING", "lost, before_observation, or recovered (arrived late)", example="lost"),
         Column(
             "needed_by",
             "STRING",
@@ -202,11 +197,12 @@ LOST_DEPENDENCIES = Table(
             example=ANOTHER_ID,
         ),
         Column(
-            "missing_since", "TIMESTAMP", "when it was first missed, in event time", example="2026-01-01T00:04:03.144Z"
+            "missing_since",
+            "TIMESTAMP",
+            "event time of the first miss; null if recovered",
+            example="2026-01-01T00:04:03.144Z",
         ),
-        Column(
-            "event_time", "TIMESTAMP", "when the status was reached, in event time", example="2026-01-01T00:01:12.455Z"
-        ),
+        Column("event_time", "TIMESTAMP", "event time of the status", example="2026-01-01T00:01:12.455Z"),
     ),
     (*CHANNEL_KEY, "sds_id", "status"),
     retention_ms=90 * DAY_MS,
@@ -214,23 +210,21 @@ LOST_DEPENDENCIES = Table(
 
 REPAIR_REQUESTS = Table(
     "repair_requests",
-    "Who asked the channel for which message (SDS-R): evidence that somebody lacks it.",
+    "Which participant asked the channel for which message (SDS-R): evidence that it lacks the message.",
     "jobs/ack.py",
     (
         *CHANNEL,
         SDS_ID,
-        Column("sender_id", "STRING", "sender of the wanted message, where the request says it", example="alice"),
-        Column("requested_by", "STRING", "the participant who asks", example="carol"),
+        Column("sender_id", "STRING", "sender of the requested message; null if not stated", example="alice"),
+        Column("requested_by", "STRING", "participant that requests it", example="carol"),
         Column(
             "request_sds_id",
             "STRING",
             "SDS id of the message that carried the request",
             example=ANOTHER_ID,
         ),
-        Column("held_here", "BOOLEAN", "the message had been seen here when the request came", example="false"),
-        Column(
-            "event_time", "TIMESTAMP", "when the request arrived, in event time", example="2026-01-01T00:01:12.455Z"
-        ),
+        Column("held_here", "BOOLEAN", "the message had been received here when the request arrived", example="false"),
+        Column("event_time", "TIMESTAMP", "event time of the request", example="2026-01-01T00:01:12.455Z"),
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
         OFFSET_OF_THAT_RECORD,
     ),
@@ -240,21 +234,21 @@ REPAIR_REQUESTS = Table(
 
 CHANNEL_EVENTS = Table(
     "channel_events",
-    "What else a channel has to say, so that nothing is lost silently: conflicts, saturated filters, bounds"
-    " reached, and rows on which the program itself failed (row_failed).",
+    "Other events of a channel, so that no loss is silent: conflicts, saturated filters, limits reached,"
+    " and rows on which the program itself failed (row_failed).",
     "jobs/ack.py, jobs/reassembly.py",
     (
         *CHANNEL,
-        Column("event", "STRING", "name of the event, of SDS or of reassembly", example="saturated_filter"),
+        Column("event", "STRING", "name of the event, from SDS or reassembly", example="saturated_filter"),
         SDS_ID,
         SENDER,
         Column(
             "detail",
             "STRING",
-            "more, for people; never holds payload bytes",
+            "human-readable detail, no payload bytes",
             example="0.731 of the bits are set",
         ),
-        Column("event_time", "TIMESTAMP", "when it happened, in event time", example="2026-01-01T00:01:12.455Z"),
+        Column("event_time", "TIMESTAMP", "event time at which it happened", example="2026-01-01T00:01:12.455Z"),
         Column(
             "kafka_topic",
             "STRING",

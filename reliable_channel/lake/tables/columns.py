@@ -34,7 +34,7 @@ CHANNEL = (
         "Waku content topic; second part of the channel key",
         example="/reliable-channel/1/chat/proto",
     ),
-    Column("channel_id", "STRING", "SDS channel id, the sender's word; third part of the channel key", example="talk"),
+    Column("channel_id", "STRING", "SDS channel id, set by the sender; third part of the channel key", example="talk"),
 )
 
 CHANNEL_KEY = tuple(column.name for column in CHANNEL)
@@ -43,18 +43,18 @@ CHANNEL_KEY = tuple(column.name for column in CHANNEL)
 EVENT_TIME = Column(
     "event_time",
     "TIMESTAMP",
-    "min(Kafka record time, ingest clock + max_clock_skew), as a running maximum of its Kafka partition",
+    "min(Kafka record time, ingest_time + pipeline.max_clock_skew_ms), never decreasing in a partition",
     example="2026-01-01T00:01:12.455Z",
 )
 
 RECORD_TIME = Column(
     "record_time",
     "TIMESTAMP",
-    "Kafka record time: LogAppendTime in production, else a claim",
+    "Kafka record time: the broker's with LogAppendTime, else the producer's",
     example="2026-01-01T00:01:12.455Z",
 )
 
-SOURCE = Column("source", "STRING", "how it reached us: relay, filter, store, repair or sender", example="relay")
+SOURCE = Column("source", "STRING", "how it arrived: relay, filter, store, repair or sender", example="relay")
 
 SENDER = Column("sender_id", "STRING", "SDS sender id", example="alice")
 
@@ -66,13 +66,17 @@ SDS_ID = Column(
 )
 
 LAMPORT = Column(
-    "lamport_timestamp", "BIGINT", "Lamport timestamp of the SDS message", unit="ms since 1970", example="1767226185235"
+    "lamport_timestamp",
+    "BIGINT",
+    "Lamport timestamp (LIP-109); null if ephemeral",
+    unit="ms since 1970",
+    example="1767226185235",
 )
 
 ENVELOPE_HASH = Column(
     "envelope_hash",
     "BINARY",
-    "Waku message hash of the envelope",
+    "Waku message hash; equals envelopes.message_hash",
     unit="32 bytes",
     example=AN_ENVELOPE,
 )
@@ -80,75 +84,81 @@ ENVELOPE_HASH = Column(
 ENTIRE_HASH = Column(
     "entire_message_hash",
     "BINARY",
-    "Keccak-256 of the whole payload",
+    "Keccak-256 of the payload (Segmentation 0.1)",
     unit="32 bytes",
     example=A_HASH,
 )
 
-DATA_COUNT = Column("data_count", "INT", "data segments of the message (k); null where not said", example="3")
+DATA_COUNT = Column("data_count", "INT", "number of data segments (k); null if unknown", example="3")
 
-PARITY_COUNT = Column("parity_count", "INT", "parity segments of the message (m); null where not said", example="1")
+PARITY_COUNT = Column("parity_count", "INT", "number of parity segments (m); null if unknown", example="1")
 
 WRITTEN_AT = Column(
     "written_at",
     "TIMESTAMP",
-    "wall clock of the micro-batch that wrote the row; not stable in a rebuild",
+    "wall clock of the write; differs after a rebuild",
     example="2026-11-21T14:26:26.834148Z",
 )
 
 INGEST_TIME = Column(
     "ingest_time",
     "TIMESTAMP",
-    "clock of the ingest micro-batch, the same when it is replayed",
+    "clock of the ingest micro-batch; unchanged by a replay",
     example="2026-11-21T14:25:47.730Z",
 )
 
 SENDER_TIMESTAMP = Column(
     "sender_timestamp_ns",
     "BIGINT",
-    "timestamp of the envelope, the sender's word",
+    "timestamp of the envelope, set by the sender",
+    unit="ns since 1970",
+    example="1767226190235000000",
+)
+
+EARLIEST_SENDER_TIMESTAMP = Column(
+    "sender_timestamp_ns",
+    "BIGINT",
+    "timestamp of its envelope, the earliest of several, set by the sender",
     unit="ns since 1970",
     example="1767226190235000000",
 )
 
 KAFKA_TOPIC = Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes")
 
-POSITION_EXACT = Column("position_exact", "BOOLEAN", "the first segment was seen, or its id recomputed", example="true")
+POSITION_EXACT = Column(
+    "position_exact", "BOOLEAN", "the first segment's SDS id was received or recomputed", example="true"
+)
 
-PAYLOAD = Column("payload", "BINARY", "the payload; null unless plaintext is stored", example="0x68656c6c6f20426f62")
+PAYLOAD = Column("payload", "BINARY", "payload; null if plaintext is not stored", example="0x68656c6c6f20426f62")
 
 PAYLOAD_BYTES = Column("payload_bytes", "BIGINT", "size of the payload", unit="bytes", example="300000")
 
-DELIVERY_TIME = Column(
-    "event_time", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"
-)
+DELIVERY_TIME = Column("event_time", "TIMESTAMP", "event time of the delivery", example="2026-01-01T00:01:12.455Z")
 
 OFFSET_OF_THAT_RECORD = Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326")
 
 SENDER_VERIFIED = Column(
     "sender_verified",
     "BOOLEAN",
-    "the SDS id of the message (of every segment that was used) is recomputed from sender, time and content, so"
-    " nobody changed one of them afterwards; not that the sender is who the id says: anybody can write a name",
+    "the SDS id (of every segment used) was recomputed from sender id, Lamport timestamp and content, so"
+    " none of them was altered; does not authenticate the sender, because anyone can state any sender id",
     example="true",
 )
 
-LATE = Column("late", "BOOLEAN", "it came after it had been declared irretrievably lost", example="false")
+LATE = Column("late", "BOOLEAN", "arrived after it was declared lost or before_observation", example="false")
 
 LOST_IDS = Column(
     "lost_dependencies",
     "ARRAY<STRING>",
-    "SDS ids declared lost that it depends on",
+    "SDS ids of its dependencies declared lost",
     example=f'["{A_PAST_ID}"]',
 )
 
-MISSING_SENDER = Column(
-    "sender_id", "STRING", "sender of the missing message, where the history says it", example="alice"
-)
+MISSING_SENDER = Column("sender_id", "STRING", "sender of the missing message; null if not stated", example="alice")
 
 PUBSUB_TOPIC = Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0")
 
-RECORDED_AT = Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-11-21T14:26:26.834148Z")
+RECORDED_AT = Column("recorded_at", "TIMESTAMP", "wall clock of the write", example="2026-11-21T14:26:26.834148Z")
 
 SDS_METADATA = (
     SENDER,
@@ -156,42 +166,44 @@ SDS_METADATA = (
     Column(
         "sds_kind",
         "STRING",
-        "content, sync, ephemeral; tick for a row of the recorded clock (no SDS message)",
+        "content, sync or ephemeral; tick: a row of the recorded clock, no message",
         example="content",
     ),
     LAMPORT,
     Column(
         "causal_history",
         HISTORY_TYPE,
-        "ids this message depends on, with retrieval hints",
+        "messages it depends on (LIP-109), with hints",
         example=AN_ENTRY,
     ),
-    Column("bloom_filter", "BINARY", "the filter's bytes as on the wire", example="0x00000040000000000000100000000000"),
+    Column(
+        "bloom_filter", "BINARY", "Bloom filter (LIP-109) as on the wire", example="0x00000040000000000000100000000000"
+    ),
     Column(
         "repair_request",
         HISTORY_TYPE,
-        "ids whose rebroadcast the sender asks for (SDS-R)",
+        "messages that the sender wants rebroadcast (SDS-R)",
         example=AN_ENTRY,
     ),
     Column(
         "content_digest",
         "BINARY",
-        "SHA-256 of the SDS content",
+        "SHA-256 of the plaintext SDS content",
         unit="32 bytes",
         example="0x3e7b18acce28ce5bc3bb86640240efc417bd4cf87a9d086ec33ceab46927a22b",
     ),
     Column(
         "id_verified",
         "BOOLEAN",
-        "the SDS id is recomputed from the message; null when nobody can tell (docs/sds.md, Unproven ids)",
+        "the SDS id was recomputed from the message; null if undecidable (docs/sds.md, Unproven ids)",
         example="true",
     ),
-    Column("content_bytes", "INT", "size of the SDS content", unit="bytes", example="2155"),
+    Column("content_bytes", "INT", "size of the plaintext SDS content", unit="bytes", example="2155"),
     ENVELOPE_HASH,
     SENDER_TIMESTAMP,
-    Column("segment_kind", "STRING", "bare, data or parity; null without content", example="data"),
+    Column("segment_kind", "STRING", "data, parity or bare (no segment); null without content", example="data"),
     ENTIRE_HASH,
-    Column("segment_index", "INT", "index among the data segments, or among the parity segments", example="1"),
+    Column("segment_index", "INT", "index among the data or the parity segments, from 0", example="1"),
     DATA_COUNT,
     PARITY_COUNT,
 )

@@ -17,23 +17,30 @@ from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 SENDER_EVENTS = Table(
     "sender_events",
-    "The sender's own records: what it took, dispatched, held back or dropped.",
+    "What senders report about their own messages: queued, dispatched, held back or dropped.",
     "jobs/evidence.py",
     (
         *CHANNEL,
         SENDER,
         SDS_ID,
         ENTIRE_HASH,
-        Column("event", "STRING", "queued, sent, rate_limited, dropped or failed", example="rate_limited"),
+        Column(
+            "event",
+            "STRING",
+            "queued, sent, resent, delayed, rate_limited, not_stored, dropped or failed",
+            example="rate_limited",
+        ),
         Column(
             "envelope_hash",
             "BINARY",
-            "Waku message hash of the dispatched envelope; null if none",
+            "Waku message hash of the envelope; null if there is none",
             unit="32 bytes",
             example=AN_ENVELOPE,
         ),
-        Column("detail", "STRING", "more, for people", example="epoch quota is used up"),
-        Column("event_time", "TIMESTAMP", "when, by the sender's clock", example="2026-01-01T00:01:12.455Z"),
+        Column("detail", "STRING", "human-readable detail", example="epoch quota is used up"),
+        Column(
+            "event_time", "TIMESTAMP", "time of the event by the sender's clock", example="2026-01-01T00:01:12.455Z"
+        ),
     ),
     (*CHANNEL_KEY, "sender_id", "sds_id", "event", "event_time"),
     retention_ms=30 * DAY_MS,
@@ -41,20 +48,24 @@ SENDER_EVENTS = Table(
 
 SIGHTINGS = Table(
     "sightings",
-    "Which bridge (vantage point) got which envelope from which node, and when.",
+    "Which bridge (vantage) received which envelope from which node, and when.",
     "jobs/evidence.py",
     (
         Column("message_hash", "BINARY", "Waku message hash", unit="32 bytes", example=AN_ENVELOPE),
         Column("vantage", "STRING", "name of the bridge (`bridge.vantage`)", nullable=False, example="north"),
-        Column("node", "STRING", "the node it came from, without credentials", example="http://127.0.0.1:8645"),
+        Column(
+            "node", "STRING", "address of the node it came from, without credentials", example="http://127.0.0.1:8645"
+        ),
         Column(
             "source",
             "STRING",
-            "relay or filter of its own node; store: a store node had what it missed; sender: it dispatched it",
+            "relay or filter: its own node; store: a store node, after it missed it; sender: it dispatched it",
             example="relay",
         ),
         PUBSUB_TOPIC,
-        Column("seen_at", "TIMESTAMP", "when, by the clock of the bridge", example="2026-01-01T00:01:12.455Z"),
+        Column(
+            "seen_at", "TIMESTAMP", "time of the sighting by the bridge's clock", example="2026-01-01T00:01:12.455Z"
+        ),
     ),
     ("message_hash", "vantage", "node", "source", "seen_at"),
     retention_ms=30 * DAY_MS,
@@ -66,7 +77,7 @@ UNPROVEN = "unproven"
 
 STORE_PRESENCE = Table(
     "store_presence",
-    "Which store node had which envelope when asked: refetches, and a sampled audit of hashes that were seen.",
+    "Which store node had which envelope when queried: refetches, and a sampled audit of envelopes seen here.",
     "jobs/refetch.py",
     (
         Column(
@@ -79,40 +90,40 @@ STORE_PRESENCE = Table(
         Column(
             "message_hash",
             "BINARY",
-            "Waku message hash that was asked for",
+            "Waku message hash queried; null for range, gap",
             unit="32 bytes",
             example=AN_ENVELOPE,
         ),
         PUBSUB_TOPIC,
         Column("content_topic", "STRING", "Waku content topic", example="/reliable-channel/1/chat/proto"),
-        Column("channel_id", "STRING", "SDS channel id, where known", example="talk"),
+        Column("channel_id", "STRING", "SDS channel id; null if unknown", example="talk"),
         Column(
             "sds_id",
             "STRING",
-            "SDS message id, where known",
+            "SDS message id; null if unknown",
             example=AN_ID,
         ),
         Column(
             "attempt",
             "INT",
-            "refetch: which attempt of the request it answers; 0: its sender says that it was sent",
+            "refetch_requests.attempt; 0 if only sender_events name the envelope",
             example="1",
         ),
-        Column("outcome", "STRING", "present, absent, or error", example="present"),
+        Column("outcome", "STRING", "present, absent or error", example="present"),
         Column(
             "purpose",
             "STRING",
-            "refetch (by hash), range (a request without a hint, by content topic and time), gap or audit",
+            "refetch (by hash), range (by content topic and time, without a hint), gap or audit",
             example="refetch",
         ),
         Column(
             "detail",
             "STRING",
-            "gap: its topic, partition and first offset; `unproven`: present, but encrypted, so it may hold another"
-            " message; else why it failed",
+            "gap: source_gaps.name; `unproven`: present, but encrypted, so it may contain another message; else"
+            " why it failed",
             example="unreachable",
         ),
-        Column("asked_at", "TIMESTAMP", "wall clock of the question", example="2026-11-21T14:26:26.834148Z"),
+        Column("asked_at", "TIMESTAMP", "wall clock when the node was queried", example="2026-11-21T14:26:26.834148Z"),
     ),
     ("node", "message_hash", "asked_at"),
     retention_ms=30 * DAY_MS,
@@ -121,21 +132,23 @@ STORE_PRESENCE = Table(
 
 SENT_ROWS = Table(
     "sent_rows",
-    "Which row of a table of outgoing messages became which segments; joined with acks: who has acknowledged it.",
+    "Which row of a source table was sent as which segments. Join acks on sds_ids to see who acknowledged it.",
     "jobs/send.py",
     (
-        Column("row_id", "STRING", "the row's own id: the label of its send", nullable=False, example="order-4711"),
-        Column("send_id", "STRING", "the ReliableSendId: the SDS id of the first segment", example=AN_ID),
+        Column(
+            "row_id", "STRING", "id of the row, used as the label of its send", nullable=False, example="order-4711"
+        ),
+        Column("send_id", "STRING", "ReliableSendId: the SDS id of the first segment", example=AN_ID),
         *CHANNEL,
-        Column("sender_id", "STRING", "the participant who sent it", example="alice"),
-        Column("required", "INT", "how many of the segments rebuild the message", example="1"),
+        Column("sender_id", "STRING", "participant that sent it", example="alice"),
+        Column("required", "INT", "number of segments needed to rebuild the message (k)", example="1"),
         Column(
             "sds_ids",
             "ARRAY<STRING>",
             "SDS ids of the segments, data then parity",
             example=f'["{AN_ID}", "{ANOTHER_ID}"]',
         ),
-        Column("recorded_at", "TIMESTAMP", "wall clock of the note", example="2026-11-21T14:26:26.834148Z"),
+        Column("recorded_at", "TIMESTAMP", "wall clock of the write", example="2026-11-21T14:26:26.834148Z"),
     ),
     (*CHANNEL_KEY, "sender_id", "row_id"),
     retention_ms=90 * DAY_MS,

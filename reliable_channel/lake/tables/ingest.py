@@ -19,7 +19,8 @@ from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 ENVELOPES = Table(
     "envelopes",
-    "Every record that is a Waku envelope: raw bytes, message hash, Kafka coordinates. Plain Waku traffic stays here.",
+    "Every Kafka record that is a Waku envelope: raw bytes, message hash, Kafka coordinates. Plain Waku"
+    " traffic is only here.",
     "jobs/ingest.py",
     (
         *COORDINATES,
@@ -38,14 +39,14 @@ ENVELOPES = Table(
             unit="32 bytes",
             example=AN_ENVELOPE,
         ),
-        Column("value", "BINARY", "the WakuMessage as received", example="0x0a9e95010a03626f62"),
+        Column("value", "BINARY", "WakuMessage as received, in protobuf", example="0x0a9e95010a03626f62"),
         Column("value_bytes", "INT", "size of the WakuMessage", unit="bytes", example="19174"),
         SENDER_TIMESTAMP,
-        Column("ephemeral", "BOOLEAN", "the envelope says that stores need not keep it", example="false"),
+        Column("ephemeral", "BOOLEAN", "the envelope's flag that stores need not keep it", example="false"),
         Column(
             "kind",
             "STRING",
-            "sds: a row of sds_messages; plain: other traffic; quarantined: a row of quarantine",
+            "sds: also in sds_messages; plain: other traffic; quarantined: also in quarantine",
             example="sds",
         ),
     ),
@@ -56,8 +57,8 @@ ENVELOPES = Table(
 
 SDS_MESSAGES = Table(
     "sds_messages",
-    "One row per SDS message, decoded and validated. For the jobs alone it also holds rows of the recorded clock"
-    " (sds_kind = 'tick'), at their place in the record order.",
+    "One row per SDS message, decoded and validated. For the jobs only, it also has rows of the recorded"
+    " clock (sds_kind = 'tick') in record order.",
     "jobs/ingest.py",
     (
         *COORDINATES,
@@ -69,16 +70,19 @@ SDS_MESSAGES = Table(
         Column(
             "content",
             "BINARY",
-            "SDS content: a bare payload or an encoded segment; of an encrypted row the ciphertext",
+            "SDS content: a bare payload or an encoded segment; if encrypted, the ciphertext",
             example="0x7573206167656e206f7665723f",
         ),
         Column(
-            "segment_dialect", "STRING", "wire dialect of the segment: v0.1, lip243 or lip243-length", example="v0.1"
+            "segment_dialect",
+            "STRING",
+            "wire dialect: v0.1, lip243 or lip243-length; null without segment",
+            example="v0.1",
         ),
         Column(
             "encrypted",
             "BOOLEAN",
-            "content is the ciphertext, because plaintext is not to be stored (pipeline.store_plaintext)",
+            "content is ciphertext, because plaintext is not stored (pipeline.store_plaintext)",
             example="false",
         ),
     ),
@@ -91,7 +95,7 @@ SDS_MESSAGES = Table(
 
 QUARANTINE = Table(
     "quarantine",
-    "What could not be decoded or was refused, with reason and bytes (docs/quarantine.md).",
+    "Quarantined records: undecodable, forbidden or suspicious ones, with reason and bytes (docs/quarantine.md).",
     "jobs/ingest.py",
     (
         *COORDINATES,
@@ -101,44 +105,46 @@ QUARANTINE = Table(
         Column(
             "stage",
             "STRING",
-            "where it failed: record, envelope, decryption, sds, segment or quota",
+            "step that failed: record, envelope, decryption, sds, segment or quota",
             example="envelope",
         ),
-        Column("reason", "STRING", "from the fixed list in docs/quarantine.md", example="malformed_envelope"),
+        Column("reason", "STRING", "reason code; docs/quarantine.md lists all", example="malformed_envelope"),
         Column(
             "detail",
             "STRING",
-            "more, for people; never holds payload bytes",
+            "human-readable detail, no payload bytes",
             example="Error parsing message with type 'waku.message.v1.WakuMessage': Wire format was corrupt",
         ),
         Column(
             "disposition",
             "STRING",
-            "dropped; kept: it is used as a bare payload all the same; requeued: decoded after all",
+            "dropped; kept: still used as a bare payload; requeued: decoded later",
             example="dropped",
         ),
         SOURCE,
-        Column("pubsub_topic", "STRING", "Waku pubsub topic, where the header could be read", example="/waku/2/rs/1/0"),
+        Column(
+            "pubsub_topic", "STRING", "Waku pubsub topic; null if the header is unreadable", example="/waku/2/rs/1/0"
+        ),
         Column(
             "content_topic",
             "STRING",
-            "Waku content topic, where the envelope could be read",
+            "Waku content topic; null if the envelope is unreadable",
             example="/reliable-channel/1/chat/proto",
         ),
         Column(
             "message_hash",
             "BINARY",
-            "Waku message hash, where the envelope could be read",
+            "Waku message hash; null if the envelope is unreadable",
             unit="32 bytes",
             example=AN_ENVELOPE,
         ),
         Column(
             "raw",
             "BINARY",
-            "the record's value, at most pipeline.quarantine_raw_bytes of it",
+            "first pipeline.quarantine_raw_bytes of the record's value",
             example="0x0aeea8010a05686569646912",
         ),
-        Column("raw_bytes", "INT", "size of the record's value; null for a null value", unit="bytes", example="10843"),
+        Column("raw_bytes", "INT", "size of the record's value; null if it has none", unit="bytes", example="10843"),
         Column(
             "raw_digest",
             "BINARY",
@@ -154,15 +160,15 @@ QUARANTINE = Table(
 
 SOURCE_GAPS = Table(
     "source_gaps",
-    "What was never seen: Kafka offsets lost to retention or deleted, and times at which the bridge did not listen.",
+    "Observation gaps: Kafka offsets lost to retention or deletion, and times when a bridge was not listening.",
     "jobs/ingest.py, jobs/evidence.py",
     (
         KAFKA_TOPIC,
-        Column("kafka_partition", "INT", "Kafka partition; -1 for a gap of the bridge", nullable=False, example="0"),
+        Column("kafka_partition", "INT", "Kafka partition; -1 for a bridge gap", nullable=False, example="0"),
         Column(
             "first_offset",
             "BIGINT",
-            "first missing offset; of a bridge gap its record's",
+            "first missing offset; of a bridge gap, that of its evidence record",
             nullable=False,
             example="318",
         ),
@@ -170,33 +176,38 @@ SOURCE_GAPS = Table(
         Column(
             "cause",
             "STRING",
-            "offset_jump (ingest); of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed",
+            "offset_jump (ingest), or of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed",
             example="offset_jump",
         ),
         Column(
             "name",
             "STRING",
-            "what names the gap; a bridge's has one row, of an offset_jump the last counts",
+            "name of the gap; of several rows with one name, the last counts",
             example="waku.envelopes/0/318",
         ),
         Column(
             "status",
             "STRING",
-            "open; the bridge's also filled (ephemeral messages stay lost) or unfilled",
+            "open; of a bridge also filled (except ephemeral messages) or unfilled (no store node)",
             example="open",
         ),
         Column(
             "from_time",
             "TIMESTAMP",
-            "event time of the last record before the gap; null when there is none",
+            "event time of the last record before the gap; null if there is none",
             example="2026-01-01T00:04:55.756Z",
         ),
         Column(
             "to_time", "TIMESTAMP", "event time of the first record after the gap", example="2026-01-01T00:04:58.101Z"
         ),
-        Column("ingest_time", "TIMESTAMP", "clock of the micro-batch that saw it", example="2026-11-21T14:25:47.730Z"),
-        Column("attempts", "INT", "how often the bridge asked its stores for it; null for an offset_jump", example="2"),
-        Column("vantage", "STRING", "the bridge that did not listen; null for an offset_jump", example="bridge"),
+        Column(
+            "ingest_time",
+            "TIMESTAMP",
+            "clock of the micro-batch or bridge that recorded it",
+            example="2026-11-21T14:25:47.730Z",
+        ),
+        Column("attempts", "INT", "queries of the bridge to store nodes; null for an offset_jump", example="2"),
+        Column("vantage", "STRING", "bridge that was not listening; null for an offset_jump", example="bridge"),
     ),
     ("kafka_topic", "kafka_partition", "first_offset"),
     retention_ms=365 * DAY_MS,

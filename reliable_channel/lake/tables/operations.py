@@ -11,8 +11,8 @@ from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 CLOCK = Table(
     "clock",
-    "The recorded clock: per ingest micro-batch and Kafka partition how far it read, and the ticks that move silent"
-    " keys.",
+    "The recorded clock: how far each ingest micro-batch read each Kafka partition, and ticks for timers"
+    " of silent keys.",
     "jobs/ingest.py",
     (
         KAFKA_TOPIC,
@@ -20,19 +20,24 @@ CLOCK = Table(
         Column(
             "query_id",
             "STRING",
-            "id of the ingest query (its checkpoint)",
+            "id of the ingest query, from its checkpoint",
             nullable=False,
             example="7cab319c-c9fc-41f1-8a4d-4d9c7d6f60d4",
         ),
-        Column("batch_id", "BIGINT", "micro-batch, or the last one before an idle tick", nullable=False, example="17"),
-        Column("kind", "STRING", "batch, idle (wall clock) or closing (the end of a back-fill)", example="batch"),
+        Column("batch_id", "BIGINT", "micro-batch; for a tick the last one before it", nullable=False, example="17"),
+        Column(
+            "kind",
+            "STRING",
+            "batch, idle (wall-clock tick) or closing (tick at the end of a back-fill)",
+            example="batch",
+        ),
         Column(
             "event_time",
             "TIMESTAMP",
-            "largest event time so far; later records are not before it",
+            "largest event time so far; no later record has an earlier one",
             example="2026-01-01T00:01:12.455Z",
         ),
-        Column("next_offset", "BIGINT", "the offset that comes next", example="643"),
+        Column("next_offset", "BIGINT", "next offset to read", example="643"),
         RECORDED_AT,
     ),
     ("kafka_topic", "kafka_partition", "query_id", "batch_id", "kind", "event_time"),
@@ -42,33 +47,33 @@ CLOCK = Table(
 
 TIMERS = Table(
     "timers",
-    "Timers of keyed state: a log of changes, the last one of a key counts.",
+    "Timers of keyed state, as a log of changes: the last row of a key counts.",
     "jobs/reassembly.py, jobs/ack.py",
     (
         Column("job", "STRING", "reassembly or ack", nullable=False, example="reassembly"),
         Column(
             "query_id",
             "STRING",
-            "id of the job's query (its checkpoint)",
+            "id of the job's query, from its checkpoint",
             nullable=False,
             example="cd4ec860-ba3f-478f-ae9d-22fc6ee78c37",
         ),
-        Column("batch_id", "BIGINT", "micro-batch of the change", nullable=False, example="17"),
+        Column("batch_id", "BIGINT", "micro-batch that made the change", nullable=False, example="17"),
         Column(
             "key",
             "STRING",
-            "hex of the hash (reassembly), JSON of the channel key (ack)",
+            "hex entire_message_hash (reassembly), channel key as JSON (ack)",
             nullable=False,
             example=A_HASH[2:],
         ),
         Column(
             "due",
             "TIMESTAMP",
-            "when its next timer is due; null when the key is closed",
+            "event time at which the next timer is due; null if there is none",
             example="2026-01-01T00:13:03.190Z",
         ),
-        Column("kafka_topic", "STRING", "Kafka topic its rows come in", example="waku.envelopes"),
-        Column("kafka_partition", "INT", "Kafka partition its rows come in", example="0"),
+        Column("kafka_topic", "STRING", "Kafka topic of the key's rows", example="waku.envelopes"),
+        Column("kafka_partition", "INT", "Kafka partition of the key's rows", example="0"),
     ),
     ("job", "query_id", "batch_id", "key"),
     partition_by=("job",),
@@ -82,12 +87,12 @@ PIPELINE_METRICS = Table(
     (
         Column("query", "STRING", "name of the query", nullable=False, example="ingest"),
         Column(
-            "query_id", "STRING", "id of the query (its checkpoint)", example="7cab319c-c9fc-41f1-8a4d-4d9c7d6f60d4"
+            "query_id", "STRING", "id of the query, from its checkpoint", example="7cab319c-c9fc-41f1-8a4d-4d9c7d6f60d4"
         ),
-        Column("run_id", "STRING", "id of this run of it", example="0f3f8a4e-2c56-4d0c-9f7e-6f2b9a1f5d11"),
+        Column("run_id", "STRING", "id of this run of the query", example="0f3f8a4e-2c56-4d0c-9f7e-6f2b9a1f5d11"),
         Column("batch_id", "BIGINT", "micro-batch", example="17"),
-        Column("metric", "STRING", "name of the metric, with its unit", example="processed_rows_per_second"),
-        Column("value", "DOUBLE", "value", example="2412.5"),
+        Column("metric", "STRING", "name of the metric, which ends in its unit", example="processed_rows_per_second"),
+        Column("value", "DOUBLE", "value of the metric", example="2412.5"),
         RECORDED_AT,
     ),
     ("query", "run_id", "batch_id", "metric"),
@@ -97,17 +102,17 @@ PIPELINE_METRICS = Table(
 
 ALERTS = Table(
     "alerts",
-    "What somebody should look at, by the rules of conf/alerts.yaml: one row when an alert is raised, one when it is"
-    " cleared. The last row of an alert and subject is its state.",
+    "Alerts by the rules of conf/alerts.yaml: one row when raised, one when cleared. The last row of an"
+    " alert and subject is its state.",
     "jobs/alerts.py",
     (
-        Column("sequence", "BIGINT", "running number of the change, from 1", nullable=False, example="17"),
+        Column("sequence", "BIGINT", "number of the change, from 1", nullable=False, example="17"),
         Column("alert", "STRING", "name of the rule", nullable=False, example="loss_rate"),
         Column("kind", "STRING", "what the rule measures (docs/alerts.md)", example="loss_rate"),
         Column(
             "subject",
             "STRING",
-            "what it is about: the channel key as JSON, a content topic, a query, or pipeline",
+            "what it is about: channel key as JSON, content topic, query, or pipeline",
             example='["/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk"]',
         ),
         Column("state", "STRING", "raised or cleared", example="raised"),
@@ -115,14 +120,14 @@ ALERTS = Table(
         Column(
             "value",
             "DOUBLE",
-            "what was measured, in the unit of the kind; null when there was nothing to measure",
+            "measured value in the unit of the kind; null if there was nothing to measure",
             example="0.031",
         ),
-        Column("threshold", "DOUBLE", "the rule's value above which it is raised, in the same unit", example="0.01"),
+        Column("threshold", "DOUBLE", "limit of the rule in the same unit; raised above it", example="0.01"),
         Column(
             "detail",
             "STRING",
-            "more, for people; in words of this program only",
+            "human-readable detail, no text from the network",
             example="4 of 129 settled messages are missing",
         ),
         Column(
@@ -131,7 +136,7 @@ ALERTS = Table(
             "recorded clock up to which the tables were read; null without one",
             example="2026-01-01T00:14:00Z",
         ),
-        Column("recorded_at", "TIMESTAMP", "wall clock", example="2026-01-01T00:14:12Z"),
+        Column("recorded_at", "TIMESTAMP", "wall clock of the write", example="2026-01-01T00:14:12Z"),
     ),
     ("sequence",),
     retention_ms=90 * DAY_MS,

@@ -10,6 +10,7 @@ from reliable_channel.lake.tables.columns import (
     CHANNEL_KEY,
     DATA_COUNT,
     DELIVERY_TIME,
+    EARLIEST_SENDER_TIMESTAMP,
     ENTIRE_HASH,
     LATE,
     LOST_IDS,
@@ -26,14 +27,14 @@ from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 DELIVERED_MESSAGES = Table(
     "delivered_messages",
-    "What an application here would have seen: payload, sender, causal position, times.",
+    "The messages delivered at this observer: payload, sender, causal position, times.",
     "jobs/ack.py",
     (
         *CHANNEL,
         Column(
             "delivery_seq",
             "BIGINT",
-            "running number of the message in this channel at this observer, from 1",
+            "number of the message in its channel at this observer, from 1",
             example="110",
         ),
         DELIVERY_TIME,
@@ -42,32 +43,26 @@ DELIVERED_MESSAGES = Table(
         Column(
             "causal_lamport",
             "BIGINT",
-            "causal position, first part: Lamport timestamp of the first segment",
+            "causal position, part 1: Lamport timestamp of the first segment",
             unit="ms since 1970",
             example="1767226185235",
         ),
         Column(
             "causal_sds_id",
             "STRING",
-            "causal position, second part: SDS id of the first segment",
+            "causal position, part 2: SDS id of the first segment",
             example=AN_ID,
         ),
         POSITION_EXACT,
         PAYLOAD,
         PAYLOAD_BYTES,
-        Column("ephemeral", "BOOLEAN", "sent as an ephemeral message", example="false"),
+        Column("ephemeral", "BOOLEAN", "sent as an ephemeral message (LIP-109)", example="false"),
         DATA_COUNT,
         PARITY_COUNT,
-        Column("repaired_segments", "INT", "how many of its segments were rebuilt", example="1"),
+        Column("repaired_segments", "INT", "number of its data segments rebuilt from parity", example="1"),
         LATE,
         LOST_IDS,
-        Column(
-            "sender_timestamp_ns",
-            "BIGINT",
-            "timestamp of its envelope, the sender's word",
-            unit="ns since 1970",
-            example="1767226190235000000",
-        ),
+        EARLIEST_SENDER_TIMESTAMP,
         SENDER_VERIFIED,
         Column("first_seen", "TIMESTAMP", "event time of its first segment here", example="2026-01-01T00:00:56.928Z"),
         Column("kafka_partition", "INT", "Kafka partition of the record that brought or completed it", example="0"),
@@ -81,14 +76,14 @@ DELIVERED_MESSAGES = Table(
 
 DELIVERY_STATUS = Table(
     "delivery_status",
-    "Verdict and cause per message known to exist, as of a time; later verdicts replace earlier ones.",
+    "Verdict and cause of every message known to exist, as of a time; a later verdict replaces an earlier one.",
     "jobs/verdict.py",
     (
         *CHANNEL,
         Column(
             "message_key",
             "STRING",
-            "hex of the payload's hash and first Lamport timestamp, or an SDS id alone",
+            "hex entire_message_hash, '-', and a Lamport timestamp or SDS id; or an SDS id alone",
             example=f"{A_HASH[2:]}-1767226185235",
         ),
         Column(
@@ -99,31 +94,36 @@ DELIVERY_STATUS = Table(
         Column(
             "sds_ids",
             "ARRAY<STRING>",
-            "SDS ids known of it",
+            "known SDS ids of its segments",
             example=f'["{AN_ID}", "{ANOTHER_ID}"]',
         ),
         Column("verdict", "STRING", "delivered, missing or unknown", example="missing"),
         Column(
             "cause",
             "STRING",
-            "why it is missing or unknown: never_sent, rate_limited, propagated_not_stored, segment_missing,"
-            " undecodable, undecryptable, dependency_missing, late, hash_mismatch, source_gap, unsettled,"
-            " before_observation, not_followed",
+            "cause of the verdict, null if none is known: never_sent, rate_limited, propagated_not_stored,"
+            " segment_missing, undecodable, undecryptable, dependency_missing, late, hash_mismatch, source_gap,"
+            " unsettled, before_observation, not_followed",
             example="segment_missing",
         ),
-        Column("detail", "STRING", "what is missing, for people", example="2 of 3 needed segments came"),
-        Column(
-            "data_missing", "ARRAY<INT>", "indices of the data segments that are missing, where known", example="[1]"
-        ),
+        Column("detail", "STRING", "human-readable detail; null if delivered", example="2 of 3 needed segments came"),
+        Column("data_missing", "ARRAY<INT>", "indices of the missing data segments; null if unknown", example="[1]"),
         Column(
             "acknowledged_by",
             "ARRAY<STRING>",
-            "participants who can rebuild it: any k of its segments acknowledged",
+            "participants that acknowledged k of its segments, so can rebuild it",
             example='["bob", "frank"]',
         ),
-        Column("first_seen", "TIMESTAMP", "first trace of it here, in event time", example="2026-01-01T00:00:56.928Z"),
-        Column("delivered_at", "TIMESTAMP", "when it was delivered, in event time", example="2026-01-01T00:01:12.455Z"),
-        Column("settled", "BOOLEAN", "the settle delay has passed; else it is looked at again", example="true"),
+        Column(
+            "first_seen",
+            "TIMESTAMP",
+            "time of its first evidence: event time, or its sender's clock",
+            example="2026-01-01T00:00:56.928Z",
+        ),
+        Column("delivered_at", "TIMESTAMP", "event time of the delivery", example="2026-01-01T00:01:12.455Z"),
+        Column(
+            "settled", "BOOLEAN", "delivered, or the settle delay has passed; if false, judged again", example="true"
+        ),
     ),
     (*CHANNEL_KEY, "message_key"),
     z_order_by=("content_topic", "as_of"),

@@ -24,15 +24,15 @@ from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 ORDERED_SDS_MESSAGES = Table(
     "ordered_sds_messages",
-    "What the ack job reads, in record order (kafka_partition, kafka_offset, sub_order): the metadata of every SDS"
-    " message, and right after the record that completed a set its repaired and completed rows.",
+    "Input of the ack job in record order (kafka_partition, kafka_offset, sub_order): metadata of every"
+    " SDS message, and after the record that completed a segment set, its repaired and completed rows.",
     "jobs/reassembly.py",
     (
         *COORDINATES,
         Column(
-            "sub_order", "INT", "0: the record itself; repaired rows from 1; the completed row after them", example="0"
+            "sub_order", "INT", "0: the record itself; 1 and up: repaired rows, then the completed row", example="0"
         ),
-        Column("row_kind", "STRING", "message, repaired, completed, or tick (the recorded clock)", example="message"),
+        Column("row_kind", "STRING", "message, repaired, completed, or tick (recorded clock)", example="message"),
         EVENT_TIME,
         SOURCE,
         *CHANNEL,
@@ -40,33 +40,33 @@ ORDERED_SDS_MESSAGES = Table(
         Column(
             "repaired_by",
             "STRING",
-            "repaired rows: parity, or message (encoded again from the complete payload)",
+            "repaired rows: parity, or message (re-encoded from the complete payload)",
             example="parity",
         ),
         Column(
             "id_scheme",
             "STRING",
-            "repaired rows: how the id was recomputed: keccak, keccak_joined or sha256 (docs/sds.md, Message ids)",
+            "repaired rows: scheme of the recomputed id: keccak, keccak_joined or sha256 (docs/sds.md, Message ids)",
             example="keccak",
         ),
         Column(
             "sds_ids",
             "ARRAY<STRING>",
-            "completed rows: SDS ids of the set, data then parity; null where unknown",
+            "completed rows: SDS ids of the segments, data then parity; null if unknown",
             example=f'["{AN_ID}", null, "{ANOTHER_ID}"]',
         ),
         Column("payload_bytes", "BIGINT", "completed rows: size of the payload", unit="bytes", example="300000"),
         Column(
             "first_lamport_timestamp",
             "BIGINT",
-            "completed rows: Lamport timestamp of the first segment as sent",
+            "completed rows: Lamport timestamp of the send's first segment",
             unit="ms since 1970",
             example="1767226185235",
         ),
         Column(
             "position_exact",
             "BOOLEAN",
-            "completed rows: the first segment was seen, or its id recomputed",
+            "completed rows: the first segment's SDS id was received or recomputed",
             example="true",
         ),
     ),
@@ -78,7 +78,7 @@ ORDERED_SDS_MESSAGES = Table(
 
 REASSEMBLED_MESSAGES = Table(
     "reassembled_messages",
-    "Payloads rebuilt from segments; their Keccak-256 was verified. (Bare payloads stand in sds_messages.)",
+    "Payloads rebuilt from segments and verified by their Keccak-256. (Bare payloads are in sds_messages.)",
     "jobs/reassembly.py",
     (
         *COORDINATES,
@@ -94,13 +94,13 @@ REASSEMBLED_MESSAGES = Table(
         Column(
             "first_sds_id",
             "STRING",
-            "SDS id of the first segment as sent, or of the first one held",
+            "SDS id of the first segment, or of the first one known",
             example=AN_ID,
         ),
         Column(
             "first_lamport_timestamp",
             "BIGINT",
-            "Lamport timestamp of the first segment as sent",
+            "Lamport timestamp of the send's first segment",
             unit="ms since 1970",
             example="1767226185235",
         ),
@@ -109,18 +109,18 @@ REASSEMBLED_MESSAGES = Table(
         PAYLOAD_BYTES,
         DATA_COUNT,
         PARITY_COUNT,
-        Column("data_received", "INT", "data segments held when it was rebuilt", example="2"),
-        Column("parity_received", "INT", "parity segments held when it was rebuilt", example="1"),
+        Column("data_received", "INT", "data segments received when rebuilt", example="2"),
+        Column("parity_received", "INT", "parity segments received when rebuilt", example="1"),
         Column(
             "repaired",
             "ARRAY<INT>",
-            "indices of the data segments that parity rebuilt or another send of the payload lent",
+            "indices of data segments rebuilt from parity or taken from another send of the payload",
             example="[1]",
         ),
         Column(
             "sds_ids",
             "ARRAY<STRING>",
-            "SDS ids of the set, data then parity; null where unknown",
+            "SDS ids of the segments, data then parity; null if unknown",
             example=f'["{AN_ID}", null, "{ANOTHER_ID}"]',
         ),
         Column("segment_dialect", "STRING", "wire dialect of the segments", example="v0.1"),
@@ -130,13 +130,13 @@ REASSEMBLED_MESSAGES = Table(
         Column(
             "send",
             "INT",
-            "number of this send of the payload by its sender, from 0, while earlier ones are remembered",
+            "number of this send of the payload by its sender, from 0; old ones are forgotten",
             example="0",
         ),
         Column(
             "one_send",
             "BOOLEAN",
-            "ids prove the send, or several segments agree on its first timestamp; else they may be of two sends",
+            "ids or equal timestamps prove one send; else segments may be of two",
             example="true",
         ),
     ),
@@ -148,7 +148,7 @@ REASSEMBLED_MESSAGES = Table(
 
 INCOMPLETE_MESSAGES = Table(
     "incomplete_messages",
-    "Sets of segments that expired, and what they lack.",
+    "Segment sets that were given up incomplete, and what they lack.",
     "jobs/reassembly.py",
     (
         *CHANNEL,
@@ -157,39 +157,41 @@ INCOMPLETE_MESSAGES = Table(
         Column(
             "event_time",
             "TIMESTAMP",
-            "when it was given up: the time its expiry was due",
+            "event time at which it was given up; if expired, when due",
             example="2026-01-01T00:09:03.285Z",
         ),
         Column(
             "reason",
             "STRING",
-            "expired, hash_mismatch, over_limit, or another reason of the reassembler",
+            "expired, hash_mismatch or over_limit",
             example="expired",
         ),
         Column(
             "detail",
             "STRING",
-            "more, for people; never holds payload bytes",
+            "human-readable detail, no payload bytes",
             example="Keccak-256 of the rebuilt payload differs",
         ),
         DATA_COUNT,
         PARITY_COUNT,
-        Column("data_held", "ARRAY<INT>", "indices of the data segments held", example="[0, 2]"),
-        Column("parity_held", "ARRAY<INT>", "indices of the parity segments held", example="[0]"),
+        Column("data_held", "ARRAY<INT>", "indices of the data segments received", example="[0, 2]"),
+        Column("parity_held", "ARRAY<INT>", "indices of the parity segments received", example="[0]"),
         Column(
             "data_missing",
             "ARRAY<INT>",
-            "indices of the data segments that are missing; null when k is unknown",
+            "indices of the missing data segments; null if k is unknown",
             example="[1]",
         ),
         Column(
             "sds_ids",
             "ARRAY<STRING>",
-            "SDS ids of the segments held",
+            "SDS ids of the segments received",
             example=f'["{AN_ID}", "{ANOTHER_ID}"]',
         ),
-        Column("first_seen", "TIMESTAMP", "event time of the first segment held", example="2026-01-01T00:00:56.928Z"),
-        Column("last_seen", "TIMESTAMP", "event time of the last segment held", example="2026-01-01T00:04:03.285Z"),
+        Column(
+            "first_seen", "TIMESTAMP", "event time of the first segment received", example="2026-01-01T00:00:56.928Z"
+        ),
+        Column("last_seen", "TIMESTAMP", "event time of the last segment received", example="2026-01-01T00:04:03.285Z"),
     ),
     (*CHANNEL_KEY, "sender_id", "entire_message_hash", "event_time"),
     z_order_by=("content_topic", "event_time"),

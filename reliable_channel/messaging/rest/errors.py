@@ -35,7 +35,7 @@ _MEANINGS = {
     403: "This host name is not served.",
     404: "Nothing matches, or the topic is not supported.",
     405: "This path has other methods.",
-    408: "The body did not come in time.",
+    408: "The body did not arrive in time.",
     409: "What is named is in another state.",
     413: "The body or the message is too large.",
     415: "The body is not application/json.",

@@ -104,7 +104,7 @@ class ApiGuardMiddleware:
                         return bytes(received)
         except TimeoutError:
             raise _RefusedError(
-                HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", {"Connection": "close"}
+                HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive in time.", {"Connection": "close"}
             ) from None
 
 

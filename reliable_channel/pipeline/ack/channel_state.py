@@ -249,7 +249,7 @@ class Channels:
         if head.tokens and head.version != STATE_VERSION:
             raise RuntimeError(
                 f"Ack state of version {head.version} is unknown to this program (it writes {STATE_VERSION})."
-                " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+                " Run the program that wrote it, or start over with `reliable-channel rebuild`."
             )
         self._tokens, self._settings = list(head.tokens), list(head.settings)
         self._token = os.urandom(_TOKEN_BYTES)
@@ -311,7 +311,7 @@ class Channels:
 
     def _next_page(self, name: bytes, live: Live, given: Sequence[_Given]) -> pb.JournalPageProto | None:
         """The last page of the journal with these rows; ``None`` if a snapshot must replace the journal."""
-        if live.has_new_rules or live.observer.rests or live.page - live.snapshot >= MOST_PAGES:
+        if live.has_new_rules or live.observer.is_dormant or live.page - live.snapshot >= MOST_PAGES:
             return None
         snapshot_bytes = live.snapshot_bytes if live.was_kept else live.stored_bytes
         part = snapshot_bytes * (128 + name[0]) // (256 * SNAPSHOT_PART)

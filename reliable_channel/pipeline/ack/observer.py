@@ -87,7 +87,7 @@ class ChannelObserver:
         """Whether nothing is known, so that there is no state to store."""
         self._channel = SdsChannel(self._key[2], self._participant_id, self._config)
         self._last_heard = 0
-        self._rested_at = 0
+        self._dormant_since = 0
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
@@ -100,10 +100,10 @@ class ChannelObserver:
         """Process one row, in record order. Timers due before it run first, each at its own due time."""
         out: list[Row] = []
         now = max(self._now, row.event_us // 1000)
-        while (due := self._rest_due()) is not None and due <= now:
+        while (due := self._dormant_due()) is not None and due <= now:
             self._run_timers(due, out)
-            self._rest(out)
-        if (due := self._end_due()) is not None and due <= now:
+            self._become_dormant(out)
+        if (due := self._deletion_due()) is not None and due <= now:
             self._begin()
         if row.row_kind == "tick" and self.is_blank:
             return out
@@ -112,7 +112,7 @@ class ChannelObserver:
         match row.row_kind:
             case "message":
                 self.place = (row.kafka_topic, row.kafka_partition)
-                self._last_heard, self._rested_at = now, 0
+                self._last_heard, self._dormant_since = now, 0
                 self._message(row, out)
             case "repaired":
                 self._repaired(row, out)
@@ -123,13 +123,13 @@ class ChannelObserver:
         return out
 
     @property
-    def rests(self) -> bool:
+    def is_dormant(self) -> bool:
         """Whether the channel is dormant: only its counters and its position are left."""
-        return bool(self._rested_at)
+        return bool(self._dormant_since)
 
     def next_due_us(self) -> int | None:
         """When the next timer is due (event time, µs)."""
-        dues = [due for due in (self._channel.next_due(), self._rest_due(), self._end_due()) if due is not None]
+        dues = [due for due in (self._channel.next_due(), self._dormant_due(), self._deletion_due()) if due is not None]
         return min(dues) * 1000 if dues else None
 
     # ---- time ----------------------------------------------------------------------------------------------------
@@ -138,20 +138,20 @@ class ChannelObserver:
         self._now = now
         self._report(self._channel.tick(now).events, None, out)
 
-    def _rest_due(self) -> int | None:
+    def _dormant_due(self) -> int | None:
         """When (ms) the channel becomes dormant if nothing more arrives. Rounded up to a full day, or every message
         would change it."""
         if self._expiry_ms is None or not self._last_heard:
             return None
         return -(-(self._last_heard + self._expiry_ms) // DAY_MS) * DAY_MS
 
-    def _end_due(self) -> int | None:
+    def _deletion_due(self) -> int | None:
         """When (ms) the state of a dormant channel is deleted."""
-        if not self._rested_at:
+        if not self._dormant_since:
             return None
-        return self._rested_at + (GUARDED_MS if self._row_seq or self._participant_id is not None else 0)
+        return self._dormant_since + (GUARDED_MS if self._row_seq or self._participant_id is not None else 0)
 
-    def _rest(self, out: list[Row]) -> None:
+    def _become_dormant(self, out: list[Row]) -> None:
         """Make the channel dormant, unless a missing message is not yet given up."""
         if self._channel.missing_ids():
             self._last_heard = self._now
@@ -161,7 +161,7 @@ class ChannelObserver:
         self._ephemerals.clear()
         self._seen.clear()
         self._channel.forget()
-        self._last_heard, self._rested_at = 0, self._now
+        self._last_heard, self._dormant_since = 0, self._now
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ class ChannelObserver:
             kafka_topic=self.place[0],
             kafka_partition=self.place[1],
             last_heard_ms=self._last_heard,
-            rested_at_ms=self._rested_at,
+            dormant_since_ms=self._dormant_since,
         )
         self._seen.write(proto)
         self._rebuilt.write(proto)
@@ -372,11 +372,11 @@ class ChannelObserver:
         except DecodeError as error:
             raise LocalError(
                 f"The ack state of channel {key[2]!r} cannot be read: {error}.",
-                "Start anew with `reliable-channel rebuild`.",
+                "Start over with `reliable-channel rebuild`.",
             ) from error
         restored = cls(key, participant_id, config, expiry_ms)
         restored.is_blank = False
-        restored._last_heard, restored._rested_at = proto.last_heard_ms, proto.rested_at_ms
+        restored._last_heard, restored._dormant_since = proto.last_heard_ms, proto.dormant_since_ms
         restored._channel = SdsChannel.from_bytes(proto.channel, config)
         restored._now = proto.now_ms
         restored._row_seq = proto.row_seq

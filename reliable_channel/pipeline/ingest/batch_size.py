@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 from reliable_channel.config import Settings
-from reliable_channel.pipeline.ingest.topic_made_anew import refuse_topic_made_anew
+from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 
 SAMPLED_RECORDS = 200
 """The number of newest records of each partition that are sampled."""
@@ -26,20 +26,20 @@ def records_per_trigger(settings: Settings) -> int:
     """Return ``spark.max_offsets_per_trigger``, or fewer if that many records, at the average size of the newest ones,
     exceed ``spark.max_bytes_per_trigger``. If Kafka does not answer, no size is known; the query reports that.
 
-    Raises ``ConfigurationError`` for a topic that was deleted and created again (:mod:`.topic_made_anew`)."""
+    Raises ``ConfigurationError`` for a topic that was deleted and created again (:mod:`.recreated_topic`)."""
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
     try:
         options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.client_options()}
         with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as asked:
-            refuse_topic_made_anew(asked, settings)
+            refuse_recreated_topic(asked, settings)
             sizes = newest_sizes(asked, settings.kafka.topics.envelopes)
     except KafkaError:
         sizes = []
     limit = within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)
     if limit < settings.spark.max_offsets_per_trigger:
-        _LOG.info("A micro-batch reads %d records at most: the newest ones are large.", limit)
+        _LOG.info("A micro-batch reads at most %d records, because recent records are large.", limit)
     return limit
 
 

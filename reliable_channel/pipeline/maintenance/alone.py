@@ -63,8 +63,8 @@ def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
 def _held(until_ms: int) -> EnvironmentFault:
     until = dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC)
     return EnvironmentFault(
-        "Another maintenance run works on these tables.",
-        f"Wait until it has ended; one that was killed keeps others out until {until:%Y-%m-%d %H:%M} UTC.",
+        "Another maintenance run is working on these tables.",
+        f"Wait until it ends; if it was killed, its lock expires at {until:%Y-%m-%d %H:%M} UTC.",
     )
 
 

@@ -186,7 +186,7 @@ def _optimize(paths: PathSettings, table: Table) -> None:
         except DeltaError as error:  # nothing was committed
             if "memory" not in str(error):
                 raise
-            _log.info("%s is compacted without a z-order: its rows need more memory than that may have", table.name)
+            _log.info("%s is compacted without a z-order, which would need more memory than allowed", table.name)
     opened.optimize.compact(target_size=FILE_BYTES, writer_properties=row_groups)
 
 

@@ -194,7 +194,7 @@ class HashSets:
             scopes = pb.HashStateProto.FromString(data).scopes
         except DecodeError as error:
             raise LocalError(
-                f"Reassembly state cannot be read: {error}.", "Start anew with `reliable-channel rebuild`."
+                f"Reassembly state cannot be read: {error}.", "Start over with `reliable-channel rebuild`."
             ) from error
         for scope in scopes:
             place = (scope.kafka_topic, scope.kafka_partition)

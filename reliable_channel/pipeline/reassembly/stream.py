@@ -157,12 +157,12 @@ class KeyedSets:
         if version != STATE_VERSION:
             raise RuntimeError(
                 f"Reassembly state of version {version} is unknown to this program (it writes {STATE_VERSION})."
-                " Run the program that wrote it, or start anew with `reliable-channel rebuild`."
+                " Run the program that wrote it, or start over with `reliable-channel rebuild`."
             )
         if handed_on:
             raise RuntimeError(
-                "A hash is in state that timers does not name: rows of it are missing there."
-                " Start anew with `reliable-channel rebuild`."
+                "The state has a hash that is not in the table timers: rows are missing there."
+                " Start over with `reliable-channel rebuild`."
             )
         return HashSets.from_bytes(bytes(stored), self._config)
 

@@ -44,8 +44,8 @@ _WRITES = {"ingest": ENVELOPES, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIV
 _REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
 
 _ELSEWHERE = (
-    "Put it back, or name new places with paths.data_dir and paths.checkpoint_dir,"
-    " where what Kafka still holds is read anew."
+    "Restore it, or set paths.data_dir and paths.checkpoint_dir to new places,"
+    " where ingest reads again what is still in Kafka."
 )
 
 SPARK_KEYS = (*_IN_SPARK.values(),)
@@ -113,7 +113,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
             raise ConfigurationError(sentence, f"Set it back, or {_REMEDY}")
         if checkpoint.operators and recorded.get(_STATE_VERSION) != wanted.get(_STATE_VERSION):
             raise ConfigurationError(
-                f"The checkpoint of {query} was made by another version of this program: it does not read its state.",
+                f"The checkpoint of {query} was made by another version of this program, whose state it cannot read.",
                 f"Run that version, or {_REMEDY}",
             )
         if checkpoint.committed is not None:
@@ -131,9 +131,9 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):
         return
-    remedy = _ELSEWHERE if query == "ingest" else f"Put it back, or {_REMEDY}"
-    found = f"The query {query} has no checkpoint, and its table {table.name} holds rows"
-    raise ConfigurationError(f"{found}: it would write all of them again.", remedy)
+    remedy = _ELSEWHERE if query == "ingest" else f"Restore it, or {_REMEDY}"
+    found = f"The query {query} has no checkpoint, but its table {table.name} has rows"
+    raise ConfigurationError(f"{found}: it would write them all again.", remedy)
 
 
 def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Table], names: Collection[str]) -> None:
@@ -141,8 +141,8 @@ def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Tab
     for table in tables:
         if table.name in names and not (_has_log(paths, table.name) or _has_log(paths, table.former_name)):
             raise ConfigurationError(
-                f"The table {table.name} was deleted, and the checkpoint of {query} goes on behind its rows.",
-                _ELSEWHERE if table in (ENVELOPES, CLOCK) else f"Put it back, or {_REMEDY}",
+                f"The table {table.name} was deleted, but the checkpoint of {query} continues after its rows.",
+                _ELSEWHERE if table in (ENVELOPES, CLOCK) else f"Restore it, or {_REMEDY}",
             )
 
 

@@ -49,15 +49,15 @@ def affected_by(
         return None
     payloads = {*touched.payloads, *verdicts["entire_message_hash"].drop_null().to_pylist()}
     _create_views(spark, look_up, {sds_id for _, sds_id in ids}, payloads)
-    said = pa.array([sds_id for _, sds_id in ids], pa.string())
-    return Affected(_by_channel(spark, [channel for channel, _ in ids], sds_id=said), verdicts)
+    sds_ids = pa.array([sds_id for _, sds_id in ids], pa.string())
+    return Affected(_by_channel(spark, [channel for channel, _ in ids], sds_id=sds_ids), verdicts)
 
 
-def only_about(said: DataFrame, ids: DataFrame) -> DataFrame:
-    """The rows of ``said`` about ``ids``."""
+def only_about(facts: DataFrame, ids: DataFrame) -> DataFrame:
+    """The rows of ``facts`` about ``ids``."""
     about = ids.select(*(F.col(name).alias(f"about_{name}") for name in (*CHANNEL_KEY, "sds_id")))
     same = [F.col(name).eqNullSafe(F.col(f"about_{name}")) for name in (*CHANNEL_KEY, "sds_id")]
-    return said.join(F.broadcast(about), same, "left_semi")
+    return facts.join(F.broadcast(about), same, "left_semi")
 
 
 def naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:

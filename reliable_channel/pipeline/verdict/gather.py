@@ -42,15 +42,15 @@ _UNIT = (
     "struct<message_key: string, sender_id: string, entire_message_hash: binary, needed: int, late: boolean,"
     " first_seen: timestamp, delivered_at: timestamp, reason: string, data_missing: array<int>>"
 )
-_SAYINGS = {
-    # Who claims the id, in this order.
+_FACT_TYPES = {
+    # The sources that assign the id to a message, the most certain first.
     "delivered": _UNIT,
     "incomplete": _UNIT,
     "queued": _UNIT,
     "segment": "struct<first_seen: timestamp, sender_id: string, entire_message_hash: binary, bare: boolean,"
     " data_count: int>",
     "named": "struct<first_seen: timestamp, sender_id: string, sent_since: timestamp>",
-    # What is known of it besides.
+    # Other facts about the id.
     "acknowledged_by": "string",
     "asked_for": "boolean",
     "sent": "boolean",
@@ -61,14 +61,14 @@ _SAYINGS = {
     "absent": "boolean",
     "before_observation": "boolean",
 }
-"""The possible statements of a row of ``said`` about an SDS id; all but one or a few are null."""
+"""The columns of a row of ``facts`` about an SDS id, with their types; all but one or a few are null."""
 
 
-def _said(rows: str, **sayings: str) -> str:
-    """SQL for rows of ``said``: ``rows`` follows ``from``, ``sayings`` are expressions over it."""
-    assert sayings.keys() <= _SAYINGS.keys()  # noqa: S101  constant text
-    columns = ", ".join(f"cast({sayings.get(name, 'null')} as {kind}) as {name}" for name, kind in _SAYINGS.items())
-    return f"select {_CHANNEL}, sds_id, {columns} from {rows}"
+def _facts_from(rows: str, **columns: str) -> str:
+    """SQL for rows of ``facts``: ``rows`` follows ``from``, ``columns`` are expressions over it."""
+    assert columns.keys() <= _FACT_TYPES.keys()  # noqa: S101  constant text
+    every = ", ".join(f"cast({columns.get(name, 'null')} as {kind}) as {name}" for name, kind in _FACT_TYPES.items())
+    return f"select {_CHANNEL}, sds_id, {every} from {rows}"
 
 
 _DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coalesce(d.sds_id, d.first_sds_id)))))
@@ -93,14 +93,14 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
 same payload is another send."""
 
 _ARRIVED = """(select * from v_sds_messages s where s.sds_kind = 'content'
-    -- parity that came after its message was complete; in v0.1 data segments do not tell of it
+    -- Without parity that arrived after its message was complete: v0.1 data segments do not state the parity count.
     and not (s.segment_kind = 'parity' and exists (select 1 from v_deliveries d
         where d.row_kind = 'message' and d.segment_kind is null and d.channel_id = s.channel_id
         and d.content_topic = s.content_topic and d.pubsub_topic = s.pubsub_topic and d.sender_id = s.sender_id
         and d.entire_message_hash = s.entire_message_hash
         and s.lamport_timestamp between d.first_lamport_timestamp and d.first_lamport_timestamp + 256)))"""
 
-_TOLD = """(select * from v_sender_events left join (
+_SENDER_RECORDS = """(select * from v_sender_events left join (
         select message_hash, bool_or(undecryptable) as undecryptable, bool_or(present) as present,
             bool_or(absent) as absent
         from (select message_hash, reason in ('undecryptable', 'plaintext_refused') as undecryptable,
@@ -166,35 +166,35 @@ NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_los
 
 FACTS = "\nunion all ".join(
     (
-        _said(
+        _facts_from(
             f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})",
             delivered="""struct(concat_ws('-', lower(hex(entire_message_hash)),
                 coalesce(cast(first_lamport_timestamp as string), first_sds_id)), sender_id, entire_message_hash,
                 coalesce(data_count, 1), late, first_seen, event_time, null, null)""",
         ),
-        _said(
+        _facts_from(
             "(select *, explode(sds_ids) as sds_id from v_incomplete_messages)",
             incomplete="""struct(concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)), sender_id,
                 entire_message_hash, data_count, false, first_seen, null, reason, data_missing)""",
         ),
-        _said(
+        _facts_from(
             _QUEUED,
             queued="""struct(concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id, entire_message_hash,
                 null, false, first_seen, null, null, null)""",
         ),
-        _said(
+        _facts_from(
             _ARRIVED,
             segment="struct(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
         ),
-        _said(
+        _facts_from(
             f"(select * from v_lost_dependencies left join v_sent using ({_CHANNEL}, sds_id))",
             named="struct(coalesce(missing_since, event_time), sender_id, sent_since)",
             before_observation="status = 'before_observation'",
         ),
-        _said("v_acks", acknowledged_by="acknowledged_by"),
-        _said("v_repair_requests", asked_for="true"),
-        _said(
-            _TOLD,
+        _facts_from("v_acks", acknowledged_by="acknowledged_by"),
+        _facts_from("v_repair_requests", asked_for="true"),
+        _facts_from(
+            _SENDER_RECORDS,
             sent="event in ('sent', 'resent', 'not_stored')",
             held_back="event = 'rate_limited'",
             given_up="event in ('failed', 'dropped')",
@@ -202,7 +202,7 @@ FACTS = "\nunion all ".join(
             present="present",
             absent="absent",
         ),
-        _said("v_store_presence", present=_PROVEN, absent="outcome = 'absent'"),
+        _facts_from("v_store_presence", present=_PROVEN, absent="outcome = 'absent'"),
     )
 )
 
@@ -212,7 +212,7 @@ _FACTS = ("asked_for", "sent", "held_back", "given_up", "undecryptable", "presen
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
         collect_set(acknowledged_by) as acknowledged_by, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
-    from said where sds_id is not null group by {_CHANNEL}, sds_id
+    from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 
 SUSPECTS = "select raw from v_quarantine where raw is not null and stage in ('envelope', 'sds')"
@@ -220,7 +220,7 @@ SUSPECTS = "select raw from v_quarantine where raw is not null and stage in ('en
 
 EVIDENCE = f"""
     with in_sends as (
-        -- A sender queues all segments of a send: where one of them was delivered, the others were not lost.
+        -- A sender queues all segments of a send: if one belongs to a delivered message, all do.
         select * except (delivered, incomplete), suspected is not null as undecodable,
             coalesce(delivered, min(delivered) over send) as delivered,
             coalesce(incomplete, min(incomplete) over send) as incomplete
@@ -245,14 +245,14 @@ EVIDENCE = f"""
             sort_array(collect_set(sds_id)) as ids, count(segment) as received,
             flatten(collect_list(acknowledged_by)) as acknowledgements, bool_or(undecodable) as undecodable,
             {", ".join(f"bool_or({name}) as {name}" for name in _FACTS if name != "present")},
-            -- A store that has what came already gives nothing that is missing.
+            -- A store that has only received segments cannot provide a missing one.
             bool_or(present and segment is null) as present
         from claimed where source is not null
         group by {_CHANNEL}, source, unit.message_key, if(unit is null and segment is not null,
             struct(segment.sender_id, segment.entire_message_hash, if(segment.bare, sds_id, '')), null),
             if(source = 'named', sds_id, '')
     )
-    -- Two messages of one key: ids are any text, and can look like the key of another message.
+    -- Keep one message per key: an id is arbitrary text, so it can equal the key of another message.
     select * except (place) from (select *, row_number() over (partition by {_CHANNEL}, message_key
         order by source = 'named', source, ids) as place from units) where place = 1
 """

@@ -45,7 +45,7 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
         __version__,
         settings.pipeline.settle_delay_ms,
         bool(settings.store.nodes),
-        # Sets in the order of their values: that of their hashes is another one in every process.
+        # Sets are sorted by value, because their own order depends on hashes, which differ between processes.
         json.dumps(settings.channels.model_dump(), default=sorted),
         sorted(settings.bridge.content_topics),
         gaps,

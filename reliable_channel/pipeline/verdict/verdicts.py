@@ -154,8 +154,8 @@ def statuses(
         named = spark.table("v_named_since_gaps").join(F.broadcast(by_id), "sds_id", "left_semi")
         named.createOrReplaceTempView("v_named_since_gaps")
     spark.sql(SENT_SINCE if silence.gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
-    said = spark.sql(FACTS)
-    (said if affected is None else only_about(said, affected.ids)).createOrReplaceTempView("said")
+    facts = spark.sql(FACTS)
+    (facts if affected is None else only_about(facts, affected.ids)).createOrReplaceTempView("facts")
     spark.sql(IDS).createOrReplaceTempView("ids")
     judge = _judge(as_of, settings, [gap.span for gap in silence.gaps], silence.by_topic)
     return spark.sql(EVIDENCE).mapInArrow(judge, tables.DELIVERY_STATUS.ddl())
@@ -228,8 +228,8 @@ def _row(
 ) -> dict[str, Any]:
     """One row of ``delivery_status`` from one row of evidence."""
     first_seen = row["first_seen"]
-    # What others name was sent before they did, and after its neighbours in Lamport order; of a message of which
-    # nothing is known before, only that it was sent earlier.
+    # A message that was only named was sent before the first message that names it, and after its earlier neighbours in
+    # Lamport order (sent_since). Without such neighbours sent_since is null: it was sent any time before.
     named = row["source"] == "named"
     sent_since = row["sent_since"] if named else first_seen
     settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
@@ -271,7 +271,7 @@ def needed_segments(row: dict[str, Any]) -> int:
     """The number of segments that a message needs: k if known. Parity alone does not show k; if such a set has expired,
     it needed more segments than were received."""
     unknown = row["received"] + 1 if row["source"] == "incomplete" else 1
-    return next((said for name in ("needed", "data_count") if (said := row[name]) is not None), unknown)
+    return next((known for name in ("needed", "data_count") if (known := row[name]) is not None), unknown)
 
 
 def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:

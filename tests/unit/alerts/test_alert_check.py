@@ -26,6 +26,7 @@ from reliable_channel.analysis.alerts.webhook import Webhook
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.create import create_table
 from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import ALERTS, BY_NAME
@@ -133,6 +134,15 @@ def test_a_change_is_written_once_and_cleared_once(settings: Settings) -> None:
         (4, "/b", "cleared"),
     ]
     assert rows(settings)[0]["as_of"] == minutes(0)
+
+
+def test_a_table_with_comments_of_another_version_is_appended_to(with_webhook: Settings, receiver: Receiver) -> None:
+    earlier = replace(ALERTS, columns=tuple(replace(column, meaning="before") for column in ALERTS.columns))
+    create_table(with_webhook.paths.table(ALERTS.name), earlier)
+    split(with_webhook, "/a")
+    run(with_webhook)
+    assert [row["subject"] for row in rows(with_webhook)] == ["/a"]
+    assert len(receiver.accepted) == 1
 
 
 def test_of_two_runs_at_once_one_begins_anew_and_nothing_stands_twice(

@@ -64,7 +64,7 @@ def test_a_wrong_rule_is_refused_by_name(rule: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("rules: [", "my.yaml, line 2: this is no YAML"),
+        ("rules: [", "my.yaml, line 2: this is not YAML"),
         ("", "there must be one key, rules"),
         ("rules: {}", "there must be one key, rules"),
         ("rules: []\nmore: 1", "there must be one key, rules"),

@@ -59,8 +59,8 @@ def test_the_demo_conversation(seed: int) -> None:
 
 @pytest.mark.parametrize(("hours", "lost_every"), [(26, 0), (26, 3), (240, 0), (240, 2)])
 def test_a_store_replay_a_day_or_ten_later_delivers_nothing_twice(hours: int, lost_every: int) -> None:
-    """After ten days the channels rest: only how far they came is left. What a replay brings in part opens sets, which
-    expire and hold nothing but segments of messages that were rebuilt: they are no *incomplete messages*."""
+    """After ten days the channels are dormant: only their positions are left. What a replay brings in part opens sets,
+    which expire and hold nothing but segments of messages that were rebuilt: they are no *incomplete messages*."""
     world = simulate(small_scenario(4))
     adapters = Adapters(expiry_ms=7 * 24 * HOUR_MS)
     for offset, record in enumerate(world.records):
@@ -76,7 +76,9 @@ def test_a_store_replay_a_day_or_ten_later_delivers_nothing_twice(hours: int, lo
             headers = {**dict(record.headers), "source": b"store"}
             adapters.record(10_000 + offset, record.value, headers, record.at_ms + hours * HOUR_MS)
     adapters.close(world.scenario.end_ms + (hours + 1) * HOUR_MS)
-    adapters.tick(1 << 41, world.scenario.end_ms + (hours + 30 * 24) * HOUR_MS)  # when it rests, what waits is told
+    adapters.tick(
+        1 << 41, world.scenario.end_ms + (hours + 30 * 24) * HOUR_MS
+    )  # a channel that becomes dormant reports what waits
     assert [output for output in adapters.outputs if output[0] == "deliveries" and not _ephemeral(output[1])] == [
         output for output in before if not _ephemeral(output[1])
     ]

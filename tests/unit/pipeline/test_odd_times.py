@@ -1,4 +1,4 @@
-"""Timestamps of any size and unit, in envelopes and as Lamport timestamps: they are the sender's word."""
+"""Timestamps of any size and unit, in envelopes and as Lamport timestamps: senders set them."""
 
 from __future__ import annotations
 

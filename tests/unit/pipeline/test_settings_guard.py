@@ -17,7 +17,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, ENVELOPES
 from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
-from reliable_channel.pipeline.ingest.topic_made_anew import refuse_topic_made_anew
+from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.settings_guard import _WRITES, RECORD, check
 from tests.support import error_page
@@ -158,7 +158,7 @@ def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str
         check(settings, query, SESSION)
     assert table.name in str(fault.value)
     if query != "ingest":
-        assert error_page.expected("A checkpoint that is gone").fullmatch(str(fault.value))
+        assert error_page.expected("A missing checkpoint").fullmatch(str(fault.value))
     write(settings, query, [batch()], 1)
     check(settings, query, SESSION)
 
@@ -200,15 +200,15 @@ class NewTopic:
         return {each: (12, 7)[each.partition] for each in partitions}
 
 
-def test_a_topic_that_was_deleted_and_made_anew_is_refused(settings: Settings) -> None:
+def test_a_recreated_topic_is_refused(settings: Settings) -> None:
     topic = settings.kafka.topics.envelopes
-    refuse_topic_made_anew(NewTopic(), settings)
+    refuse_recreated_topic(NewTopic(), settings)
     write(settings, "ingest", [batch({topic: {"0": 12, "1": 7}})], commits=1, operators=0)
-    refuse_topic_made_anew(NewTopic(), settings)
+    refuse_recreated_topic(NewTopic(), settings)
     write(settings, "ingest", [batch({topic: {"0": 12, "1": 8}})], commits=1, operators=0)
     with pytest.raises(ConfigurationError) as fault:
-        refuse_topic_made_anew(NewTopic(), settings)
-    assert error_page.expected("A topic that was made anew").fullmatch(str(fault.value))
+        refuse_recreated_topic(NewTopic(), settings)
+    assert error_page.expected("A topic that was recreated").fullmatch(str(fault.value))
 
 
 def test_state_in_which_a_channel_was_one_value_is_refused(settings: Settings) -> None:

@@ -19,6 +19,7 @@ from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SDS_MESSAGES, SOURCE_GAPS, TABLES, Table
 from tests.support import error_page
+from tests.support.bad_rows import bad_rows
 
 
 @pytest.fixture
@@ -58,6 +59,22 @@ def test_every_table_that_this_version_creates_is_one_that_it_writes(tmp_path: P
         assert [field.metadata["comment"] for field in created.schema().fields] == [c.comment for c in table.columns]
         assert [field.nullable for field in created.schema().fields] == [c.nullable for c in table.columns]
         assert tuple(created.metadata().partition_columns) == table.partition_by
+
+
+def test_a_table_with_comments_of_another_version_is_written_and_keeps_them(tmp_path: Path) -> None:
+    found = load("local").with_run_dir(tmp_path).paths
+    before = {
+        table: replace(table, comment="before", columns=tuple(replace(c, meaning="before") for c in table.columns))
+        for table in TABLES
+    }
+    create_tables(found, before.values())
+    create_tables(found, TABLES)
+    for table, earlier in before.items():
+        rows = as_arrow(bad_rows(table), table)
+        append_rows(found, table, rows)
+        opened = open_table(found, table)
+        assert dataset_of(opened).count_rows() == rows.num_rows
+        assert [field.metadata["comment"] for field in opened.schema().fields] == [c.comment for c in earlier.columns]
 
 
 def test_a_check_constraint_is_refused_by_name(paths: PathSettings) -> None:

@@ -123,7 +123,7 @@ def test_losses_without_a_cause_are_no_riddle(as_json: dict[str, Any]) -> None:
 def test_an_unknown_channel_is_said_with_those_like_it(sample_tables: Path) -> None:
     answer = report(sample_tables, "--channel", "tlk")
     assert isinstance(answer.exception, LocalError)
-    assert str(answer.exception) == "There is no channel 'tlk' in the tables. Known are: talk."
+    assert str(answer.exception) == "There is no channel 'tlk' in the tables. Known channels: talk."
 
 
 def test_a_channel_that_was_silent_in_the_window_is_no_error(sample_tables: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_crossed_threshold_stands_in_json(as_json: dict[str, Any]) -> None:
 def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -> None:
     for name in ("delivered_messages", "deliveries"):
         (tmp_path / name).symlink_to(sample_tables / name)
-    for options, cause in ((["--max-loss", "1%"], "no verdicts"), (["--max-lag", "5"], "says nothing about ingest")):
+    for options, cause in ((["--max-loss", "1%"], "no verdicts"), (["--max-lag", "5"], "has no rows of ingest")):
         answer = report(tmp_path, *options)
         assert isinstance(answer.exception, EnvironmentFault) and cause in answer.exception.cause
     said = report(tmp_path).stdout

@@ -101,12 +101,12 @@ SENTENCES = (
         " Detail: [errno 2] No such file or directory",
     ),
     (
-        expected("Tables that may not be written"),
+        expected("Tables that cannot be written"),
         "OSError: [Errno 30] Failed to open local file '/srv/run/tables/envelopes/part-1.parquet'. Detail: [errno 30]"
         " Read-only file system",
     ),
     (
-        expected("Tables that may not be written"),
+        expected("Tables that cannot be written"),
         "[STREAM_FAILED] Query [id = 80d9, runId = 79ea] terminated with exception: /srv/run/checkpoints/ingest/offsets"
         "/.1.fc71.tmp (Read-only file system) SQLSTATE: XXKST",
     ),
@@ -139,7 +139,7 @@ def test_a_jvm_that_was_killed_is_one_sentence(jvm: Jvm, monkeypatch: pytest.Mon
 
 def test_a_commit_that_conflicted_is_no_table_that_cannot_be_read() -> None:
     error = CommitFailedError("Failed to commit transaction: a concurrent transactions added new data.")
-    assert expected("A table that somebody else changed").fullmatch(f"evidence: {as_fault(error)}")
+    assert expected("A table changed by another writer").fullmatch(f"evidence: {as_fault(error)}")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_changed_jar_is_refused(a_set: tuple[Path, dict[str, str]]) -> None:
 
 def test_a_missing_jar_is_refused(a_set: tuple[Path, dict[str, str]]) -> None:
     home, expected = a_set
-    with pytest.raises(EnvironmentFault, match=r"did not give kafka/b-1\.jar"):
+    with pytest.raises(EnvironmentFault, match=r"did not provide kafka/b-1\.jar"):
         jars.verify(home, expected | {"kafka/b-1.jar": "00"})
 
 

@@ -25,7 +25,7 @@ class ScopeStateProto(_message.Message):
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., reassembler: _Optional[bytes] = ...) -> None: ...
 
 class ObserverStateProto(_message.Message):
-    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "pending", "kafka_topic", "kafka_partition", "last_heard_ms", "finished", "waiting", "parts", "settled", "ephemerals", "needed_ids", "needed_by_ids", "rested_at_ms")
+    __slots__ = ("channel", "now_ms", "row_seq", "delivery_seq", "pending", "kafka_topic", "kafka_partition", "last_heard_ms", "finished", "waiting", "parts", "settled", "ephemerals", "needed_ids", "needed_by_ids", "dormant_since_ms")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -41,7 +41,7 @@ class ObserverStateProto(_message.Message):
     EPHEMERALS_FIELD_NUMBER: _ClassVar[int]
     NEEDED_IDS_FIELD_NUMBER: _ClassVar[int]
     NEEDED_BY_IDS_FIELD_NUMBER: _ClassVar[int]
-    RESTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DORMANT_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     channel: bytes
     now_ms: int
     row_seq: int
@@ -57,8 +57,8 @@ class ObserverStateProto(_message.Message):
     ephemerals: _containers.RepeatedScalarFieldContainer[bytes]
     needed_ids: _containers.RepeatedScalarFieldContainer[str]
     needed_by_ids: _containers.RepeatedScalarFieldContainer[str]
-    rested_at_ms: int
-    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., last_heard_ms: _Optional[int] = ..., finished: _Optional[_Iterable[bytes]] = ..., waiting: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., parts: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., settled: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., ephemerals: _Optional[_Iterable[bytes]] = ..., needed_ids: _Optional[_Iterable[str]] = ..., needed_by_ids: _Optional[_Iterable[str]] = ..., rested_at_ms: _Optional[int] = ...) -> None: ...
+    dormant_since_ms: int
+    def __init__(self, channel: _Optional[bytes] = ..., now_ms: _Optional[int] = ..., row_seq: _Optional[int] = ..., delivery_seq: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingProto, _Mapping]]] = ..., kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., last_heard_ms: _Optional[int] = ..., finished: _Optional[_Iterable[bytes]] = ..., waiting: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., parts: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., settled: _Optional[_Union[SeenColumnsProto, _Mapping]] = ..., ephemerals: _Optional[_Iterable[bytes]] = ..., needed_ids: _Optional[_Iterable[str]] = ..., needed_by_ids: _Optional[_Iterable[str]] = ..., dormant_since_ms: _Optional[int] = ...) -> None: ...
 
 class SeenColumnsProto(_message.Message):
     __slots__ = ("keys", "seen")

@@ -12,7 +12,7 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import read_checkpoint
 
 
-def refuse_topic_made_anew(consumer: Any, settings: Settings) -> None:
+def refuse_recreated_topic(consumer: Any, settings: Settings) -> None:
     """Compare the end of every partition with the checkpoint of ingest. ``consumer``: a ``KafkaConsumer``.
 
     Raises ``ConfigurationError`` if a partition ends before the offset that was read. Once the new topic has grown
@@ -26,8 +26,8 @@ def refuse_topic_made_anew(consumer: Any, settings: Settings) -> None:
     for partition, end in (consumer.end_offsets(partitions) if partitions else {}).items():
         if end < read[partition.partition]:
             raise ConfigurationError(
-                f"The topic {topic} was deleted and made anew: its partition {partition.partition} ends at {end}, and"
+                f"The topic {topic} was deleted and recreated: its partition {partition.partition} ends at {end}, and"
                 f" ingest has read to {read[partition.partition]}.",
-                "Name new places with paths.data_dir and paths.checkpoint_dir: in the tables a record is known by its"
+                "Set paths.data_dir and paths.checkpoint_dir to new places: the tables identify a record by its"
                 " offset.",
             )
