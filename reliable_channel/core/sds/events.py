@@ -244,6 +244,8 @@ class DependencyLost(SdsEvent):
     missing_since: int
     refetches: int
     sender_id: str | None
+    retrieval_hint: bytes | None
+    """The hint of the first message that named it."""
     waiting: tuple[str, ...]
     """The ids of the messages that waited for it, without those that wait for another id first."""
     evicted: bool = False

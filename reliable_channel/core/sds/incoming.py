@@ -454,7 +454,14 @@ class IncomingBuffer:
         waiting = tuple(each.sds_id for each in watchers)
         events.append(
             DependencyLost(
-                now, missing.message_id, missing.since, missing.refetches, missing.sender_id, waiting, evicted
+                now,
+                missing.message_id,
+                missing.since,
+                missing.refetches,
+                missing.sender_id,
+                missing.hint,
+                waiting,
+                evicted,
             )
         )
 

@@ -186,7 +186,7 @@ LOST_DEPENDENCIES = Table(
         Column(
             "retrieval_hint",
             "BINARY",
-            "always null; refetch_requests has the hints",
+            "the hint of the first message that named it; null if it gave none, or unless status is lost",
             example=AN_ENVELOPE,
         ),
         Column("status", "STRING", "lost, before_observation, or recovered (arrived late)", example="lost"),

@@ -158,6 +158,7 @@ def lost(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
         **base,
         sds_id=event.message_id,
         sender_id=event.sender_id,
+        retrieval_hint=event.retrieval_hint,
         status="lost",
         needed_by=needed_by or next(iter(event.waiting), None),
         missing_since=event.missing_since * 1000,

@@ -111,6 +111,15 @@ def test_refetches_back_off_and_end_with_lost() -> None:
     assert observer.next_due() is None
 
 
+def test_a_lost_message_keeps_the_hint_of_the_message_that_named_it() -> None:
+    observer = observing(timeout_for_lost_messages_ms=10_000)
+    for number, hint in enumerate((b"1" * 32, b"2" * 32), 2):
+        named = (HistoryEntry("b1", hint, "bob"),)
+        observer.receive(replace(message(f"b{number}", lamport=T0 + number), causal_history=named), T0 + number)
+    [lost] = of_type(observer.tick(T0 + 60_000), DependencyLost)
+    assert (lost.sender_id, lost.retrieval_hint) == ("bob", b"1" * 32)
+
+
 def test_a_lost_message_that_comes_later_is_delivered_as_late() -> None:
     observer = observing(timeout_for_lost_messages_ms=10_000)
     observer.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
