@@ -19,8 +19,8 @@ def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
     rows = narrow.query(
         """
         SELECT min(event_time) AS time, content_topic, channel_id, sds_id,
-               arg_min(list_transform(causal_history, lambda entry: entry.sds_id),
-                       (event_time, kafka_partition, kafka_offset)) AS history,
+               coalesce(arg_min(list_transform(causal_history, lambda entry: entry.sds_id),
+                                (event_time, kafka_partition, kafka_offset)), []) AS history,
                min(lamport_timestamp) AS lamport
         FROM (SELECT * FROM sds_messages WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
               ORDER BY event_time DESC, lamport_timestamp DESC, sds_id, content_topic, channel_id LIMIT $newest)
@@ -35,12 +35,11 @@ def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
     for topic, channel, sds_id, history in zip(
         rows["content_topic"], rows["channel_id"], rows["sds_id"], rows["history"], strict=True
     ):
-        before = [depths.get((topic, channel, name), -1) for name in ([] if history is None else history)]
+        before = [depths.get((topic, channel, name), -1) for name in history]
         depth = max(before, default=-1) + 1
         depths[topic, channel, sds_id] = depth
         found.append(depth)
-    named = [0 if history is None else len(history) for history in rows["history"]]
-    return rows.drop(columns=["history", "lamport"]).assign(named=named, depth=found)
+    return rows.drop(columns=["history", "lamport"]).assign(named=rows["history"].map(len), depth=found)
 
 
 def _of_newest(source: TableWindow, newest: int) -> TableWindow:

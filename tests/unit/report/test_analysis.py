@@ -17,6 +17,8 @@ from reliable_channel.analysis.report import capacity, delivery, depth, graph, i
 from reliable_channel.analysis.report.dimensions import SIZES
 from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SDS_MESSAGES
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
 from tests.support.sample_values import AS_OF, HOSTILE, START, at
@@ -167,6 +169,15 @@ def test_the_causal_depth_is_the_longest_chain(source: TableWindow) -> None:
     assert depth.depth_over_time(depths)["depth"].max() == 42
     newest = depth.causal_depth(source, newest=7)
     assert 0 < len(newest) <= 7 and newest["time"].min() > at(3_000)
+
+
+def test_messages_without_any_causal_history_have_no_depth(sample_tables: Path, told: Story, tmp_path: Path) -> None:
+    rows = [{**row, "causal_history": None} for row in told.rows["sds_messages"]]
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    write_deltalake(place / "sds_messages", as_arrow(rows, SDS_MESSAGES), mode="overwrite")
+    depths = depth.causal_depth(windowed(place))
+    assert len(depths) and {*depths["depth"], *depths["named"]} == {0}
 
 
 # Loss
