@@ -66,11 +66,10 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
             start = _position(paths, table, topic, partition)
             new = [row for offset, row in rows[table.name] if offset >= start]
             transaction = Transaction(_app(topic, partition), found[-1].offset + 1)
-            properties = CommitProperties(app_transactions=[transaction])
             if table is SOURCE_GAPS and new:
-                _replace_gaps(paths, new, properties)
+                _replace_gaps(paths, new, CommitProperties(app_transactions=[transaction]))
             else:
-                append_rows(paths, table, as_arrow(new, table), properties)
+                append_rows(paths, table, as_arrow(new, table), transaction)
     return taken
 
 

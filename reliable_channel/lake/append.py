@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, Transaction
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.checksum import remove_checksums
-from reliable_channel.lake.commit import append_files, discard
+from reliable_channel.lake.commit import append_files, append_rows_to, discard
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import Table
@@ -77,9 +77,8 @@ class BatchSink:
         to = self._open(table)
         if _has(to, self.query_id, self.batch_id):
             return
-        transaction = CommitProperties(app_transactions=[Transaction(self.query_id, self.batch_id)])
         self.announce(table.name)
-        _append(self.paths, table, to, rows, transaction)
+        _append(self.paths, table, to, rows, Transaction(self.query_id, self.batch_id))
 
 
 def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
@@ -87,17 +86,13 @@ def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
     return last is not None and last >= batch_id
 
 
-def append_rows(
-    paths: PathSettings, table: Table, rows: pa.Table, commit_properties: CommitProperties | None = None
-) -> None:
+def append_rows(paths: PathSettings, table: Table, rows: pa.Table, transaction: Transaction | None = None) -> None:
     """Append rows that are in the driver."""
-    _append(paths, table, open_table(paths, table), rows, commit_properties)
+    _append(paths, table, open_table(paths, table), rows, transaction)
 
 
-def _append(
-    paths: PathSettings, table: Table, to: DeltaTable, rows: pa.Table, commit_properties: CommitProperties | None
-) -> None:
-    write_deltalake(to, rows, mode="append", commit_properties=commit_properties)
+def _append(paths: PathSettings, table: Table, to: DeltaTable, rows: pa.Table, transaction: Transaction | None) -> None:
+    append_rows_to(to, rows, transaction)
     write_log_checkpoint(paths, table, to.version())
 
 

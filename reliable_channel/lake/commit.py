@@ -2,18 +2,19 @@
 
 The commit is made against the version at which the ``DeltaTable`` was opened. delta-rs raises ``CommitFailedError`` if
 another writer has since committed the same application transaction; :func:`replace_files` also raises it if another
-writer removed one of the files to be replaced. Appends by other writers never conflict.
+writer removed one of the files to be replaced. Appends by other writers never conflict, and appends are repeated if
+another writer deleted rows.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
@@ -29,6 +30,10 @@ REPLACED_FILES = "replacedFiles"
 such commit as an append (operation ``WRITE``), so readers of the history need this field to distinguish the two."""
 
 
+ATTEMPTS = 20
+"""The number of times that a commit is tried if other writers commit first."""
+
+
 class TableFile(NamedTuple):
     """A data file that belongs to a table: its path inside the table's directory, and its size in bytes."""
 
@@ -41,8 +46,36 @@ def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[s
 
     ``batch``: an application id and a version, such as a query id and a micro-batch. The commit records them. Raises
     ``CommitFailedError`` if another writer has recorded the same application id since the table was opened."""
-    _commit(table, [], files, batch)
+    _appended(table, lambda: _commit(table, [], files, batch), batch[0] if batch else None)
     write_checksum(table, files)
+
+
+def append_rows_to(table: DeltaTable, rows: pa.Table, transaction: Transaction | None = None) -> None:
+    """Append rows that are in the driver. Raises ``CommitFailedError`` like :func:`append_files`."""
+    properties = None if transaction is None else CommitProperties(app_transactions=[transaction])
+    _appended(
+        table,
+        lambda: write_deltalake(table, rows, mode="append", commit_properties=properties),
+        None if transaction is None else transaction.app_id,
+    )
+
+
+def _appended(table: DeltaTable, commit: Callable[[], None], application: str | None) -> None:
+    """Run ``commit``, which appends to ``table``, and repeat it on the newest version if another writer has deleted or
+    rewritten rows since the table was opened. delta-rs refuses such an append, although an append reads nothing.
+
+    Raises ``CommitFailedError`` if another writer has recorded the same ``application`` id since the table was opened,
+    or commits first in all :data:`ATTEMPTS`."""
+    recorded = application and table.transaction_version(application)
+    for attempt in range(ATTEMPTS):
+        try:
+            commit()
+            return
+        except CommitFailedError:
+            table.update_incremental()
+            taken = application and table.transaction_version(application) != recorded
+            if taken or attempt == ATTEMPTS - 1:
+                raise
 
 
 def replace_files(
@@ -50,7 +83,7 @@ def replace_files(
     removed: Sequence[TableFile],
     files: Sequence[WrittenFile],
     metadata: Mapping[str, str] | None = None,
-    attempts: int = 20,
+    attempts: int = ATTEMPTS,
 ) -> None:
     """Remove ``removed`` from the table and add ``files`` in one commit, with ``metadata`` in the commit's information.
 

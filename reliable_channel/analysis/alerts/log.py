@@ -13,13 +13,14 @@ from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from reliable_channel.analysis.alerts.changes import AlertChange, AlertState, Key
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.commit import append_rows_to
 from reliable_channel.lake.create import create_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ALERTS
@@ -81,9 +82,8 @@ class AlertLog:
         return max(newest or 0, self._table.transaction_version(_CHANGES) or 0)
 
     def _commit(self, rows: pa.Table, application: str, version: int) -> bool:
-        transaction = CommitProperties(app_transactions=[Transaction(application, version)])
         try:
-            write_deltalake(self._table, rows, mode="append", commit_properties=transaction)
+            append_rows_to(self._table, rows, Transaction(application, version))
         except CommitFailedError:
             return False
         return True

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake.exceptions import CommitFailedError
 
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.commit import TableFile, replace_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table, rows_of
@@ -65,6 +67,27 @@ def test_of_two_drivers_that_opened_before_either_wrote_the_second_is_refused(pa
     with pytest.raises(CommitFailedError):
         second.add_files(SDS_MESSAGES, files(paths, 0))
     assert offsets(paths) == [0]
+
+
+@pytest.mark.parametrize("removal", ["a row", "a file"])
+def test_rows_that_maintenance_deletes_meanwhile_do_not_stop_an_append(paths: PathSettings, removal: str) -> None:
+    first = opened(paths, 0)
+    first.add_files(SDS_MESSAGES, [*files(paths, 0), *files(paths, 5)])
+    IngestClock(paths).record(first, reached(0))
+    sink = opened(paths, 1)
+    for table in (SDS_MESSAGES, CLOCK):
+        sink._opened[table.name].result()
+        there = open_table(paths, table)
+        if removal == "a row":
+            there.delete("kafka_offset = 0" if table is SDS_MESSAGES else None)
+        else:
+            gone, *_ = pa.table(there.get_add_actions()).to_pylist()
+            replace_files(there, [TableFile(gone["path"], gone["size_bytes"])], [])
+    kept = offsets(paths)
+    sink.add_files(SDS_MESSAGES, files(paths, 1))
+    IngestClock(paths).record(sink, reached(1))
+    assert offsets(paths) == sorted([*kept, 1])
+    assert len(rows_of(open_table(paths, CLOCK))) == 1
 
 
 def test_a_second_append_to_a_table_opens_it_again(paths: PathSettings) -> None:
