@@ -19,6 +19,7 @@ from reliable_channel.core import foreign_json
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
+from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
 
@@ -73,6 +74,7 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
     return taken
 
 
+@retry_on_conflict
 def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], properties: CommitProperties) -> None:
     """Replace each gap's row in the table by its latest one."""
     last = {row["name"]: row for row in rows}

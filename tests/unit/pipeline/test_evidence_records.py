@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
+from reliable_channel.evidence import intake
 from reliable_channel.evidence.intake import EvidenceRecord, position, rows_from, write
 from reliable_channel.lake import tables
 from reliable_channel.lake.read import dataset_of, open_table, rows_of
@@ -54,6 +56,28 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
     (row,) = rows_of(open_table(paths, tables.SOURCE_GAPS))
     assert (row["name"], row["status"], row["cause"]) == (gap.name, "unfilled", "bridge_restart")
     assert int(row["from_time"].timestamp() * 1000) == AT_MS
+
+
+def test_a_gap_is_updated_while_others_write_the_table(paths: PathSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(offset: int, status: str) -> None:
+        gap = BridgeGap(AT_MS, AT_MS + 60_000, "node_unreachable", offset)
+        _, value = gap_record(gap, status, "http://node", [("/waku/2/rs/1/0", None)], AT_MS)
+        write(paths, TOPIC, [EvidenceRecord(0, offset, value)], "waku.envelopes")
+
+    written(0, "open")
+    others = [{**row, "name": "another gap"} for row in rows_of(open_table(paths, tables.SOURCE_GAPS))]
+
+    def and_meanwhile_another_writes(paths: PathSettings, table: tables.Table) -> DeltaTable:
+        found = open_table(paths, table)
+        if table is tables.SOURCE_GAPS and others:
+            write_deltalake(open_table(paths, table), as_arrow([others.pop()], table), mode="append")
+        return found
+
+    monkeypatch.setattr(intake, "_position", lambda *_: 1)
+    monkeypatch.setattr(intake, "open_table", and_meanwhile_another_writes)
+    written(1, "filled")
+    found = {row["name"]: row["status"] for row in rows_of(open_table(paths, tables.SOURCE_GAPS))}
+    assert len(found) == 2 and "filled" in found.values() and not others
 
 
 def test_a_gap_is_one_row_however_often_stores_were_asked_for_it(paths: PathSettings) -> None:
