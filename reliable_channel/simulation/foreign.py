@@ -1,8 +1,8 @@
 """Simulates participants that behave like other SDS implementations, so that interoperability is tested independently
 of our core.
 
-Each is a small separate SDS implementation, written from the published behaviour of js-waku and nim-sds. It shares no
-rule with :mod:`reliable_channel.core.sds`, only the wire formats and the value types. Neither asks for repairs.
+Each is a small separate SDS implementation, js-waku's here and nim-sds' in :mod:`reliable_channel.simulation.nim_sds`.
+It shares no rule with :mod:`reliable_channel.core.sds`, only the wire formats and the value types.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsStep
-from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from reliable_channel.simulation.nim_sds import NimSds
 
 
 class Foreign(StrEnum):
@@ -25,26 +26,18 @@ class Foreign(StrEnum):
     """Ids are the hash of the content, 200 ids of history, and a message whose dependencies are only waiting in the
     incoming buffer is delivered and named."""
     NIM_SDS = "nim-sds"
-    """Another wire family and filter, a clock in seconds, 10 ids of history, and sync messages that are logged and
-    named like content."""
+    """Another wire family and filter, a clock in seconds that counts messages, 10 ids of history, repairs, and sync
+    messages that are logged and named like content."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Manner:
-    family: WireFamily
-    filter: FilterFormat
-    history: int
-    clock_unit_ms: int
-    logs_syncs: bool
-    buffer_counts: bool
-    retry_ms: int
+FILTER = FilterFormat()
+HISTORY = 200
+SYNC_MS, SWEEP_MS, RETRY_MS, ATTEMPTS = 30_000, 5_000, 30_000, 10
 
 
-_MANNERS = {
-    Foreign.JS_WAKU: _Manner(WireFamily.SPEC, FilterFormat(), 200, 1, False, True, 30_000),
-    Foreign.NIM_SDS: _Manner(WireFamily.NIM, FilterFormat(FilterFamily.NIM), 10, 1_000, True, False, 60_000),
-}
-SYNC_MS, SWEEP_MS, ATTEMPTS = 30_000, 5_000, 10
+def foreign_sds(channel_id: str, name: str, kind: Foreign) -> JsWakuSds | NimSds:
+    """Create a simulated participant of another implementation."""
+    return JsWakuSds(channel_id, name) if kind is Foreign.JS_WAKU else NimSds(channel_id, name)
 
 
 @dataclass(slots=True)
@@ -55,18 +48,16 @@ class _Unacknowledged:
     possible: set[str] = field(default_factory=set)
 
 
-class ForeignSds:
-    """One participant of one channel; it has the methods of our :class:`~reliable_channel.core.sds.SdsChannel` that a
-    simulated participant uses. Times are Unix ms."""
+class JsWakuSds:
+    """One js-waku participant of one channel, which asks for no repairs. It has the methods of our
+    :class:`~reliable_channel.core.sds.SdsChannel` that a simulated participant uses. Times are Unix ms."""
 
-    def __init__(self, channel_id: str, name: str, kind: Foreign) -> None:
+    def __init__(self, channel_id: str, name: str) -> None:
         self._channel_id = channel_id
         self._name = name
-        self._kind = kind
-        self._manner = _MANNERS[kind]
         self._clock: int | None = None
         self._log: dict[str, int] = {}
-        self._filter = bytearray(self._manner.filter.byte_count)
+        self._filter = bytearray(FILTER.byte_count)
         self._waiting: dict[str, SdsMessage] = {}
         self._unacknowledged: dict[str, _Unacknowledged] = {}
         self._sync_due: int | None = None
@@ -77,14 +68,14 @@ class ForeignSds:
 
     def send(self, contents: Sequence[bytes], now: int, required: int | None = None) -> SdsStep:
         """Wrap every content in a separate message."""
-        del required  # neither knows of parity
+        del required  # js-waku knows of no parity
         made = []
         for content in contents:
             message = self._message(content, now)
             outgoing = self._outgoing(message, OutgoingReason.CONTENT)
             self._log[message.message_id] = self._clock or 0
-            self._manner.filter.insert(self._filter, [message.message_id])
-            self._unacknowledged[message.message_id] = _Unacknowledged(outgoing, now + self._manner.retry_ms)
+            FILTER.insert(self._filter, [message.message_id])
+            self._unacknowledged[message.message_id] = _Unacknowledged(outgoing, now + RETRY_MS)
             made.append(outgoing)
         self._sync_due = now + SYNC_MS
         return SdsStep(tuple(made))
@@ -97,11 +88,10 @@ class ForeignSds:
         return SdsStep((self._outgoing(message, OutgoingReason.EPHEMERAL),))
 
     def sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
-        """Does nothing: neither implementation records dispatches or sends retrieval hints."""
+        """Does nothing: dispatches are not recorded."""
 
     def _message(self, content: bytes, now: int) -> SdsMessage:
-        clock = now // self._manner.clock_unit_ms
-        self._clock = clock if self._clock is None else max(clock, self._clock + 1)
+        self._clock = now if self._clock is None else max(now, self._clock + 1)
         self._sent += 1
         ordered = sorted(self._log, key=lambda sds_id: (self._log[sds_id], sds_id))
         return SdsMessage(
@@ -109,20 +99,19 @@ class ForeignSds:
             self._id(content),
             self._channel_id,
             self._clock,
-            tuple(HistoryEntry(sds_id) for sds_id in ordered[-self._manner.history :]),
-            self._manner.filter.encode(self._filter),
+            tuple(HistoryEntry(sds_id) for sds_id in ordered[-HISTORY:]),
+            FILTER.encode(self._filter),
             (),
-            content if content or self._manner.logs_syncs else None,
+            content or None,
         )
 
     def _id(self, content: bytes) -> str:
-        """nim-sds leaves ids to the application; an application here counts its messages."""
-        if self._kind is Foreign.JS_WAKU and content:
+        if content:
             return js_message_id(content)
         return js_message_id(f"{self._name} {self._sent} ".encode() + content)
 
     def _outgoing(self, message: SdsMessage, reason: OutgoingReason) -> Outgoing:
-        return Outgoing(encode_sds_message(message, self._manner.family), message, reason)
+        return Outgoing(encode_sds_message(message, WireFamily.SPEC), message, reason)
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
@@ -134,14 +123,13 @@ class ForeignSds:
         data: bytes | None = None,
         id_verified: bool | None = None,
     ) -> SdsStep:
-        """Receive another participant's message; neither implementation recomputes its id."""
+        """Receive another participant's message; js-waku does not recompute its id."""
         if message.sender_id == self._name or message.lamport_timestamp is None:
             return SdsStep()
         self._review(message)
-        is_sync = not message.content
-        if (is_sync and not self._manner.logs_syncs) or message.message_id in self._log:
+        if not message.content or message.message_id in self._log:
             return SdsStep()
-        self._manner.filter.insert(self._filter, [message.message_id])
+        FILTER.insert(self._filter, [message.message_id])
         if self._met(message):
             self._deliver(message)
         else:
@@ -151,10 +139,8 @@ class ForeignSds:
         return SdsStep()
 
     def _met(self, message: SdsMessage) -> bool:
-        known = (
-            (lambda i: i in self._log or i in self._waiting) if self._manner.buffer_counts else self._log.__contains__
-        )
-        return all(known(entry.message_id) for entry in message.causal_history)
+        """A dependency that itself waits counts as met."""
+        return all(each.message_id in self._log or each.message_id in self._waiting for each in message.causal_history)
 
     def _deliver(self, message: SdsMessage) -> None:
         lamport = message.lamport_timestamp or 0
@@ -165,9 +151,9 @@ class ForeignSds:
         """Review acknowledgements: an id in a history is acknowledged, and so is one that two filters hold."""
         for entry in message.causal_history:
             self._unacknowledged.pop(entry.message_id, None)
-        words = self._manner.filter.decode(message.bloom_filter or b"")
+        words = FILTER.decode(message.bloom_filter or b"")
         for sds_id, own in list(self._unacknowledged.items()):
-            if not isinstance(words, Malformed) and self._manner.filter.contains(words, sds_id):
+            if not isinstance(words, Malformed) and FILTER.contains(words, sds_id):
                 own.possible.add(message.message_id)
                 if len(own.possible) >= 2:
                     del self._unacknowledged[sds_id]
@@ -180,7 +166,7 @@ class ForeignSds:
         for sds_id, own in list(self._unacknowledged.items()):
             if own.due <= now:
                 own.attempts += 1
-                own.due = now + self._manner.retry_ms
+                own.due = now + RETRY_MS
                 out.append(Outgoing(own.outgoing.data, own.outgoing.message, OutgoingReason.RESEND))
                 if own.attempts >= ATTEMPTS:
                     del self._unacknowledged[sds_id]
@@ -188,9 +174,6 @@ class ForeignSds:
             self._sync_due = now + SYNC_MS
             if self._log:
                 sync = self._message(b"", now)
-                if self._manner.logs_syncs:
-                    self._log[sync.message_id] = sync.lamport_timestamp or 0
-                    self._manner.filter.insert(self._filter, [sync.message_id])
                 out.append(self._outgoing(sync, OutgoingReason.SYNC))
         if self._sweep_due is not None and self._sweep_due <= now:
             self._sweep()

@@ -20,7 +20,8 @@ from reliable_channel.core.wire.waku import (
 )
 from reliable_channel.simulation.encryption import channel_key, cipher, unknown_key
 from reliable_channel.simulation.faults import announced_hash
-from reliable_channel.simulation.foreign import ForeignSds
+from reliable_channel.simulation.foreign import JsWakuSds, foreign_sds
+from reliable_channel.simulation.nim_sds import NimSds
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.workload import PlannedMessage
 
@@ -61,10 +62,10 @@ class SimulatedParticipant:
             parity_rate=plan.parity_rate or 0.125,
         )
         kind = dict(plan.foreign).get(name)
-        self._sds: SdsChannel | ForeignSds = (
+        self._sds: SdsChannel | JsWakuSds | NimSds = (
             SdsChannel(plan.channel_id, name, sds_config(plan.family))
             if kind is None
-            else ForeignSds(plan.channel_id, name, kind)
+            else foreign_sds(plan.channel_id, name, kind)
         )
         keys = (channel_key(plan), unknown_key(plan))
         self._cipher = cipher(plan, *keys) if plan.encrypted else None
