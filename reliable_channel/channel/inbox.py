@@ -15,7 +15,7 @@ from reliable_channel.channel.events import ChannelProblem, MessageReceived
 from reliable_channel.channel.steps import Deliver, Effect, Emit
 from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.sds import Delivered
-from reliable_channel.core.sds.conflicts import sds_id_of, send_key
+from reliable_channel.core.sds.keys import SendKey, sds_id_of_text, text_of
 from reliable_channel.core.segmentation import (
     ChunkDiscarded,
     ChunkGate,
@@ -80,6 +80,11 @@ class Pending:
     chunks: tuple[MessageChunk, ...] = ()
 
 
+def _segment_key(message_id: str, sender_id: str, lamport: int | None, repeat: bool) -> str:
+    """The text under which a segment is kept here; a further send of an id is not kept under the id."""
+    return text_of(SendKey(message_id, sender_id, lamport or 0) if repeat else message_id)
+
+
 class Inbox:
     """The receiving half of a channel above SDS."""
 
@@ -105,9 +110,7 @@ class Inbox:
     def accept(self, message: SdsMessage, now: int, *, replaces: bool = False, repeat: bool = False) -> list[Effect]:
         """Process the content of a message that SDS accepted, delivered or not yet. ``repeat``: it is a further send of
         an id, so the id does not identify it."""
-        key = message.message_id
-        if repeat:
-            key = send_key(key, message.sender_id, message.lamport_timestamp or 0)
+        key = _segment_key(message.message_id, message.sender_id, message.lamport_timestamp, repeat)
         content = message.content or b""
         segment = decode_segment(content, self.config.accepted_dialects)
         if isinstance(segment, Malformed):
@@ -149,9 +152,7 @@ class Inbox:
 
     def delivered(self, event: Delivered) -> list[Effect]:
         """Process the delivery of a segment by SDS; it may be the last one that a complete message waited for."""
-        sds_id = event.message_id
-        if event.repeat:
-            sds_id = send_key(sds_id, event.sender_id, event.lamport_timestamp)
+        sds_id = _segment_key(event.message_id, event.sender_id, event.lamport_timestamp, event.repeat)
         note = self.notes.get(sds_id)
         if note is not None:
             note.delivered, note.late, note.lost = True, event.late, event.lost_dependencies
@@ -269,9 +270,9 @@ class Inbox:
         for ordinal, sds_id in sorted(by_ordinal.items()):
             previous = "" if ordinal == 0 else by_ordinal.get(ordinal - 1)
             note = self.notes.get(sds_id)
-            previous = None if previous is None else sds_id_of(previous)
+            previous = None if previous is None else sds_id_of_text(previous)
             verified = ordinal == 0 or (note is not None and previous is not None and previous in note.history)
-            chunks.append(MessageChunk(sds_id_of(sds_id), previous, ordinal, last, None, verified))
+            chunks.append(MessageChunk(sds_id_of_text(sds_id), previous, ordinal, last, None, verified))
         return tuple(chunks)
 
     # ---- delivery ------------------------------------------------------------------------------------------------
@@ -339,7 +340,7 @@ class Inbox:
             content_topic=self.content_topic,
             sequence=0,
             ephemeral=ephemeral,
-            sds_id=sds_id_of(sds_id),
+            sds_id=sds_id_of_text(sds_id),
             lamport_timestamp=lamport,
             late=late,
             lost_dependencies=lost,
@@ -348,5 +349,5 @@ class Inbox:
 
     def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
         return Emit(
-            ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id_of(sds_id))
+            ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id_of_text(sds_id))
         )

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from reliable_channel.core.sds.events import Conflict, SdsEvent
 from reliable_channel.core.sds.incoming import Waiting
+from reliable_channel.core.sds.keys import SendKey
 from reliable_channel.core.sds.log import LogEntry
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.verify import id_is_recomputed
@@ -41,23 +42,6 @@ def known_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | No
 def standing_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
     """The message that owns an id here: in the log, or waiting for its dependencies."""
     return state.log.get(message_id) or state.incoming.waiting.get(message_id)
-
-
-RESERVED = "\x00"
-"""Reserved prefix of the keys of :func:`send_key`; no id from outside begins with it."""
-
-
-def send_key(message_id: str, sender_id: str, lamport: int) -> str:
-    """The unique key of a further send; the key of the first send is the id itself."""
-    return f"{RESERVED}{len(message_id)}{RESERVED}{message_id}{lamport}{RESERVED}{sender_id}"
-
-
-def sds_id_of(key: str) -> str:
-    """The SDS id of a message from its key, which is the id itself or a key of :func:`send_key`."""
-    if not key.startswith(RESERVED):
-        return key
-    length, _, rest = key[1:].partition(RESERVED)
-    return rest[: int(length)]
 
 
 def is_content_hash(message_id: str, digest: bytes) -> bool:
@@ -103,12 +87,22 @@ def is_held(state: ChannelState, message: SdsMessage, digest: bytes) -> bool:
     for held in (
         state.log.get(message_id),
         waiting.get(message_id),
-        waiting.get(send_key(message_id, sender_id, lamport)),
+        waiting.get(SendKey(message_id, sender_id, lamport)),
         state.unproven.get(message_id),
     ):
         if held is not None and (held.digest, held.lamport, held.sender_id) == (digest, lamport, sender_id):
             return True
     return (lamport, message_id, sender_id) in state.repeats
+
+
+def held_copy(state: ChannelState, message: SdsMessage, digest: bytes) -> Waiting | None:
+    """The message in the incoming buffer of which ``message`` is a copy."""
+    lamport = message.lamport_timestamp or 0
+    for key in (message.message_id, SendKey(message.message_id, message.sender_id, lamport)):
+        held = state.incoming.waiting.get(key)
+        if held is not None and (held.digest, held.lamport, held.sender_id) == (digest, lamport, message.sender_id):
+            return held
+    return None
 
 
 def report_win(message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:

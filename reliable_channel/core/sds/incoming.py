@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Collection
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
+from reliable_channel.core.sds.keys import Key, SendKey, sds_id_of
 from reliable_channel.core.sds.log import MessageLog
 from reliable_channel.core.sds.shares import Remembered, Shares, size_of
 from reliable_channel.core.wire.sds import HistoryEntry
 
 OBSERVER_LOST_MS = 300_000
 """How long an observer waits for a missing message: above T_req + T_resp of SDS-R."""
+
+UNCONFIRMED_LOST_MS = 3_600_000
+"""How long (ms) a participant that never declares messages lost waits for an id that a single sender names. One envelope
+of a stranger must not hold a message for ever. A second sender that names it ends this limit."""
 
 CATCH_UP_MS = 3_600_000
 """After a longer sleep than this, a channel that never declares ids lost skips the requests that were due meanwhile."""
@@ -40,6 +46,9 @@ MAX_LOST_PER_SWEEP = 2_000
 """Maximum number of missing ids that one sweep declares lost, at about 6 µs each. The rest wait for later sweeps: 20 s
 at most with the default bound of missing ids."""
 
+Position = tuple[int, str, str]
+"""Lamport timestamp, SDS id, sender."""
+
 
 class Waiting:
     """A content message in the incoming buffer."""
@@ -50,10 +59,10 @@ class Waiting:
         "digest",
         "hint",
         "history",
+        "key",
         "lamport",
         "late",
         "lost",
-        "message_id",
         "past",
         "received_at",
         "repaired",
@@ -69,7 +78,7 @@ class Waiting:
 
     def __init__(
         self,
-        message_id: str,
+        key: Key,
         sender_id: str,
         lamport: int,
         history: tuple[str, ...],
@@ -78,7 +87,9 @@ class Waiting:
         hint: bytes | None,
         received_at: int,
     ) -> None:
-        self.message_id = message_id
+        self.key = key
+        self.sds_id = sds_id_of(key)
+        """The SDS id on the wire."""
         self.sender_id = sender_id
         self.lamport = lamport
         self.history = history
@@ -100,14 +111,11 @@ class Waiting:
         """Whether its id was recomputed from it, and whether it replaced another message."""
         self.unproven = False
         """Whether it is not accepted as the owner of its id (:mod:`~reliable_channel.core.sds.unproven`)."""
-        self.sds_id = message_id
-        """The SDS id on the wire. For a further send of an id and for an unproven message, ``message_id`` is a unique
-        key instead."""
 
     @property
     def is_further_send(self) -> bool:
         """Whether it is a further send of an id."""
-        return not self.unproven and self.sds_id is not self.message_id and self.sds_id != self.message_id
+        return not self.unproven and self.key.__class__ is SendKey
 
     def reach(self, bit: int) -> None:
         """Record that a participant has this message in its causal past."""
@@ -187,12 +195,12 @@ class IncomingBuffer:
         self._config = config
         timeout = config.timeout_for_lost_messages_ms
         self._lost_after = (OBSERVER_LOST_MS if observer else 0) if timeout is None else timeout
-        self.waiting: dict[str, Waiting] = {}
-        self._waiting_shares = Shares(config.max_waiting, config.max_waiting_bytes)
-        self._watchers: dict[str, dict[str, None]] = {}
+        self.waiting: dict[Key, Waiting] = {}
+        self._waiting_shares = Shares[Key](config.max_waiting, config.max_waiting_bytes)
+        self._watchers: dict[str, dict[Key, None]] = {}
         """Id → the waiting messages that watch for it as their first unmet dependency."""
         self.missing: dict[str, Missing] = {}
-        self._missing_shares = Shares(config.max_missing, config.max_missing_bytes)
+        self._missing_shares = Shares[str](config.max_missing, config.max_missing_bytes)
         self._reached_left = config.max_missing_bytes
         self.lost = Remembered(config.max_remembered, config.max_remembered_bytes)
         self.before_observation = Remembered(config.max_remembered, config.max_remembered_bytes)
@@ -208,24 +216,43 @@ class IncomingBuffer:
         """Put a message into the buffer until ``unmet`` is empty."""
         if not waiting.size:
             named = (*waiting.history, *waiting.unmet, *waiting.lost, *waiting.before_observation)
-            texts = size_of(waiting.message_id, waiting.sender_id, *named)
+            texts = size_of(waiting.sds_id, waiting.sender_id, *named)
             unmet = UNMET_BYTES * len(waiting.unmet)
             waiting.size = len(waiting.content or b"") + len(waiting.hint or b"") + texts + unmet
-        self.waiting[waiting.message_id] = waiting
-        self._waiting_shares.add(waiting.message_id, waiting.sender_id, waiting.size)
+        self.waiting[waiting.key] = waiting
+        self._waiting_shares.add(waiting.key, waiting.sender_id, waiting.size)
         self._watch(waiting)
 
-    def take(self, message_id: str) -> Waiting:
+    def take(self, key: Key) -> Waiting:
         """Remove a message from the buffer and return it."""
-        waiting = self.waiting.pop(message_id)
-        self._waiting_shares.remove(message_id, waiting.sender_id)
-        if waiting.unmet:
-            watchers = self._watchers.get(waiting.unmet[-1])
-            if watchers is not None:
-                watchers.pop(message_id, None)
-                if not watchers:
-                    del self._watchers[waiting.unmet[-1]]
+        waiting = self.waiting.pop(key)
+        self._waiting_shares.remove(key, waiting.sender_id)
+        self._unwatch(waiting)
         return waiting
+
+    def _unwatch(self, waiting: Waiting) -> None:
+        watchers = self._watchers.get(waiting.unmet[-1]) if waiting.unmet else None
+        if watchers is not None:
+            watchers.pop(waiting.key, None)
+            if not watchers:
+                del self._watchers[waiting.unmet[-1]]
+
+    def narrow(self, waiting: Waiting, history: Collection[str]) -> bool:
+        """Drop the dependencies of a held message that another copy of it does not name in its ``history``. Returns
+        whether it waits for nothing now; it stays in the buffer.
+
+        Sender, Lamport timestamp and content bind an id, but nothing binds a history: of copies that differ in it, no
+        one can tell which is the sender's. So a message waits only for what all of its copies name, and a stranger's
+        early copy cannot hold it for an id that never existed."""
+        unmet = [dependency for dependency in waiting.unmet if dependency in history]
+        if len(unmet) == len(waiting.unmet):
+            return False
+        self._unwatch(waiting)
+        waiting.unmet = unmet
+        waiting.lost = [dependency for dependency in waiting.lost if dependency in history]
+        waiting.set_history(tuple(dependency for dependency in waiting.history if dependency in history))
+        self._watch(waiting)
+        return not unmet
 
     def is_full(self) -> bool:
         """Whether the buffer is over its bound."""
@@ -274,7 +301,7 @@ class IncomingBuffer:
                 self._watch(waiting)
             else:
                 ready.append(waiting)
-        not_causal.sort(key=lambda each: _position(each[0]))
+        not_causal.sort(key=lambda each: position_of(each[0]))
         return ready, not_causal
 
     def _latest_last(self, waiting: Waiting) -> None:
@@ -294,7 +321,7 @@ class IncomingBuffer:
 
     def _watch(self, waiting: Waiting) -> None:
         if waiting.unmet:
-            self._watchers.setdefault(waiting.unmet[-1], {})[waiting.message_id] = None
+            self._watchers.setdefault(waiting.unmet[-1], {})[waiting.key] = None
 
     # ---- missing ids ---------------------------------------------------------------------------------------------
 
@@ -328,15 +355,16 @@ class IncomingBuffer:
             self._missing_shares.remove(message_id, missing.charged_to)
             self._reached_left += sum(size_of(by, via) for by, (via, _) in missing.reached.items())
             if missing.lost_at is not None:
-                self._ending[missing.lost_at] -= 1
-                if not self._ending[missing.lost_at]:
-                    del self._ending[missing.lost_at]
+                self._stop_counting(missing.lost_at)
         return missing
 
     def named_again(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
-        """Charge a missing id to a sender that also names it, if that sender has fewer: an id that an honest message
-        waits for is then not declared lost when a greedy sender that named it first exceeds its share. Also remembers a
-        new sender or hint."""
+        """Record that a message names a missing id.
+
+        The id is charged to its sender if that sender has fewer: an id that an honest message waits for is then not
+        declared lost when a greedy sender that named it first exceeds its share. A new sender or hint is remembered."""
+        if not self._lost_after and any(by != sender_id for by in missing.reached):
+            self._keep_missing(missing)
         shares = self._missing_shares
         naming = (entry.sender_id or None, entry.retrieval_hint or None)
         if any(naming) and len(missing.others) < MAX_NAMINGS - 1 and naming not in missing.namings():
@@ -351,6 +379,18 @@ class IncomingBuffer:
             missing.charged_to = sender_id
             shares.add(missing.message_id, sender_id, missing.size())
             self.missing[missing.message_id] = missing
+
+    def _keep_missing(self, missing: Missing) -> None:
+        """Never declare an id lost, because a second sender has named it."""
+        if missing.lost_at is not None:
+            self._stop_counting(missing.lost_at)
+            missing.lost_at = None
+            heapq.heappush(self._timers, (self._when(missing), missing.message_id))
+
+    def _stop_counting(self, lost_at: int) -> None:
+        self._ending[lost_at] -= 1
+        if not self._ending[lost_at]:
+            del self._ending[lost_at]
 
     def reach(self, missing: Missing, by: str, via: str, *, directly: bool) -> None:
         """Remember that a participant has a missing id in its causal past, if there is room."""
@@ -428,12 +468,10 @@ class IncomingBuffer:
             heapq.heappush(self._timers, (self._when(missing), missing.message_id))
         return lost
 
-    def _lost_at(self, now: int) -> int | None:
+    def _lost_at(self, now: int) -> int:
         """When an id that is missing since ``now`` is declared lost: in the first sweep after the time-out that has
         room."""
-        if not self._lost_after:
-            return None
-        at = self._next_sweep(now + self._lost_after)
+        at = self._next_sweep(now + (self._lost_after or UNCONFIRMED_LOST_MS))
         while self._ending[at] >= MAX_LOST_PER_SWEEP:
             at += self._config.sweep_in_buf_interval_ms
         return at
@@ -450,7 +488,7 @@ class IncomingBuffer:
     def _lose(self, missing: Missing, now: int, events: list[SdsEvent], *, evicted: bool = False) -> None:
         self.found(missing.message_id)
         self.lost.add(missing.message_id, missing.charged_to)
-        watchers = sorted([self.waiting[each] for each in self._watchers.get(missing.message_id, ())], key=_position)
+        watchers = sorted([self.waiting[each] for each in self._watchers.get(missing.message_id, ())], key=position_of)
         waiting = tuple(each.sds_id for each in watchers)
         events.append(
             DependencyLost(
@@ -474,5 +512,6 @@ class IncomingBuffer:
         return -(-at // interval) * interval
 
 
-def _position(waiting: Waiting) -> tuple[int, str]:
-    return waiting.lamport, waiting.message_id
+def position_of(waiting: Waiting) -> Position:
+    """The order in which messages that became ready together are delivered."""
+    return waiting.lamport, waiting.sds_id, waiting.sender_id

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 
@@ -14,12 +15,11 @@ from reliable_channel.core.sds.conflicts import (
     COPY,
     FURTHER_SEND,
     LOSER,
-    RESERVED,
     WINNER,
     forget_loser,
+    held_copy,
     known_under,
     relation,
-    send_key,
 )
 from reliable_channel.core.sds.dependencies import NONE, Dependencies, review_dependencies
 from reliable_channel.core.sds.events import (
@@ -40,7 +40,8 @@ from reliable_channel.core.sds.events import (
     SdsEvent,
     SyncReceived,
 )
-from reliable_channel.core.sds.incoming import Missing, Waiting
+from reliable_channel.core.sds.incoming import Missing, Position, Waiting, position_of
+from reliable_channel.core.sds.keys import SendKey
 from reliable_channel.core.sds.log import LogEntry, kept_history
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.unproven import Doubt
@@ -49,6 +50,10 @@ from reliable_channel.core.wire.sds import SdsMessage
 
 DIGEST_BYTES = 16
 """The kept prefix of a content's SHA-256: enough to distinguish two contents with one id."""
+
+
+_TIES = itertools.count()
+"""Breaks ties in heaps, so that messages themselves are never compared."""
 
 
 def content_digest(content: bytes) -> bytes:
@@ -83,9 +88,6 @@ class SdsReceiver:
             digest = content_digest(content)
         elif digest is not None:
             digest = digest[:DIGEST_BYTES]
-        if message.message_id.startswith(RESERVED):
-            self._refuse(message, RefusalReason.INVALID_ID, "", now, events)
-            return events
         lamport = message.lamport_timestamp
         if lamport is None:
             if digest is None:
@@ -122,7 +124,7 @@ class SdsReceiver:
             known = known_under(state, message_id)
             found = relation(state, message, digest, known, id_verified, now, events)
             if found is COPY:
-                self._receive_again(message, known, retrieval_hint, now, events)
+                self._receive_again(message, known, digest, retrieval_hint, data, now, events)
             if found is COPY or found is LOSER:
                 return events
             wins, further = found is WINNER, found is FURTHER_SEND
@@ -146,7 +148,7 @@ class SdsReceiver:
                 )
                 return events
         waiting = Waiting(
-            send_key(message_id, message.sender_id, lamport) if further or unproven else message_id,
+            SendKey(message_id, message.sender_id, lamport) if further or unproven else message_id,
             message.sender_id,
             lamport,
             kept_history(message.causal_history),
@@ -158,8 +160,7 @@ class SdsReceiver:
         waiting.repaired = repaired
         waiting.replaces = wins and isinstance(known, LogEntry)
         waiting.verified, waiting.won = wins or bool(id_verified), wins
-        if further or unproven:
-            waiting.sds_id, waiting.unproven = message_id, unproven
+        waiting.unproven = unproven
         refuted = unproven and (len(content) if content else content_bytes or 0) <= SEARCHED_BYTES
         self._receive_content(message, waiting, wins, first, refuted, data, now, events)
         return events
@@ -305,24 +306,43 @@ class SdsReceiver:
         self,
         message: SdsMessage,
         known: LogEntry | Waiting | None,
+        digest: bytes,
         hint: bytes | None,
+        data: bytes | None,
         now: int,
         events: list[SdsEvent],
     ) -> None:
         """Process a copy: only its new acknowledgements count, and its envelope hash as the newest. It also answers an
-        open repair request."""
+        open repair request. A held message no longer waits for what the copy does not name."""
         state = self._state
         events.append(DuplicateSeen(now, message.message_id, message.sender_id))
         if hint is not None and known is not None:
             known.set_hint(hint)
         state.review.review(message, now, events)
-        if known is not None and not known.history and message.causal_history:
+        waiting = held_copy(state, message, digest)
+        if waiting is not None and waiting.unmet:
+            self._wait_for_less(message, waiting, data, now, events)
+        elif known is not None and not known.history and message.causal_history:
             self._history_heard(message, known, now, events)
         answers = state.repair is not None and state.repair.cancel(message.message_id)
         if answers:
             events.append(RepairCancelled(now, message.message_id, "answered"))
         # A copy that answers a repair request does not mean that its sender waits for an acknowledgement.
         self._content_heard(message, now, owed=not answers)
+
+    def _wait_for_less(
+        self, message: SdsMessage, waiting: Waiting, data: bytes | None, now: int, events: list[SdsEvent]
+    ) -> None:
+        """Let a held message wait only for what this copy of it names too, and deliver it if that is nothing."""
+        state = self._state
+        before = len(waiting.unmet)
+        is_ready = state.incoming.narrow(waiting, {entry.message_id for entry in message.causal_history})
+        if len(waiting.unmet) < before and state.repair is not None and waiting.key == waiting.sds_id:
+            state.repair.forget(waiting.sds_id)
+            state.repair.keep(waiting.sds_id, data if data is not None else message)
+        if is_ready:
+            self._deliver(state.incoming.take(waiting.key), now, events)
+            self.settle([waiting.sds_id], now, events)
 
     def _history_heard(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
         """Process the history of a message that was rebuilt before it arrived: unknown ids in it become missing, on
@@ -489,23 +509,29 @@ class SdsReceiver:
         incoming = self._state.incoming
         if not incoming.waiting:
             return
-        heap: list[tuple[int, str]] = []
+        heap: list[tuple[Position, int, Waiting]] = []
         for message_id in message_ids:
             self._look_again(message_id, heap, now, events, past=past)
         while heap:
-            waiting = incoming.take(heapq.heappop(heap)[1])
+            waiting = incoming.take(heapq.heappop(heap)[-1].key)
             self._deliver(waiting, now, events)
             self._look_again(waiting.sds_id, heap, now, events)
 
     def _look_again(
-        self, message_id: str, heap: list[tuple[int, str]], now: int, events: list[SdsEvent], *, past: bool = False
+        self,
+        message_id: str,
+        heap: list[tuple[Position, int, Waiting]],
+        now: int,
+        events: list[SdsEvent],
+        *,
+        past: bool = False,
     ) -> None:
         ready, not_causal = self._state.incoming.settle(message_id, self._state.log, past=past)
         for waiting, dependency in not_causal:
             reason = RefusalReason.NOT_CAUSAL
             events.append(MessageRefused(now, waiting.sds_id, waiting.sender_id, reason, dependency))
         for waiting in ready:
-            heapq.heappush(heap, (waiting.lamport, waiting.message_id))
+            heapq.heappush(heap, (position_of(waiting), next(_TIES), waiting))
 
     def end_doubts(self, now: int, events: list[SdsEvent]) -> None:
         """Accept the unproven messages whose time is up as the owners of their ids."""
@@ -528,8 +554,8 @@ class SdsReceiver:
                 state.repeats.add((record.lamport, message_id, record.sender_id), now)
             return
         if isinstance(record, Waiting):
-            state.incoming.take(record.message_id)
-            record.message_id, record.unproven = message_id, False
+            state.incoming.take(record.key)
+            record.key, record.unproven = message_id, False
             state.incoming.hold(record)
         else:
             state.log.add(record, now)

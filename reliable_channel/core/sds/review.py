@@ -50,7 +50,7 @@ class AckReview:
         self._everyone = tracking is Tracking.EVERYONE
         self.participants = Participants(config.max_participants)
         self.table = AckTable(config, self.participants)
-        self._others = Shares(config.max_tracked, config.max_tracked * OVERHEAD)
+        self._others = Shares[str](config.max_tracked, config.max_tracked * OVERHEAD)
         """Tracked messages of others, by their senders."""
 
     def track(

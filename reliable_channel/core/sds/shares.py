@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
 
 OVERHEAD = 64
 """Bytes that an entry counts besides its texts, for timestamps, flags and lengths."""
 
 
-class _Share:
+K = TypeVar("K", bound=Hashable)
+
+
+class _Share(Generic[K]):
     """The entries of one owner."""
 
     __slots__ = ("held", "keys", "stated")
 
     def __init__(self) -> None:
-        self.keys: OrderedDict[str, int] = OrderedDict()
+        self.keys: OrderedDict[K, int] = OrderedDict()
         """Keys with their weights, oldest first."""
         self.held = 0
         """Their total weight."""
@@ -28,7 +32,7 @@ class _Share:
         """Its weight in the heap, never less than ``held``. Corrected on access."""
 
 
-class Shares:
+class Shares(Generic[K]):
     """Keys, each with an owner and a weight. The weight of an entry is its size in bytes, but at least ``unit``: so one
     bound limits both their number (``max_entries``) and their bytes (``max_bytes``)."""
 
@@ -36,10 +40,10 @@ class Shares:
         self.unit = max(1, max_bytes // max(1, max_entries))
         self.surplus = -self.unit * max_entries
         """The weight above the bound; 0 or less means none. Read-only for other modules."""
-        self._of: dict[str, _Share] = {}
+        self._of: dict[str, _Share[K]] = {}
         self._largest: list[tuple[int, str]] = []
 
-    def add(self, key: str, owner: str, size: int) -> None:
+    def add(self, key: K, owner: str, size: int) -> None:
         """Count a new key of ``size`` bytes for its owner."""
         share = self._of.get(owner)
         if share is None:
@@ -47,7 +51,7 @@ class Shares:
         weight = share.keys[key] = size if size > self.unit else self.unit
         self._more(owner, share, weight)
 
-    def restore(self, keys: dict[str, list[str]], size: int) -> None:
+    def restore(self, keys: dict[str, list[K]], size: int) -> None:
         """Count new keys, each of ``size`` bytes, for their owners, oldest first: :meth:`add` for many keys at once."""
         weight = max(self.unit, size)
         for owner, some in keys.items():
@@ -55,12 +59,12 @@ class Shares:
             share.keys.update(dict.fromkeys(some, weight))
             self._more(owner, share, weight * len(some))
 
-    def remove(self, key: str, owner: str) -> None:
+    def remove(self, key: K, owner: str) -> None:
         """Stop counting a key."""
         share = self._of[owner]
         self._less(owner, share, share.keys.pop(key))
 
-    def resize(self, key: str, owner: str, size: int) -> None:
+    def resize(self, key: K, owner: str, size: int) -> None:
         """Change the size (bytes) of a key of ``owner``; its age stays the same."""
         share = self._of[owner]
         weight = max(self.unit, size)
@@ -77,7 +81,7 @@ class Shares:
         """Whether the entries exceed the bound."""
         return self.surplus > 0
 
-    def oldest_of(self, owner: str) -> str:
+    def oldest_of(self, owner: str) -> K:
         """The key that an owner has held longest."""
         return next(iter(self._of[owner].keys))
 
@@ -95,7 +99,7 @@ class Shares:
             else:
                 heapq.heappop(largest)
 
-    def take_surplus(self) -> str | None:
+    def take_surplus(self) -> K | None:
         """Remove and return the oldest key of the owner that holds most; ``None`` unless the bound is exceeded."""
         if self.surplus <= 0:
             return None
@@ -105,7 +109,7 @@ class Shares:
         self._less(owner, share, weight)
         return key
 
-    def _more(self, owner: str, share: _Share, weight: int) -> None:
+    def _more(self, owner: str, share: _Share[K], weight: int) -> None:
         self.surplus += weight
         share.held += weight
         if share.held > share.stated:
@@ -117,7 +121,7 @@ class Shares:
                 self._largest = [(-each.held, name) for name, each in self._of.items()]
                 heapq.heapify(self._largest)
 
-    def _less(self, owner: str, share: _Share, weight: int) -> None:
+    def _less(self, owner: str, share: _Share[K], weight: int) -> None:
         self.surplus -= weight
         share.held -= weight
         if not share.keys:
@@ -128,7 +132,7 @@ class Remembered:
     """A bounded set of ids, each charged to a sender."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        self._shares = Shares(max_entries, max_bytes)
+        self._shares = Shares[str](max_entries, max_bytes)
         self.owners: dict[str, str] = {}
         """Ids with their owners, oldest first. Read-only for other modules."""
 

@@ -17,6 +17,7 @@ from reliable_channel.core.sds.acks import Tracked
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import Evidence
 from reliable_channel.core.sds.incoming import Missing, Waiting
+from reliable_channel.core.sds.keys import Key, SendKey
 from reliable_channel.core.sds.log import LogEntry, MessageLog, bits_to_bytes
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend, SegmentState
 from reliable_channel.core.sds.repeats import Repeats
@@ -83,7 +84,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
             message_id=message_id, since=doubt.since, until=doubt.until, refuted=doubt.refuted
         )
         if isinstance(doubt.record, Waiting):
-            unproven.key = doubt.record.message_id
+            unproven.waits = True
         else:
             unproven.lamport, unproven.entry = doubt.record.lamport, doubt.record.to_bytes()
     for lamport, sds_id, sender in state.repeats:
@@ -157,14 +158,18 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
         incoming.before_observation.add(message_id, owner)
     for message_id, owner in zip(proto.syncs, proto.sync_senders, strict=True):
         incoming.syncs.add(message_id, owner)
-    for waiting in proto.waiting:
-        incoming.hold(_read_waiting(waiting))
+    unproven_waiting: dict[str, Waiting] = {}
+    for each_waiting in proto.waiting:
+        waiting = _read_waiting(each_waiting)
+        incoming.hold(waiting)
+        if waiting.unproven:
+            unproven_waiting[waiting.sds_id] = waiting
     for missing in proto.missing:
         incoming.restore_missing(_read_missing(missing, texts))
     for each in proto.unproven:
         record: LogEntry | Waiting
-        if each.HasField("key"):
-            record = incoming.waiting[each.key]
+        if each.waits or each.HasField("former_key"):
+            record = unproven_waiting[each.message_id]
         else:
             record = LogEntry.from_bytes(each.message_id, each.lamport, each.entry)
         state.unproven.add(each.message_id, Doubt(record, each.since, each.until, each.refuted))
@@ -223,7 +228,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
 
 
 def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
-    proto.message_id, proto.sender_id, proto.lamport = waiting.message_id, waiting.sender_id, waiting.lamport
+    proto.message_id, proto.sender_id, proto.lamport = waiting.sds_id, waiting.sender_id, waiting.lamport
     proto.history.extend(waiting.history)
     proto.digest, proto.hint = waiting.digest, waiting.hint or b""
     proto.past = bits_to_bytes(waiting.past)
@@ -243,8 +248,13 @@ def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
 
 
 def _read_waiting(proto: pb.Waiting) -> Waiting:
+    key: Key = proto.message_id
+    if proto.HasField("repeat_of"):
+        key = SendKey(proto.repeat_of, proto.sender_id, proto.lamport)
+    elif proto.HasField("unproven_for"):
+        key = SendKey(proto.unproven_for, proto.sender_id, proto.lamport)
     waiting = Waiting(
-        proto.message_id,
+        key,
         proto.sender_id,
         proto.lamport,
         tuple(proto.history),
@@ -259,10 +269,7 @@ def _read_waiting(proto: pb.Waiting) -> Waiting:
     waiting.lost, waiting.before_observation = list(proto.lost), tuple(proto.before_observation)
     waiting.repaired, waiting.replaces, waiting.late = proto.repaired, proto.replaces, proto.late
     waiting.verified, waiting.won = proto.verified, proto.won
-    if proto.HasField("repeat_of"):
-        waiting.sds_id = proto.repeat_of
-    if proto.HasField("unproven_for"):
-        waiting.sds_id, waiting.unproven = proto.unproven_for, True
+    waiting.unproven = proto.HasField("unproven_for")
     return waiting
 
 

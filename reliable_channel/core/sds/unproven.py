@@ -31,7 +31,7 @@ class Unproven:
     beyond the bound, the oldest of the sender with most is settled early."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
-        self._shares = Shares(max_entries, max_bytes)
+        self._shares = Shares[str](max_entries, max_bytes)
         self.doubts: dict[str, Doubt] = {}
         """Read-only for other modules."""
 

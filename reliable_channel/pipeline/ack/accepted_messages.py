@@ -172,7 +172,7 @@ class _Parts(_Stage):
     sender."""
 
     def _surplus(self, over: int) -> list[SdsKey]:
-        shares = Shares(self._limit, self._limit)
+        shares = Shares[SdsKey](self._limit, self._limit)
         for key in self._by_key:
             shares.add(key, sender_in(key), 1)
         gone: dict[SdsKey, None] = {}

@@ -198,6 +198,7 @@ def test_a_tick_over_a_month_of_missing_ids_does_not_repeat_every_look_up() -> N
     for number in range(10):
         names = tuple(f"{number}/{each}" for each in range(1_000))
         alice.receive(message(f"evil {number}", f"mallory {number}", T0 + 1, names), T0 + 1)
+        alice.receive(message(f"too {number}", f"oscar {number}", T0 + 1, names), T0 + 1)
     step = alice.tick(T0 + 29 * 86_400_000)
     assert len(of_type(step, RefetchDue)) <= 10_000
     assert len(alice.missing_ids()) == 10_000

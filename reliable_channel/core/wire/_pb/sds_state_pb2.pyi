@@ -205,22 +205,24 @@ class Waiting(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ..., size: _Optional[int] = ..., verified: _Optional[bool] = ..., won: _Optional[bool] = ..., repeat_of: _Optional[str] = ..., unproven_for: _Optional[str] = ...) -> None: ...
 
 class Unproven(_message.Message):
-    __slots__ = ("message_id", "since", "until", "key", "lamport", "entry", "refuted")
+    __slots__ = ("message_id", "since", "until", "former_key", "lamport", "entry", "refuted", "waits")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
+    FORMER_KEY_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     REFUTED_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     since: int
     until: int
-    key: str
+    former_key: str
     lamport: int
     entry: bytes
     refuted: bool
-    def __init__(self, message_id: _Optional[str] = ..., since: _Optional[int] = ..., until: _Optional[int] = ..., key: _Optional[str] = ..., lamport: _Optional[int] = ..., entry: _Optional[bytes] = ..., refuted: _Optional[bool] = ...) -> None: ...
+    waits: bool
+    def __init__(self, message_id: _Optional[str] = ..., since: _Optional[int] = ..., until: _Optional[int] = ..., former_key: _Optional[str] = ..., lamport: _Optional[int] = ..., entry: _Optional[bytes] = ..., refuted: _Optional[bool] = ..., waits: _Optional[bool] = ...) -> None: ...
 
 class Missing(_message.Message):
     __slots__ = ("message_id", "sender_id", "hint", "since", "refetches", "due", "lost_at", "named_by_sender", "reached", "others", "charged_to", "sender")

@@ -1,0 +1,95 @@
+"""Copies of one message that differ in their history: nothing binds a history, so a message waits for what all name."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sds_network import T0, message, of_type, opened
+
+from reliable_channel.core.sds import Delivered, DependencyLost, SdsChannel
+from reliable_channel.core.sds.incoming import UNCONFIRMED_LOST_MS
+from reliable_channel.core.wire.hashing import sds_message_id
+from reliable_channel.core.wire.sds import SdsMessage
+
+CONTENT = b"mine"
+OWN = sds_message_id("alice", T0 + 3, CONTENT)
+PARTICIPANTS = pytest.mark.parametrize("participant", ["bob", None], ids=["participant", "observer"])
+
+
+def copy_of_own(*history: str) -> SdsMessage:
+    return message(OWN, "alice", T0 + 3, history, content=CONTENT)
+
+
+def delivered(channel: SdsChannel, messages: list[SdsMessage]) -> list[str]:
+    ids = []
+    for number, one in enumerate(messages):
+        step = channel.receive(one, T0 + 10 + number, id_verified=True)
+        ids += [event.message_id for event in of_type(step, Delivered)]
+    return ids
+
+
+@PARTICIPANTS
+def test_an_early_copy_that_names_what_never_existed_holds_nothing(participant: str | None) -> None:
+    channel = opened(participant, before_observation=False)
+    naming = message("reply", "carol", T0 + 4, (OWN,))
+    assert delivered(channel, [copy_of_own("never"), naming]) == []
+    assert delivered(channel, [copy_of_own()]) == [OWN, "reply"]
+
+
+@PARTICIPANTS
+def test_a_copy_with_fewer_dependencies_leaves_the_common_ones(participant: str | None) -> None:
+    channel = opened(participant, before_observation=False)
+    assert delivered(channel, [copy_of_own("never", "first"), copy_of_own("first")]) == []
+    assert delivered(channel, [message("first", "alice", T0 + 1)]) == ["first", OWN]
+
+
+@PARTICIPANTS
+def test_copies_of_a_further_send_are_told_from_the_owner_of_the_id(participant: str | None) -> None:
+    """The early copy waits under a key of its own while another message owns the id."""
+    channel = opened(participant, before_observation=False)
+    digest = "ab" * 32
+    first = channel.receive(message(digest, "carol", T0 + 1, ("never",), content=b"ok"), T0 + 5, id_verified=False)
+    further = channel.receive(message(digest, "carol", T0 + 1, (), content=b"ok"), T0 + 6, id_verified=False)
+    assert (len(of_type(first, Delivered)), len(of_type(further, Delivered))) == (0, 1)
+
+
+histories = st.lists(st.sampled_from(["a", "b", "c", "never 1", "never 2"]), max_size=4, unique=True)
+
+
+@PARTICIPANTS
+@given(st.lists(histories, min_size=1, max_size=3), st.permutations(["a", "b", "c"]))
+def test_the_order_of_copies_does_not_decide_when_a_message_is_delivered(
+    participant: str | None, named: list[list[str]], arrival: list[str]
+) -> None:
+    """Whatever copies arrive, in whatever order: it is delivered as soon as what all of them name is here."""
+    common = set(named[0]).intersection(*named)
+    results = set()
+    for order in permutations(named):
+        channel = opened(participant, before_observation=False)
+        ids = delivered(channel, [copy_of_own(*history) for history in order])
+        ids += delivered(channel, [message(each, "carol", T0 + 1) for each in arrival])
+        expected = not common & {"never 1", "never 2"}
+        assert (OWN in ids) is expected
+        if expected and len(named) > 1:
+            results.add(tuple(ids[: ids.index(OWN) + 1])[-1])
+    assert results <= {OWN}
+
+
+def test_a_dependency_that_only_a_stranger_names_ages_out() -> None:
+    channel = opened("bob", before_observation=False, sync_min_interval_ms=0)
+    channel.receive(copy_of_own("never"), T0 + 10, id_verified=True)
+    assert of_type(channel.tick(T0 + UNCONFIRMED_LOST_MS - 1), Delivered) == []
+    step = channel.tick(T0 + UNCONFIRMED_LOST_MS + 60_000)
+    assert [event.message_id for event in of_type(step, DependencyLost)] == ["never"]
+    assert [(event.message_id, event.lost_dependencies) for event in of_type(step, Delivered)] == [(OWN, ("never",))]
+
+
+def test_a_dependency_that_two_senders_name_is_never_lost_at_a_participant() -> None:
+    channel = opened("bob", before_observation=False, sync_min_interval_ms=0)
+    channel.receive(copy_of_own("first"), T0 + 10, id_verified=True)
+    channel.receive(message("reply", "carol", T0 + 4, ("first",)), T0 + 11)
+    restored = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    assert of_type(restored.tick(T0 + 48 * UNCONFIRMED_LOST_MS), DependencyLost) == []
