@@ -23,7 +23,7 @@ OBSERVER_LOST_MS = 300_000
 """How long an observer waits for a missing message: above T_req + T_resp of SDS-R."""
 
 UNCONFIRMED_LOST_MS = 3_600_000
-"""How long (ms) a participant that never declares messages lost waits for an id that a single sender names. One envelope
+"""How long (ms) a participant that never declares messages lost waits for an id that a single sender names: an envelope
 of a stranger must not hold a message for ever. A second sender that names it ends this limit."""
 
 CATCH_UP_MS = 3_600_000

@@ -68,12 +68,9 @@ class AckReview:
 
     def restore(self, tracked: list[Tracked]) -> None:
         """Restore the tracked messages of a snapshot, with their acknowledgements."""
-        by_sender: dict[str, list[str]] = {}
         for each in tracked:
-            by_sender.setdefault(each.sender_id, []).append(each.message_id)
-        if self._me is not None:
-            by_sender.pop(self._me, None)
-        self._others.restore(by_sender, OVERHEAD)
+            if each.sender_id != self._me:
+                self._others.add(each.message_id, each.sender_id, OVERHEAD)
         self.table.restore(tracked)
 
     def untrack(self, message_id: str) -> None:

@@ -1,7 +1,8 @@
 """Divides a bounded memory between senders: when it is full, the sender that holds most of it loses its oldest entry.
 
-So a sender cannot displace the entries of others while it holds more than they do. Look-ups, additions and removals are
-O(1); finding who holds most is O(log n) amortized.
+So a sender cannot displace the entries of others while it holds more than they do. Of senders that hold equally much,
+the one with the oldest entry loses it: names decide nothing, because whoever invents names also chooses them. Look-ups,
+additions and removals are O(1); finding who holds most is O(log n) amortized.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ class _Share(Generic[K]):
     __slots__ = ("held", "keys", "stated")
 
     def __init__(self) -> None:
-        self.keys: OrderedDict[K, int] = OrderedDict()
-        """Keys with their weights, oldest first."""
+        self.keys: OrderedDict[K, tuple[int, int]] = OrderedDict()
+        """Keys with their weights and numbers, oldest first."""
         self.held = 0
         """Their total weight."""
-        self.stated = 0
-        """Its weight in the heap, never less than ``held``. Corrected on access."""
+        self.stated = (0, 0)
+        """Its rank in the heap, never behind its true one. Corrected on access."""
+
+    def rank(self) -> tuple[int, int]:
+        """Owners lose entries in the order of their ranks: who holds most first, then who has the oldest key."""
+        return -self.held, next(iter(self.keys.values()))[1]
 
 
 class Shares(Generic[K]):
@@ -41,36 +46,32 @@ class Shares(Generic[K]):
         self.surplus = -self.unit * max_entries
         """The weight above the bound; 0 or less means none. Read-only for other modules."""
         self._of: dict[str, _Share[K]] = {}
-        self._largest: list[tuple[int, str]] = []
+        self._largest: list[tuple[tuple[int, int], str]] = []
+        self._number = 0
+        """Keys are numbered in the order in which they were added."""
 
     def add(self, key: K, owner: str, size: int) -> None:
         """Count a new key of ``size`` bytes for its owner."""
         share = self._of.get(owner)
         if share is None:
             share = self._of[owner] = _Share()
-        weight = share.keys[key] = size if size > self.unit else self.unit
+        weight = size if size > self.unit else self.unit
+        self._number += 1
+        share.keys[key] = weight, self._number
         self._more(owner, share, weight)
-
-    def restore(self, keys: dict[str, list[K]], size: int) -> None:
-        """Count new keys, each of ``size`` bytes, for their owners, oldest first: :meth:`add` for many keys at once."""
-        weight = max(self.unit, size)
-        for owner, some in keys.items():
-            share = self._of.setdefault(owner, _Share())
-            share.keys.update(dict.fromkeys(some, weight))
-            self._more(owner, share, weight * len(some))
 
     def remove(self, key: K, owner: str) -> None:
         """Stop counting a key."""
         share = self._of[owner]
-        self._less(owner, share, share.keys.pop(key))
+        self._less(owner, share, share.keys.pop(key)[0])
 
     def resize(self, key: K, owner: str, size: int) -> None:
         """Change the size (bytes) of a key of ``owner``; its age stays the same."""
         share = self._of[owner]
         weight = max(self.unit, size)
-        change = weight - share.keys[key]
-        share.keys[key] = weight
-        self._more(owner, share, change)
+        before, number = share.keys[key]
+        share.keys[key] = weight, number
+        self._more(owner, share, weight - before)
 
     def held_by(self, owner: str) -> int:
         """The total weight of an owner's entries."""
@@ -86,18 +87,18 @@ class Shares(Generic[K]):
         return next(iter(self._of[owner].keys))
 
     def greediest(self) -> str:
-        """The owner that holds most; among several, the first by name."""
+        """The owner that holds most; among several, the one with the oldest key."""
         largest = self._largest
         while True:
-            weight, owner = largest[0]
+            stated, owner = largest[0]
             share = self._of.get(owner)
-            if share is not None and share.held == -weight:
-                return owner
-            if share is not None and share.stated == -weight:
-                heapq.heapreplace(largest, (-share.held, owner))
-                share.stated = share.held
-            else:
+            if share is None or share.stated != stated:
                 heapq.heappop(largest)
+            elif (rank := share.rank()) == stated:
+                return owner
+            else:
+                share.stated = rank
+                heapq.heapreplace(largest, (rank, owner))
 
     def take_surplus(self) -> K | None:
         """Remove and return the oldest key of the owner that holds most; ``None`` unless the bound is exceeded."""
@@ -105,20 +106,20 @@ class Shares(Generic[K]):
             return None
         owner = self.greediest()
         share = self._of[owner]
-        key, weight = share.keys.popitem(last=False)
+        key, (weight, _) = share.keys.popitem(last=False)
         self._less(owner, share, weight)
         return key
 
     def _more(self, owner: str, share: _Share[K], weight: int) -> None:
         self.surplus += weight
         share.held += weight
-        if share.held > share.stated:
-            share.stated = share.held
-            heapq.heappush(self._largest, (-share.held, owner))
+        if share.held > -share.stated[0]:
+            share.stated = share.rank()
+            heapq.heappush(self._largest, (share.stated, owner))
             if len(self._largest) > 64 + 4 * len(self._of):
                 for each in self._of.values():
-                    each.stated = each.held
-                self._largest = [(-each.held, name) for name, each in self._of.items()]
+                    each.stated = each.rank()
+                self._largest = [(each.stated, name) for name, each in self._of.items()]
                 heapq.heapify(self._largest)
 
     def _less(self, owner: str, share: _Share[K], weight: int) -> None:

@@ -7,15 +7,52 @@ from hypothesis import strategies as st
 
 from reliable_channel.core.sds.shares import Shares
 
+MAX_ENTRIES, MAX_BYTES = 5, 500
+calls = st.lists(st.one_of(st.tuples(st.sampled_from("abcd"), st.integers(0, 200)), st.none()), max_size=60)
+"""An owner that gets a key of some size, or ``None``: the oldest key of all is removed."""
 
-@given(st.lists(st.sampled_from("abc"), max_size=40), st.integers(0, 200))
-def test_what_is_restored_at_once_gives_way_like_what_was_added_one_by_one(owners: list[str], size: int) -> None:
-    added, restored = Shares(5, 500), Shares(5, 500)
-    keys: dict[str, list[str]] = {}
-    for number, owner in enumerate(owners):
-        added.add(f"{number}", owner, size)
-        keys.setdefault(owner, []).append(f"{number}")
-    restored.restore(keys, size)
-    assert [restored.held_by(owner) for owner in "abc"] == [added.held_by(owner) for owner in "abc"]
-    taken = [[shares.take_surplus() for _ in range(len(owners) + 1)] for shares in (added, restored)]
-    assert taken[0] == taken[1]
+
+def play(shares: Shares[int], calls: list[tuple[str, int] | None], names: dict[str, str]) -> list[int | None]:
+    """The keys that are lost, one after every call."""
+    lost: list[int | None] = []
+    held: dict[int, str] = {}
+    for number, call in enumerate(calls):
+        if call is not None:
+            held[number] = names[call[0]]
+            shares.add(number, held[number], call[1])
+        elif held:
+            oldest = next(iter(held))
+            shares.remove(oldest, held.pop(oldest))
+        key = shares.take_surplus()
+        lost.append(key)
+        if key is not None:
+            del held[key]
+    return lost
+
+
+@given(calls)
+def test_who_holds_most_loses_its_oldest_key_and_among_equals_the_oldest_of_all(
+    calls: list[tuple[str, int] | None],
+) -> None:
+    lost = play(Shares(MAX_ENTRIES, MAX_BYTES), calls, {name: name for name in "abcd"})
+    unit = MAX_BYTES // MAX_ENTRIES
+    model: dict[int, tuple[str, int]] = {}
+    for number, call in enumerate(calls):
+        if call is not None:
+            model[number] = call[0], max(unit, call[1])
+        elif model:
+            del model[next(iter(model))]
+        expected = None
+        if sum(weight for _, weight in model.values()) > MAX_BYTES:
+            held = {name: sum(weight for owner, weight in model.values() if owner == name) for name in "abcd"}
+            expected = next(key for key, (owner, _) in model.items() if held[owner] == max(held.values()))
+            del model[expected]
+        assert lost[number] == expected
+
+
+@given(calls, st.permutations("wxyz"))
+def test_names_decide_nothing(calls: list[tuple[str, int] | None], names: list[str]) -> None:
+    renamed = dict(zip("abcd", names, strict=True))
+    assert play(Shares(MAX_ENTRIES, MAX_BYTES), calls, renamed) == play(
+        Shares(MAX_ENTRIES, MAX_BYTES), calls, {name: name for name in "abcd"}
+    )
