@@ -65,7 +65,7 @@ class _Held:
 
 
 @dataclass(slots=True)
-class _Unacknowledged:
+class _Resent:
     outgoing: Outgoing
     due: int
     attempts: int = 0
@@ -91,7 +91,7 @@ class NimSds:
         """Requested id → T_resp, and the message."""
         self._filter = bytearray(FILTER.byte_count)
         self._inserted: list[str] = []
-        self._unacknowledged: dict[str, _Unacknowledged] = {}
+        self._unacknowledged: dict[str, _Resent] = {}
         self._sync_due: int | None = None
         self._sweep_due: int | None = None
         self._sent = 0
@@ -235,7 +235,7 @@ class NimSds:
         sent = []
         for content in contents:
             outgoing = self._wrap(content, now, OutgoingReason.CONTENT)
-            self._unacknowledged[outgoing.message.message_id] = _Unacknowledged(outgoing, now + RESEND_MS)
+            self._unacknowledged[outgoing.message.message_id] = _Resent(outgoing, now + RESEND_MS)
             sent.append(outgoing)
         return SdsStep(tuple(sent))
 
