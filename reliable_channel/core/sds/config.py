@@ -11,8 +11,14 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import MAX_HISTORY_ENTRIES, WireFamily
 
-NIM_CAUSAL_HISTORY = 10
-NIM_REPAIR_T_MAX_MS = 300_000
+NIM_SETTINGS = {
+    "causal_history_size": 10,
+    "repair_t_max_ms": 300_000,
+    "sync_min_interval_ms": 60_000,
+    "sync_with_repairs": 1.0,
+}
+"""What differs with peers that run nim-sds (read at 07491b2). They log each sync message and name it like content, so
+fewer are sent: more of them would fill its causal histories of 10 ids."""
 
 
 class Tracking(StrEnum):
@@ -127,18 +133,17 @@ class SdsParameters:
     def in_family(self, family: WireFamily) -> SdsParameters:
         """Return this configuration for a channel whose peers use another implementation family.
 
-        The filter's layout and the clock's unit are the family's. The nim family (nim-sds at 0dea35d) also has a causal
-        history of 10 and a repair delay of up to 300 s, unless this configuration sets other values."""
+        The filter's layout and the clock's unit are the family's. The nim family also has the values of
+        :data:`NIM_SETTINGS`, unless this configuration sets others."""
         is_nim = family is WireFamily.NIM
         layout = self.filter_format
         if is_nim is (layout.family is FilterFamily.SPEC):
             layout = replace(layout, family=FilterFamily.NIM if is_nim else FilterFamily.SPEC)
         usual = SdsParameters()
         changed = replace(self, wire_family=family, filter_format=layout, clock_unit_ms=1_000 if is_nim else 1)
-        if is_nim and self.causal_history_size == usual.causal_history_size:
-            changed = replace(changed, causal_history_size=NIM_CAUSAL_HISTORY)
-        if is_nim and self.repair_t_max_ms == usual.repair_t_max_ms:
-            changed = replace(changed, repair_t_max_ms=NIM_REPAIR_T_MAX_MS)
+        if is_nim:
+            unset = {name: own for name, own in NIM_SETTINGS.items() if getattr(self, name) == getattr(usual, name)}
+            changed = replace(changed, **unset)  # type: ignore[arg-type]
         return changed
 
     def __post_init__(self) -> None:

@@ -19,8 +19,8 @@ from reliable_channel.core.sds.log import MessageLog
 from reliable_channel.core.sds.shares import Remembered, Shares, size_of
 from reliable_channel.core.wire.sds import HistoryEntry
 
-OBSERVER_LOST_MS = 300_000
-"""How long an observer waits for a missing message: above T_req + T_resp of SDS-R."""
+OBSERVER_LOST_MS, OBSERVER_LOST_MARGIN_MS = 300_000, 60_000
+"""How long (ms) an observer waits for a missing message at least, and how much longer than T_req + T_resp of SDS-R."""
 
 UNCONFIRMED_LOST_MS = 3_600_000
 """How long (ms) a participant that never declares messages lost waits for an id that a single sender names: an envelope
@@ -194,7 +194,9 @@ class IncomingBuffer:
     def __init__(self, config: SdsParameters, observer: bool) -> None:
         self._config = config
         timeout = config.timeout_for_lost_messages_ms
-        self._lost_after = (OBSERVER_LOST_MS if observer else 0) if timeout is None else timeout
+        # Longer than a request and its answer may take.
+        usual = max(OBSERVER_LOST_MS, 2 * config.repair_t_max_ms + OBSERVER_LOST_MARGIN_MS) if observer else 0
+        self._lost_after = usual if timeout is None else timeout
         self.waiting: dict[Key, Waiting] = {}
         self._waiting_shares = Shares[Key](config.max_waiting, config.max_waiting_bytes)
         self._watchers: dict[str, dict[Key, None]] = {}

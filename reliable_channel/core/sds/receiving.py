@@ -45,12 +45,15 @@ from reliable_channel.core.sds.keys import SendKey
 from reliable_channel.core.sds.log import LogEntry, kept_history
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.unproven import Doubt
-from reliable_channel.core.sds.verify import SEARCHED_BYTES
-from reliable_channel.core.wire.sds import SdsMessage
+from reliable_channel.core.sds.verify import SEARCHED_BYTES, is_sync_id
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily
 
 DIGEST_BYTES = 16
 """The kept prefix of a content's SHA-256: enough to distinguish two contents with one id."""
 
+
+MAX_SYNC_SEARCHES = 20
+"""Dependencies of one message that are checked for being sync messages, at about 0.5 ms each."""
 
 _TIES = itertools.count()
 """Breaks ties in heaps, so that messages themselves are never compared."""
@@ -113,7 +116,7 @@ class SdsReceiver:
         if first:
             state.open(now, lamport)
         if digest is None:
-            self._receive_sync(message, lamport, first, id_verified is not False, now, events)
+            self._receive_sync(message, lamport, first, id_verified is not False, data, now, events)
             return events
         message_id = message.message_id
         known = None
@@ -242,6 +245,7 @@ class SdsReceiver:
         state = self._state
         incoming = state.incoming
         unproven = waiting.unproven
+        self._recognize_syncs(message, now, events)
         dependencies = review_dependencies(state, message, waiting.lamport, first=first, unproven=unproven)
         message_id, further = waiting.sds_id, waiting.is_further_send
         if wins:
@@ -278,10 +282,18 @@ class SdsReceiver:
         self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
     def _receive_sync(
-        self, message: SdsMessage, lamport: int, first: bool, nameable: bool, now: int, events: list[SdsEvent]
+        self,
+        message: SdsMessage,
+        lamport: int,
+        first: bool,
+        nameable: bool,
+        data: bytes | None,
+        now: int,
+        events: list[SdsEvent],
     ) -> None:
         """Process a sync message. ``nameable``: its id is not a digest of a content, so dependencies on it are met."""
         state = self._state
+        self._recognize_syncs(message, now, events)
         dependencies = review_dependencies(state, message, lamport, first=first)
         events.append(SyncReceived(now, message.message_id, message.sender_id, lamport))
         self._repair_bookkeeping(message, now, events)
@@ -289,9 +301,27 @@ class SdsReceiver:
         self._make_room(self._report(message, dependencies, now, events), now, events)
         if nameable:
             self.note_sync(message.message_id, message.sender_id, now, events)
+            if state.repair is not None and state.config.wire_family is WireFamily.NIM:  # its peers ask for syncs too
+                state.repair.keep(message.message_id, data if data is not None else message)
         if state.sync is not None:
             state.sync.named(message.causal_history, message.sender_id)
             state.sync.restart(now, state.repairs_pending())
+
+    def _recognize_syncs(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
+        """Find unknown dependencies that are sync messages of this project's senders: their ids can be recomputed, so
+        nobody needs to wait for them. Only nim-sds peers name sync messages."""
+        state = self._state
+        if state.config.wire_family is not WireFamily.NIM:
+            return
+        below, searched = message.lamport_timestamp or 0, 0
+        for entry in message.causal_history:
+            sds_id, sender_id = entry.message_id, entry.sender_id
+            if sender_id and not state.log.holds(sds_id) and sds_id not in state.incoming.syncs:
+                searched += 1
+                if searched > MAX_SYNC_SEARCHES:
+                    return
+                if is_sync_id(sds_id, sender_id, below):
+                    self.note_sync(sds_id, sender_id, now, events)
 
     def note_sync(self, message_id: str, sender_id: str, now: int, events: list[SdsEvent]) -> None:
         """Record a received or sent sync message, because nim-sds peers name them in histories."""
@@ -327,8 +357,10 @@ class SdsReceiver:
         answers = state.repair is not None and state.repair.cancel(message.message_id)
         if answers:
             events.append(RepairCancelled(now, message.message_id, "answered"))
-        # A copy that answers a repair request does not mean that its sender waits for an acknowledgement.
-        self._content_heard(message, now, owed=not answers)
+        # A copy that answers a repair request does not mean that its sender waits for an acknowledgement. With nim-sds
+        # most copies are such answers: it broadcasts a message once and then only answers requests for it.
+        owed = not answers and state.config.wire_family is not WireFamily.NIM
+        self._content_heard(message, now, owed=owed)
 
     def _wait_for_less(
         self, message: SdsMessage, waiting: Waiting, data: bytes | None, now: int, events: list[SdsEvent]
@@ -379,10 +411,10 @@ class SdsReceiver:
             events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None))
             if repair is None:
                 continue
-            if repair.asked_by_another(entry.message_id):
+            if repair.asked_by_another(entry.message_id, now):
                 events.append(RepairCancelled(now, entry.message_id, "requested"))
-            sender_id = wanted.sender_id if wanted is not None else entry.sender_id
-            if wanted is not None and sender_id is not None:
+            sender_id = wanted.sender_id if wanted is not None else state.incoming.syncs.owners.get(entry.message_id)
+            if sender_id is not None:
                 due = repair.schedule(entry.message_id, sender_id, now)
                 if due is not None:
                     events.append(RepairScheduled(now, entry.message_id, due))

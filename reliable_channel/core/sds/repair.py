@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from reliable_channel.core.sds.config import SdsParameters
-from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 
 
 def repair_hash(text: str) -> int:
@@ -42,6 +42,8 @@ class Repair:
     def __init__(self, config: SdsParameters, participant_id: str) -> None:
         self._config = config
         self._me = participant_id
+        # nim-sds sets the time of its answer anew at every request: whoever repeats one sooner is never answered.
+        self._patience_ms = config.repair_t_max_ms if config.wire_family is WireFamily.NIM else 0
         self.requests: dict[str, tuple[int, str | None]] = {}
         """Missing id → (T_req, its sender if known)."""
         self.responses: dict[str, int] = {}
@@ -82,22 +84,26 @@ class Repair:
         return False
 
     def due_requests(self, now: int) -> list[HistoryEntry]:
-        """The requests that a message sent now carries, lowest T_req first. Each is repeated one offset later while it
-        is unanswered."""
+        """The requests that a message sent now carries, lowest T_req first. Each is repeated while it is unanswered:
+        one offset later, and in the nim family after the longest time that an answer may take."""
         due: list[str] = []
         while len(due) < self._config.max_repair_requests_per_message and self.request_is_due(now):
             due.append(heapq.heappop(self._request_timers)[1])
         entries = []
         for message_id in due:
             sender_id = self.requests[message_id][1]
-            self.want(message_id, sender_id, now)
+            self.want(message_id, sender_id, now + self._patience_ms)
             entries.append(HistoryEntry(message_id, None, sender_id))
         return entries
 
-    def asked_by_another(self, message_id: str) -> bool:
+    def asked_by_another(self, message_id: str, now: int) -> bool:
         """Cancel an own request because another participant asks (SDS specification, *SDS-R*), until a message names
-        the id again and it is still missing. Returns whether an own request was planned."""
-        return self.requests.pop(message_id, None) is not None
+        the id again and it is still missing, and in the nim family until that request can no longer be answered.
+        Returns whether an own request was planned."""
+        wanted = self.requests.pop(message_id, None)
+        if wanted is not None and self._patience_ms:
+            self.want(message_id, wanted[1], now + self._patience_ms)
+        return wanted is not None
 
     # ---- own answers ---------------------------------------------------------------------------------------------
 

@@ -179,6 +179,8 @@ class SdsSender:
             outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
             if state.config.wire_family is WireFamily.NIM:  # its peers name it
                 state.incoming.syncs.add(message_id, me)
+                if state.repair is not None:  # … and ask for it
+                    state.repair.keep(message_id, data)
         if state.sync is not None:
             state.sync.settle(self._to_acknowledge(), state.log.__contains__, now)
         self._spoke(now)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain, product
 
-from reliable_channel.core.wire.hashing import IdScheme, js_message_id
+from reliable_channel.core.wire.hashing import IdScheme, js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment, decode_segment
 
@@ -49,6 +49,19 @@ def id_is_recomputed(message: SdsMessage) -> bool:
     """Whether the id is the one that this project's sender or js-waku computes for this content. The former also binds
     the sender id and the Lamport timestamp."""
     return _recomputed(message) is True
+
+
+SYNC_SEARCH = 100
+"""How many Lamport timestamps below that of the naming message are tried for a sync message."""
+
+
+def is_sync_id(message_id: str, sender_id: str, below: int) -> bool:
+    """Whether an id is that of a sync message of this project's sender ``sender_id``, made at one of the
+    :data:`SYNC_SEARCH` Lamport timestamps ``below`` that of a message that names it."""
+    if not _FORM.fullmatch(message_id):
+        return False
+    tried = range(below - 1, max(0, below - SYNC_SEARCH) - 1, -1)
+    return any(sds_message_id(sender_id, lamport, b"") == message_id for lamport in tried)
 
 
 def _recomputed(message: SdsMessage) -> bool | None:

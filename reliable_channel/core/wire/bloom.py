@@ -183,7 +183,7 @@ class FilterFormat:
 
     @cached_property
     def grown(self) -> FilterFormat | None:
-        """The other size that peers' filters may have: nim-sds (0dea35d) rebuilds a full filter of 10 000 ids for 12
+        """The other size that peers' filters may have: nim-sds (07491b2) rebuilds a full filter of 10 000 ids for 12
         000, with 180 000 bits. ``None`` for the ``spec`` family."""
         if self.family is FilterFamily.SPEC:
             return None

@@ -1,4 +1,4 @@
-"""Channels of nim-sds peers (read at 0dea35d): clock in seconds, history of 10, filters of two sizes, older builds."""
+"""Channels of nim-sds peers (read at 07491b2): clock in seconds, history of 10, filters of two sizes, older builds."""
 
 from __future__ import annotations
 
